@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from callsheet.gateway.chat import BadRequestError, ReplyEnd, ReplyToken
-from callsheet.gateway.dialects import chat_completions, models
+from callsheet.gateway.dialects import chat_completions, completions, messages, models, responses
 from callsheet.gateway.dialects.dialect import error_headers
 
 from tests.support.dialect_answers import DialectAnswers, reply_of
@@ -185,6 +186,7 @@ def test_choices_of_tools(choice: Any, read: str) -> None:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"stop": [1]}, "stop"),
+        ({"stop": ""}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
@@ -247,3 +249,10 @@ def test_models_are_listed_for_both_clients() -> None:
     assert [model["id"] for model in listed["data"]] == ["a", "b"]
     assert (listed["first_id"], listed["last_id"], listed["has_more"]) == ("a", "b", False)
     assert models.listing([], 0)["first_id"] is None
+
+
+def test_page_of_dialects_has_each_refused_field() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "gateway-dialects.md").read_text()
+    for dialect in (chat_completions, completions, messages, responses):
+        for field in dialect.REFUSED:
+            assert f"`{field}`" in page, field

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from callsheet.cli.bench_command import bench_app
+from callsheet.cli.buffer_command import buffer
 from callsheet.cli.compose_command import compose_setup
 from callsheet.cli.demo_command import demo
 from callsheet.cli.errors import CallsheetGroup
@@ -57,6 +58,7 @@ for command in (
     explain,
     jobs,
     rollout,
+    buffer,
     cancel,
     close,
     drain,

@@ -22,6 +22,7 @@ from callsheet.client.actions import (
     Where,
 )
 from callsheet.client.backend import ActionHandle
+from callsheet.client.batch import Batch, BatchContent, FinishedTrajectory, MissingMember
 from callsheet.client.client import Client
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, Language, SandboxFile
 from callsheet.client.demand import Demand, Elastic, Hold, Resource
@@ -56,6 +57,7 @@ from callsheet.client.gateway import GatewayAccess, PromptDrift, SampledTurn, Tr
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
+    FailurePolicy,
     GroupDescription,
     JobDescription,
     OnInfra,
@@ -93,9 +95,9 @@ from callsheet.client.results import (
 )
 from callsheet.client.sampling import LogProbsMode, Sampling
 from callsheet.client.settings import ClientOptions, Tls
-from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.status import BufferStatus, GroupStatus, JobStatus, LeasedBatch, LengthShare, TrajectoryStatus
 from callsheet.client.sync import SyncClient
-from callsheet.client.sync_job import SyncActionHandle, SyncGroup, SyncJob, SyncTrajectory
+from callsheet.client.sync_job import SyncActionHandle, SyncBatch, SyncGroup, SyncJob, SyncTrajectory
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.weights import (
     BroadcastTensor,
@@ -118,7 +120,10 @@ __all__ = [
     "ActionTimeoutError",
     "AlreadyExistsError",
     "BackgroundProcesses",
+    "Batch",
+    "BatchContent",
     "BroadcastTensor",
+    "BufferStatus",
     "CallsheetError",
     "Canary",
     "Cancelled",
@@ -144,7 +149,9 @@ __all__ = [
     "Failed",
     "FailedPreconditionError",
     "FailureKind",
+    "FailurePolicy",
     "FinishReason",
+    "FinishedTrajectory",
     "ForgottenError",
     "ForkedProcessError",
     "GatewayAccess",
@@ -161,8 +168,11 @@ __all__ = [
     "JobStatus",
     "Judge",
     "Language",
+    "LeasedBatch",
+    "LengthShare",
     "LogProbsMode",
     "Member",
+    "MissingMember",
     "NotFoundError",
     "NotSucceededError",
     "OnInfra",
@@ -196,6 +206,7 @@ __all__ = [
     "Staleness",
     "Succeeded",
     "SyncActionHandle",
+    "SyncBatch",
     "SyncClient",
     "SyncGroup",
     "SyncJob",

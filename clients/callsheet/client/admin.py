@@ -22,8 +22,11 @@ from callsheet.client.admin_decode import (
 )
 from callsheet.client.admin_predictions import PredictionErrors, WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
+from callsheet.client.batch import FinishedTrajectory
+from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.decode_jobs import decode_job_status
+from callsheet.client.encode_batches import decode_finished
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.fields import duration, put
 from callsheet.client.handshake import greeting
@@ -184,6 +187,16 @@ class AdminClient:
         """Returns the open jobs, in the order in which they were opened."""
         response = await self._call(self._connection().client.ListJobs, client_service_pb2.ListJobsRequest())
         return tuple(map(decode_job_status, response.jobs))
+
+    async def buffered(self, job_id: str) -> tuple[FinishedTrajectory, ...]:
+        """Returns what is in a job's buffer, the oldest first, at most 10,000 and without payloads.
+
+        Raises:
+            NotFoundError: The job is not open.
+        """
+        request = client_service_pb2.ListBufferRequest(job_id=job_id, page_size=10_000)
+        response = await self._call(self._connection().client.ListBuffer, request)
+        return tuple(decode_finished(each, BlobReader({})) for each in response.trajectories)
 
     async def rollouts(self, job_id: str, *, wait_s: float = 0.0) -> tuple[RolloutStatus, ...]:
         """Returns how far the weights are that a job published, by service; raises NotFoundError if it is not open.

@@ -18,7 +18,7 @@ from callsheet.options.declaration import command_line
 
 
 def role_arguments(
-    role: str, settings: StackSettings, *, address: str, cores: int, metrics: str | None = None, gateway: str = ""
+    role: str, settings: StackSettings, *, address: str, cores: int, gateway: str = "", metrics: str | None = None
 ) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
@@ -29,8 +29,8 @@ def role_arguments(
         settings: The stack's.
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
-        metrics: Where the scheduler has its metrics; None for nowhere.
         gateway: Where the gateway listens.
+        metrics: Where the scheduler has its metrics; None for nowhere.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.logs_to_files:

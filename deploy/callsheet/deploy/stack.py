@@ -77,8 +77,8 @@ class Stack:
     Attributes:
         settings: What it was started with.
         address: Where the scheduler listens, "host:port"; the same after its restarts.
-        metrics_url: Where its metrics are; None for nowhere.
         gateway_url: Where the gateway is; None where there is none.
+        metrics_url: Where its metrics are; None for nowhere.
     """
 
     def __init__(self, settings: StackSettings) -> None:

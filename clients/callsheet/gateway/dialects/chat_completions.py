@@ -18,15 +18,16 @@ from callsheet.gateway.dialects.openai_fields import (
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
 from callsheet.gateway.dialects.tools import declared_function, named_tool
 
-__all__ = ["answer", "error", "error_event", "events", "read"]
+__all__ = ["REFUSED", "answer", "error", "error_event", "events", "read"]
 
-_REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
+REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
     "audio": Refusal("left out, as the model writes text alone"),
     "modalities": Refusal('["text"], as the model writes text alone', (["text"],)),
     "functions": Refusal("left out; `tools` has taken its place", ([],)),
     "function_call": Refusal("left out; `tool_choice` has taken its place", ("auto", "none")),
     "web_search_options": Refusal("left out, as the gateway searches nothing"),
 }
+"""The fields that are refused, unless their values change nothing."""
 _ROLES: Final[Mapping[str, str]] = {
     "system": "system",
     "developer": "system",
@@ -45,7 +46,7 @@ def read(body: Mapping[str, Any]) -> ChatRequest:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
     """
     fields = Fields(body)
-    fields.refuse(_REFUSED)
+    fields.refuse(REFUSED)
     messages = [_message(message) for message in fields.objects("messages")]
     if not messages:
         raise fields.error("messages", "a list of at least one message")

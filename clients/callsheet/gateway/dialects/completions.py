@@ -11,13 +11,14 @@ from callsheet.gateway.dialects.fields import Fields, Refusal
 from callsheet.gateway.dialects.openai_fields import REFUSED_SAMPLING, error, error_event, sampling, usage
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
 
-__all__ = ["answer", "error", "error_event", "events", "read"]
+__all__ = ["REFUSED", "answer", "error", "error_event", "events", "read"]
 
-_REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
+REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
     "echo": Refusal("false, as prompts are not scored", (False,)),
     "suffix": Refusal("left out, as a reply only goes on", ("",)),
     "logprobs": Refusal("0 or 1, as only the sampled tokens' log-probabilities are known", (0, 1)),
 }
+"""The fields that are refused, unless their values change nothing."""
 _PROMPT: Final = "a text or a list of token ids, or a list with one of them"
 
 
@@ -28,7 +29,7 @@ def read(body: Mapping[str, Any]) -> ChatRequest:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
     """
     fields = Fields(body)
-    fields.refuse(_REFUSED)
+    fields.refuse(REFUSED)
     options = fields.object("stream_options")
     return ChatRequest(
         messages=(),

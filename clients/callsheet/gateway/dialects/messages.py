@@ -14,13 +14,14 @@ from callsheet.gateway.dialects.tools import declared_function, named_tool
 
 _ELSEWHERE: Final = "left out, as the gateway runs no tools itself"
 _KEPT: Final = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-_REFUSED: Final[Mapping[str, Refusal]] = {
+REFUSED: Final[Mapping[str, Refusal]] = {
     "container": Refusal(_ELSEWHERE),
     "mcp_servers": Refusal(_ELSEWHERE, ([],)),
     "context_management": Refusal("left out, as conversations are not edited", ({}, {"edits": []}, _KEPT)),
     "output_format": Refusal("left out, as replies are not constrained"),
     "prefill": Refusal("left out, as a reply is the model's from its first token"),
 }
+"""The fields that are refused, unless their values change nothing."""
 _ROLES: Final = ("assistant", "system", "user")
 # A line that an agent puts before its system prompt for the provider's accounts. It differs from call to call, and no
 # model reads it.
@@ -39,7 +40,7 @@ def read(body: Mapping[str, Any]) -> ChatRequest:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
     """
     fields = Fields(body)
-    fields.refuse(_REFUSED)
+    fields.refuse(REFUSED)
     tools = [_tool(tool) for tool in fields.objects("tools")]
     return ChatRequest(
         messages=[*_system_messages(fields), *_messages(fields)],

@@ -17,10 +17,10 @@ from callsheet.gateway.dialects.response_output import ENCRYPTED, output_items
 from callsheet.gateway.dialects.response_tools import declared_tools, read_tool_choice
 from callsheet.gateway.dialects.server_sent_events import event
 
-__all__ = ["answer", "error", "error_event", "events", "read"]
+__all__ = ["REFUSED", "answer", "error", "error_event", "events", "read"]
 
 _WHOLE: Final = "left out, as nothing is kept between calls: send the whole conversation"
-_REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
+REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
     "background": Refusal("false, as answers are not kept", (False,)),
     "context_management": Refusal("left out, as conversations are not edited", ([],)),
     "conversation": Refusal(_WHOLE),
@@ -28,6 +28,7 @@ _REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
     "prompt": Refusal("left out, as no templates of prompts are kept"),
     "truncation": Refusal("disabled, as conversations are not edited", ("disabled",)),
 }
+"""The fields that are refused, unless their values change nothing."""
 _LOG_PROBS: Final = "message.output_text.logprobs"
 
 
@@ -40,7 +41,7 @@ def read(body: Mapping[str, Any]) -> ChatRequest:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
     """
     fields = Fields(body)
-    fields.refuse(_REFUSED)
+    fields.refuse(REFUSED)
     if text := fields.object("text"):
         text.refuse({"format": REFUSED_SAMPLING["response_format"]})
     tools, forms = declared_tools(fields)

@@ -40,6 +40,8 @@ from typing_extensions import override
 
 log = structlog.get_logger(__name__)
 
+CANARY_PLACES = 1
+"""Places in a server's batch that no attempt takes."""
 _FINISH_REASONS = {
     FinishReason.STOP: outcome_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: outcome_pb2.FINISH_REASON_LENGTH,
@@ -224,7 +226,9 @@ class InferenceExecutor(Executor):
     @property
     def _slots(self) -> int:
         if self._description.attached and self.engine.value is not None:
-            return self.engine.value.limits.sequences or self._settings.slots
+            sequences = self.engine.value.limits.sequences
+            # A canary must not wait until an attempt has ended: its engine serves nothing new meanwhile.
+            return max(1, sequences - CANARY_PLACES) if sequences else self._settings.slots
         return self._settings.slots
 
     @property

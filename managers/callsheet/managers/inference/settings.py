@@ -136,12 +136,12 @@ class InferenceSettings:
         for url in self.urls:
             _check_url(url)
         check_least(self)
+        if self.script is not None and self.engine == DEFAULT_ENGINE:
+            raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")
         if self.urls and self.launches:
             raise ValueError(f"url: {self.urls[0]!r}: must not be given with launch, whose servers have free ports")
         if self.launches and self.engine == DEFAULT_ENGINE:
             raise ValueError("launch: needs an engine that is a server: give --engine sglang, vllm or openai")
-        if self.script is not None and self.engine == DEFAULT_ENGINE:
-            raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")
         if self.model_directory is not None and self.weights is not None:
             raise ValueError(f"model: {self.model!r}: is a directory, which weights must not be given with")
 

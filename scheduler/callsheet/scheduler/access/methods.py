@@ -39,6 +39,8 @@ _OF_A_JOB: Final = _methods(
     "CancelAction",
     "CancelWork",
     "PublishPolicyVersion",
+    "TakeBatch",
+    "SettleBatch",
 )
 
 # Each one by its name: a new method is for administrators until somebody has thought about it.
@@ -46,7 +48,7 @@ SCOPES: Final = {
     **dict.fromkeys(_OF_A_JOB, _JOB),
     # On its session a gateway may submit generates, cancel and open trajectories: `service.requests` looks.
     **dict.fromkeys(_methods(_CLIENT, "ClientSession", "OpenTrajectory"), _WORKING),
-    **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListGroups"), _LOOKING),
+    **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListGroups", "ListBuffer"), _LOOKING),
     **dict.fromkeys(_methods(_CLIENT, "ListJobs", "ListTrajectories"), _LISTING),
     **dict.fromkeys(_methods(_CLIENT, "GetServerInfo"), _ALL),
     **dict.fromkeys(_methods(_ADMIN, "GetStatus"), frozenset({Scope.READ_ONLY, Scope.GATEWAY})),

@@ -20,7 +20,7 @@ from callsheet.scheduler.core.model import (
     TimeoutKind,
     Token,
 )
-from callsheet.scheduler.core.peers import ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.peers import BatchTaker, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.registration import SandboxRef
@@ -91,6 +91,16 @@ class DeliverStored(CoreCommand):
     after_commit: ClassVar[bool] = True
     watcher: Watcher
     key: ActionKey
+
+
+@dataclass(slots=True)
+class GiveBatch(CoreCommand):
+    """Tell a trainer that a batch is leased to it."""
+
+    after_commit: ClassVar[bool] = True
+    taker: BatchTaker
+    job_id: str
+    batch_id: str
 
 
 @dataclass(slots=True)
@@ -195,6 +205,20 @@ class UpdateWeights(ManagerCommand):
     plan: bytes
     reference: bytes
     rank: int
+
+
+@dataclass(slots=True)
+class TellDemand(ManagerCommand):
+    """Tell a manager what is asked for of a service whose instances come and go.
+
+    Attributes:
+        waiting: Actions that wait here.
+        coming: Further ones that are expected.
+    """
+
+    service: str
+    waiting: int
+    coming: float
 
 
 @dataclass(slots=True)

@@ -106,6 +106,7 @@ class CoreLoop:
             commands.Refuse: self._refuse,
             commands.Deliver: self._deliver,
             commands.DeliverStored: self._deliver_stored,
+            commands.GiveBatch: self._give_batch,
             commands.ReleasePayloads: self._release_payloads,
             commands.AcceptManager: self._accept_manager,
             commands.RefuseManager: self._refuse_manager,
@@ -266,6 +267,9 @@ class CoreLoop:
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
         self._background.deliver_stored(command.watcher, command.key)
+
+    def _give_batch(self, command: commands.GiveBatch) -> None:
+        command.taker.put_batch(command.job_id, command.batch_id)
 
     def _release_payloads(self, command: commands.ReleasePayloads) -> None:
         self._background.release_some(command.job_id, command.payloads)

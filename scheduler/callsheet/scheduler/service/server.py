@@ -22,6 +22,7 @@ from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_buffer import decode_result
 from callsheet.scheduler.service.decode_weights import decode_plan
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.guard import TokenGuard
@@ -51,6 +52,7 @@ from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2_grpc,
+    buffer_pb2,
     client_service_pb2_grpc,
     job_pb2,
     manager_service_pb2_grpc,
@@ -202,6 +204,7 @@ def _recover(
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
         job_idle_timeout=settings.job_idle_timeout,
+        max_buffered=settings.max_buffered,
     )
     state = SchedulerState(epoch, tally.counting(encode_outcome), core)
     if isinstance(planning, SolverPlanning):
@@ -211,6 +214,7 @@ def _recover(
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
         action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
         weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
+        result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state

@@ -127,6 +127,14 @@ class SchedulerSettings:
             least=0.1,
         ),
     ] = 24 * 3600.0
+    max_buffered: Annotated[
+        int,
+        Setting(
+            "Finished trajectories in a job's buffer from which on no more begin, unless it says so itself.",
+            variable="CALLSHEET_MAX_BUFFERED",
+            least=1,
+        ),
+    ] = 4096
     alive_interval: float = 5.0
     predictor_save_interval: float = 30.0
     planner: Annotated[
