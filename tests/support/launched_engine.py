@@ -19,9 +19,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.support.contract_engine import ContractEngine
-from tests.support.contract_sglang import ContractSGLang
-
 
 def launch_command(weights: Path, place: Path) -> str:
     """The command that starts one, as a user would give it."""
@@ -51,6 +48,10 @@ def _stat(pid: int) -> list[str]:
 
 
 async def _serve(weights: Path, place: Path, port: int) -> None:
+    # Not above: they take a second, and faults come before.
+    from tests.support.contract_engine import ContractEngine
+    from tests.support.contract_sglang import ContractSGLang
+
     server = ContractSGLang(partial(ContractEngine, weights))
     server.listen_on(port)
     await server.start()
