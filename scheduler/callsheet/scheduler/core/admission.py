@@ -18,8 +18,8 @@ def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
         return
     leave_admission_queue(state, trajectory)
     trajectory.admitted_at = now
-    if trajectory.policy_version != trajectory.job.policy_version:
-        # What waited to begin is as young as what is opened now.
+    if trajectory.job.request.admit_within is not None and trajectory.policy_version != trajectory.job.policy_version:
+        # A job that lets them wait for its versions' sake counts from their beginning.
         trajectory.policy_version = trajectory.job.policy_version
         state.persist(TrajectoryBegan(*trajectory.key, trajectory.policy_version))
     trajectory.job.live_trajectories += 1
