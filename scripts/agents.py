@@ -44,8 +44,9 @@ def stack(script: Path) -> Iterator[tuple[str, str]]:
     gateway = f"127.0.0.1:{free_port()}"
     data = PLACE / "data"
     shutil.rmtree(data, ignore_errors=True)
-    command = [Path(sys.executable).parent / "callsheet", "up", "--json", "--data-dir", data, "--managers", "inference"]
-    command += ["--listen", "127.0.0.1:0", "--gateway", gateway, "--engine", "scripted", "--script", script]
+    command = [str(Path(sys.executable).parent / "callsheet"), "up", "--json", "--data-dir", str(data)]
+    command += ["--managers", "inference", "--listen", "127.0.0.1:0", "--gateway", gateway]
+    command += ["--engine", "scripted", "--script", str(script)]
     with (PLACE / "up.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
     try:
@@ -92,7 +93,9 @@ def run(agent: AgentToRun, access: GatewayAccess) -> tuple[int, Path]:
         directory.mkdir(parents=True)
     command = agent.command(home, access)
     own: Mapping[str, str] = agent.environment(home)
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1", **access.environment(), **own}
+    # Shells set PWD, and some agents go by it.
+    common = {"NO_PROXY": "127.0.0.1", "PWD": str(work)}
+    environment = {**os.environ, **common, **access.environment(), **own}
     with (PLACE / f"{agent.name}.log").open("wb") as log:
         done = subprocess.run(
             command,

@@ -15,6 +15,15 @@ PLACE = Path(__file__).resolve().parent.parent / "build" / "agents"
 _CHATS = Path(__file__).resolve().parent / "tool_chats.py"
 
 
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def npm_install(directory: str, package: str) -> list[str]:
+    """The command that installs a package of npm into a directory of its own."""
+    return ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PLACE / directory), package]
+
+
 class AgentToRun(ABC):
     """One agent.
 
@@ -31,18 +40,21 @@ class AgentToRun(ABC):
         self.file = f"notes-of-{name}.txt"
         self.task = f"Write the file {self.file}."
         self._tool = (shell, argument)
-        look, write = "ls -la", f"printf 'Written by %s.\\n' {name} > {self.file}"
         self.replies = (
-            f"<think>I look around first.</think>I list the files.{self._call(look)}{self._call('pwd')}",
-            f"<think>It is not there yet.</think>{self._call(write)}",
-            self._call(f"cat {self.file}"),
-            self._call(ending) if ending else "<think>It is there.</think>The file is written — 完成.",
+            f"<think>I look around first.</think>I list the files.{self.run('ls -la')}{self.run('pwd')}",
+            f"<think>It is not there yet.</think>{self.write()}",
+            self.run(f"cat {self.file}"),
+            self.run(ending) if ending else "<think>It is there.</think>The file is written — 完成.",
         )
 
-    def _call(self, command: str) -> str:
+    def run(self, command: str) -> str:
+        """The call by which the model runs a command."""
         name, argument = self._tool
-        call: dict[str, Any] = {"name": name, "arguments": {argument: command}}
-        return f"<tool_call>{json.dumps(call)}</tool_call>"
+        return _call(name, {argument: command})
+
+    def write(self) -> str:
+        """The call by which the model writes the file."""
+        return self.run(f"printf 'Written by %s.\\n' {self.name} > {self.file}")
 
     def installation(self) -> list[list[str]]:
         """Commands that install it; none where it is there."""
@@ -93,18 +105,19 @@ class MiniSweAgent(AgentToRun):
 class Codex(AgentToRun):
     """codex, which speaks responses."""
 
+    model = "policy"
+
     _package = "@openai/codex@0.169.0"
     _program = PLACE / "codex" / "node_modules" / ".bin" / "codex"
 
     def installation(self) -> list[list[str]]:
         """See `AgentToRun`."""
-        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PLACE / "codex"), self._package]
-        return [] if self._program.exists() else [install]
+        return [] if self._program.exists() else [npm_install("codex", self._package)]
 
     def command(self, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`."""
         settings = f"""
-            model = "policy"
+            model = "{self.model}"
             model_provider = "callsheet"
             [model_providers.callsheet]
             name = "Callsheet"
@@ -121,12 +134,62 @@ class Codex(AgentToRun):
         return {**super().environment(home), "CODEX_HOME": str(home)}
 
 
+class OpenCode(AgentToRun):
+    """opencode, which speaks chat completions through a package of the AI SDK."""
+
+    _package = "opencode-ai@1.18.33"
+    _program = PLACE / "opencode" / "node_modules" / ".bin" / "opencode"
+
+    def run(self, command: str) -> str:
+        """See `AgentToRun`; this agent wants commands described."""
+        return _call("bash", {"command": command, "description": "Goes on with the task"})
+
+    def installation(self) -> list[list[str]]:
+        """See `AgentToRun`."""
+        return [] if self._program.exists() else [npm_install("opencode", self._package)]
+
+    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+        """See `AgentToRun`; a title for the conversation would be a call beside it."""
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": access.base_url, "apiKey": "{env:OPENAI_API_KEY}"},
+            "models": {"policy": {}},
+        }
+        settings = {
+            "model": "callsheet/policy",
+            "provider": {"callsheet": provider},
+            "agent": {"title": {"disable": True}},
+            "autoupdate": False,
+            "permission": {"*": "allow"},
+        }
+        (home / "opencode.json").write_text(json.dumps(settings), encoding="utf-8")
+        return [str(self._program), "run", self.task]
+
+    def environment(self, home: Path) -> Mapping[str, str]:
+        """See `AgentToRun`."""
+        own = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
+        return {**super().environment(home), **own, "OPENCODE_CONFIG": str(home / "opencode.json")}
+
+
+class PatchingCodex(Codex):
+    """codex with a model whose name it knows: then it has a tool that takes a patch as a text."""
+
+    model = "gpt-5.5"
+
+    def write(self) -> str:
+        """See `AgentToRun`."""
+        patch = f"*** Begin Patch\n*** Add File: {self.file}\n+{self.content}*** End Patch\n"
+        return _call("apply_patch", {"input": patch})
+
+
 _ALL: tuple[AgentToRun, ...] = (
     ToolChat("openai-chat"),
     ToolChat("openai-responses"),
     ToolChat("anthropic-messages"),
     MiniSweAgent("mini-swe-agent", ending="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     Codex("codex", shell="exec_command", argument="cmd"),
+    PatchingCodex("codex-patching", shell="exec_command", argument="cmd"),
+    OpenCode("opencode"),
 )
 AGENTS = {agent.name: agent for agent in _ALL}
 """By name."""

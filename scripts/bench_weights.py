@@ -8,6 +8,7 @@ small model of random weights.
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -25,11 +26,15 @@ ROOM = {
     "vllm": "--max-num-seqs 33",
 }
 
+# Two servers and the reference share this machine's cores; threads of small kernels would mostly wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 
 def server_command(name: str, model: Path) -> str:
     """The command line of a server, with {port} still in it."""
     server, python = SERVERS[name], set_up(name)
-    environment = [f"{key}={value}" for key, value in (COMMON | server.environment).items()]
+    variables = COMMON | server.environment | ONE_THREAD
+    environment = [f"{key}={value}" for key, value in variables.items()]
     arguments = [part.replace("{model}", str(model)) for part in f"{server.arguments} {ROOM[name]}".split()]
     return shlex.join(["env", "-C", str(PLACE / name), *environment, str(python), *arguments])
 
@@ -39,7 +44,7 @@ def main(name: str, *options: str) -> int:
     model = conformance_model(PLACE / name / "weights-bench-model", 0)
     command = [sys.executable, "-m", "callsheet.cli.main", "bench", "weights", "--engine", name]
     command += ["--server", server_command(name, model), "--model", str(model), *options]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return subprocess.run(command, cwd=ROOT, env=os.environ | ONE_THREAD, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver
-from callsheet.managers.inference.scripted_engine.script import Script, ScriptedReply
+from callsheet.managers.inference.scripted_engine.script import EngineScript, ScriptedReply
 from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary
 
 from tests.support.engine_subject import Subject
@@ -25,7 +25,9 @@ async def scripted_subject(place: Path) -> AsyncIterator[Subject]:
         # Any token but the end of a turn is as likely as any other.
         return [-math.log(tokenizer.VOCABULARY_SIZE - 1)] * len(output)
 
-    script = Script(replies=(ScriptedReply(random_tokens=CONTEXT_LENGTH, repeat=True),), context_length=CONTEXT_LENGTH)
+    script = EngineScript(
+        replies=(ScriptedReply(random_tokens=CONTEXT_LENGTH, repeat=True),), context_length=CONTEXT_LENGTH
+    )
     driver = ScriptedEngineDriver(script, ByteVocabulary(), max_requests=64)
     try:
         yield Subject(

@@ -186,6 +186,7 @@ def test_choices_of_tools(choice: Any, read: str) -> None:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"stop": [1]}, "stop"),
+        ({"stop": ""}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),

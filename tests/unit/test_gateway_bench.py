@@ -57,7 +57,7 @@ def test_only_the_end_of_a_realigned_reply_may_be_lost() -> None:
 
 @pytest.mark.anyio
 async def test_a_small_run_meets_its_bars() -> None:
-    settings = GatewayBenchSettings(conversations=12, calls=8, restarts=0.5, shortened=0.2)
+    settings = GatewayBenchSettings(in_process=True, conversations=12, calls=8, restarts=0.5, shortened=0.2)
     report = await run_gateway_bench(settings, lambda text: None)
     assert report.differences == {}
     assert report.met

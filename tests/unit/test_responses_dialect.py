@@ -32,7 +32,8 @@ AGENTS: Any = {
     "tools": [{"type": "function", "name": "wait", "parameters": {"type": "object", "properties": {}}}],
 }
 SHELL: Any = {"type": "local_shell"}
-TOOLS: Any = [BASH, PATCH, AGENTS, SHELL, {"type": "web_search", "external_web_access": True}]
+SEARCHES: Any = [{"type": "web_search", "external_web_access": True}, {"type": "tool_search", "execution": "client"}]
+TOOLS: Any = [BASH, PATCH, AGENTS, SHELL, *SEARCHES]
 LONG = "The quick brown fox — ein schneller Fuchs — 狐狸跳过了懒狗 — jumps over the lazy dog.\n" * 2
 CALLS = [
     ("bash", json.dumps({"command": "ls " + "x" * 60})),

@@ -23,6 +23,7 @@ from callsheet.managers.inference.scripted_engine.script import ScriptError, rea
 from callsheet.managers.inference.scripted_engine.settings import ScriptedSettings
 from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary, load_vocabulary
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.options.declaration import from_texts
 
 pytestmark = pytest.mark.anyio
 
@@ -79,11 +80,13 @@ async def test_a_script_that_is_used_up_refuses() -> None:
 
 async def test_a_script_with_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     make_model(tmp_path, 1)
-    vocabulary = load_vocabulary(tmp_path.name, tmp_path.parent)
+    vocabulary = load_vocabulary(tmp_path)
     driver = ScriptedEngineDriver(read_script('{"text": "the file"}'), vocabulary)
     said = await driver.generate(GenerateRequest("a", tuple(vocabulary.encode("hello")), Sampling(max_new_tokens=50)))
     assert said.token_ids == (*vocabulary.encode(f"the file{END}"),)
     assert said.text == "the file"
+    with pytest.raises(ValueError, match=r"must be a directory with tokenizer\.json"):
+        load_vocabulary(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -123,3 +126,23 @@ async def test_managers_find_it_by_name(tmp_path: Path) -> None:
     unloaded = kind.build(ScriptedSettings(), InferenceSettings(engine="scripted", script=file))
     assert unloaded.capabilities["engine"] == "scripted"
     assert unloaded.load().capabilities == unloaded.abilities
+
+
+async def test_requests_and_their_tokens_are_written_down(tmp_path: Path) -> None:
+    kind = ENGINE_KINDS.get("scripted")
+    script, record = tmp_path / "script.json", tmp_path / "record.jsonl"
+    script.write_text('{"text": "hi", "repeat": true, "versions": [[2, 0, 3]]}')
+    own = from_texts(kind.settings, (f"record={record}",))
+    driver = kind.build(own, InferenceSettings(engine="scripted", script=script)).load()
+    said = [await driver.generate(GenerateRequest(name, (65, 66), Sampling(max_new_tokens=9))) for name in ("a", "b")]
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["request_id"] for line in lines] == ["a", "b"]
+    assert lines[0]["prompt_token_ids"] == [65, 66]
+    assert tuple(lines[0]["token_ids"]) == said[0].token_ids
+    assert tuple(lines[0]["log_probs"]) == said[0].log_probs
+    assert lines[0]["versions"] == [[2, 0, 3]]
+
+
+async def test_a_script_is_for_the_scripted_engine(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is for engine 'scripted', and engine is 'torch'"):
+        InferenceSettings(script=tmp_path)

@@ -38,7 +38,7 @@ def role_arguments(
     extra = list(settings.arguments.get(role, ()))
     if role == Role.SCHEDULER:
         own = {
-            "metrics_listen": metrics or "off",
+            "metrics_listen": metrics or "none",
             "listen": address,
             "data_dir": settings.data_dir,
             "expect": ",".join(settings.managers) or None,

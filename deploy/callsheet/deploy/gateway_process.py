@@ -48,7 +48,7 @@ def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> l
         "listen": listen,
         "data_dir": settings.data_dir,
         "service": settings.model if settings.model_directory is None else DEFAULT_SERVICE,
-        "tokenizer": settings.model_directory,
+        "tokenizer": _tokenizer(settings),
         "tls_cert": settings.access.tls_cert,
         "tls_key": settings.access.tls_key,
         "insecure": settings.access.insecure or None,
@@ -74,6 +74,11 @@ def gateway_url(settings: StackSettings, listen: str) -> str:
 def _knows_tokens(settings: StackSettings) -> bool:
     """Whether the tokenizer is known: that of a directory, or the bytes of the demo's model."""
     return settings.model_directory is not None or (settings.engine in _BYTES and not settings.urls)
+
+
+def _tokenizer(settings: StackSettings) -> str | None:
+    """The directory of the tokenizer; None for bytes."""
+    return None if settings.model_directory is None else str(settings.model_directory)
 
 
 def _with_port(listen: str, *, or_free: bool = False) -> str:

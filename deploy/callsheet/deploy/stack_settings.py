@@ -85,7 +85,7 @@ class StackSettings:
         Setting(
             "Where /metrics is, for Prometheus; port 0 takes a free one, which is told at the start.",
             variable="CALLSHEET_METRICS_LISTEN",
-            metavar="HOST:PORT|off",
+            metavar="HOST:PORT|none",
             parse=metrics_address,
         ),
     ] = "127.0.0.1:0"

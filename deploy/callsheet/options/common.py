@@ -53,9 +53,9 @@ def metrics_address(text: str) -> str | None:
     """Reads where metrics are to be; None where they are off.
 
     Raises:
-        ValueError: It is neither HOST:PORT nor "off".
+        ValueError: It is neither HOST:PORT nor "none".
     """
-    return None if text == "off" else host_and_port(text)
+    return None if text == "none" else host_and_port(text)
 
 
 def comma_separated(text: str) -> tuple[str, ...]:

@@ -9,13 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callsheet.benchmarks.gateway.check import EngineCall
-from callsheet.benchmarks.gateway.plan import PlannedConversation
+from callsheet.benchmarks.gateway.harness import play
+from callsheet.benchmarks.gateway.plan import PlannedConversation, script_of
+from callsheet.benchmarks.gateway.played import PROGRESS_EVERY, Played
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.conversations.samples import Sample
 from callsheet.gateway.conversations.turns import Generated, GeneratedSpan
 from callsheet.managers.inference.driver import EngineDriver, FinishReason, GenerateRequest, Generation, Sampling
+from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver
+from callsheet.managers.inference.scripted_engine.script import read_script
+from callsheet.managers.inference.scripted_engine.vocabulary import ScriptVocabulary
 
 _MAX_NEW_TOKENS = 4096
 
@@ -58,7 +64,7 @@ class InProcessGateway:
                 prompt=prepared.token_ids,
                 reply=generation.token_ids,
                 log_probs=generation.log_probs,
-                versions=version_of_each(generation),
+                versions=tuple(span.version for span in generation.version_spans for _ in range(span.begin, span.end)),
                 drift=prepared.drift,
                 parent=prepared.parent,
             )
@@ -70,9 +76,20 @@ class InProcessGateway:
         return self._conversations[name].samples()
 
 
-def version_of_each(generation: Generation) -> tuple[int, ...]:
-    """Returns the policy version of each token."""
-    return tuple(span.version for span in generation.version_spans for _ in range(span.begin, span.end))
+async def play_in_process(
+    plans: Sequence[PlannedConversation], renderer: Renderer, vocabulary: ScriptVocabulary, progress: Progress
+) -> Played:
+    """Plays conversations one after another."""
+    engine = ScriptedEngineDriver(read_script(script_of(plans)), vocabulary)
+    gateway = InProcessGateway(renderer, engine)
+    whole: dict[str, list[list[Message]]] = {}
+    for number, plan in enumerate(plans, start=1):
+        whole[plan.name] = await play(plan, gateway)
+        if number % PROGRESS_EVERY == 0:
+            progress(f"{number} of {len(plans)} conversations")
+    await engine.close()
+    samples = {plan.name: gateway.samples(plan.name) for plan in plans}
+    return Played(whole=whole, calls=gateway.calls, samples=samples, seconds=gateway.seconds)
 
 
 def _generated(generation: Generation) -> Generated:

@@ -92,6 +92,22 @@ def plan_conversations(settings: GatewayBenchSettings, encode: Encode) -> list[P
     ]
 
 
+def script_of(plans: Sequence[PlannedConversation]) -> str:
+    """Returns the script that has an engine answer as planned."""
+    replies = [
+        {
+            "key": call.key,
+            "token_ids": call.reply.token_ids,
+            "log_probs": call.reply.log_probs,
+            "versions": call.reply.versions,
+            "cut": call.reply.cut,
+        }
+        for plan in plans
+        for call in plan.calls
+    ]
+    return json.dumps({"key": KEY, "replies": replies})
+
+
 def _conversation(name: str, rng: random.Random, settings: GatewayBenchSettings, encode: Encode) -> PlannedConversation:
     branching = rng.random() < settings.branching
     tools = TOOLS if rng.random() < 0.8 else ()
@@ -135,7 +151,8 @@ def _reply(key: str, rng: random.Random, encode: Encode) -> ScriptedReply:
     else:
         tokens += encode(END)
     versions = _versions(len(tokens), rng)
-    log_probs = tuple(-rng.expovariate(2.0) for _ in tokens)
+    # Numbers that are the same in four bytes, which is how results are sent.
+    log_probs = tuple(-rng.randrange(8192) / 1024 for _ in tokens)
     return ScriptedReply(token_ids=tuple(tokens), key=key, log_probs=log_probs, versions=versions, cut=kind == "split")
 
 

@@ -17,7 +17,8 @@ def render(report: GatewayReport) -> RenderableType:
     found.add_row("samples of those with branches", f"{report.branched_rows:,} of {report.branched_calls:,} calls")
     found.add_row("conversations that drift if messages are rendered anew", f"{report.rendered_anew:.1%}")
     found.add_row("tokens of a row per call / tokens of samples", f"{report.repeated_tokens:.2f}")
-    found.add_row("milliseconds of a call, without the engine", f"{report.call_ms:.2f}")
+    found.add_row("milliseconds of a call", f"{report.call_ms:.2f}")
+    found.add_row("gateway killed", f"{report.kills}")
     bars = new_table("Bars", "what", ">found", ">bar", "")
     for name, (value, bar, met) in report.bars.items():
         bars.add_row(name, f"{value:.3g}", f"{bar:g}", verdict(met))

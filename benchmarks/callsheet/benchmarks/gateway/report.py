@@ -25,6 +25,8 @@ class GatewayReport:
         tokens: Tokens that were sampled.
         drift: Calls by class of drift.
         differences: What of the samples is not as the engine has it, by conversation.
+        sampled_again: Generations that the engine made for a call that it had answered before.
+        kills: How often the gateway was killed.
         retokenized: Share of conversations in which tokenising the text of a call again gives other tokens.
         rendered_anew: Share of conversations in which rendering the messages anew, with all of their reasoning, loses
             tokens of a call before.
@@ -33,7 +35,7 @@ class GatewayReport:
         branched_rows: Samples of the conversations with branches.
         branched_calls: Calls of these.
         repeated_tokens: Tokens in one row per call, of all conversations, to tokens in samples.
-        call_ms: Mean milliseconds that preparing and committing a call took.
+        call_ms: Mean milliseconds of a call; in one process without the engine.
         wall_s: Seconds of it all.
     """
 
@@ -43,6 +45,8 @@ class GatewayReport:
     tokens: int
     drift: Mapping[str, int]
     differences: Mapping[str, Sequence[str]]
+    sampled_again: int
+    kills: int
     retokenized: float
     rendered_anew: float
     rows: int
@@ -60,6 +64,7 @@ class GatewayReport:
         differing = len(self.differences)
         return {
             "conversations whose samples differ from the engine's record, at most": (differing, 0, differing == 0),
+            "calls that were sampled again, at most": (self.sampled_again, 0, self.sampled_again == 0),
             "conversations that drift if text is tokenised again, at least": (
                 self.retokenized,
                 LEAST_DRIFT,
@@ -84,6 +89,8 @@ class GatewayReport:
             "calls": self.calls,
             "tokens": self.tokens,
             "drift": dict(self.drift),
+            "kills": self.kills,
+            "sampled_again": self.sampled_again,
             "differences": {name: list(found) for name, found in list(self.differences.items())[:SHOWN]},
             "rows": {
                 "without_branches": {"samples": self.rows, "calls": self.row_calls},

@@ -8,7 +8,6 @@ from collections import Counter
 import anyio
 from callsheet.benchmarks.groups.settings import GroupsBenchSettings
 from callsheet.client import (
-    ActionOptions,
     Demand,
     EnvError,
     Failed,
@@ -65,8 +64,9 @@ class GroupLoad:
             takes_s = settings.step_s * drawn.uniform(0.5, 1.5)
             if step == at and hangs:
                 self.counts["hung"] += 1
-                hung = ActionOptions(expected_duration_s=3600.0, timeouts=Timeouts(start_to_close_s=settings.hang_s))
-                (await trajectory.env_step("hang", demand=Demand(), **hung)).unwrap()
+                timeouts = Timeouts(start_to_close_s=settings.hang_s)
+                hung = await trajectory.env_step("hang", demand=Demand(), expected_duration_s=3600.0, timeouts=timeouts)
+                hung.unwrap()
             if step == at and crashes:
                 self.counts["crashed"] += 1
                 raise EnvError(Failed(FailureKind.ENV, Reason.CANNOT_EXECUTE, "the environment crashed"))

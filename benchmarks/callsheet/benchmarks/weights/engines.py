@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -107,25 +107,25 @@ class WeightsFleet:
     """A scheduler's address, its engines, and where weights are.
 
     Attributes:
+        engines: Those whose updates can be made to fail; none where each engine is a process of its own.
+        size: How many engines there are.
         versions: The model that they serve.
         kept_kv: Whether updates of mode keep leave the KV cache of running requests in place.
+        tolerance: By how much a log-probability of such engines may differ from the reference's.
     """
 
     address: str
     engines: tuple[RunningEngine, ...]
+    size: int
     weights: Path
     versions: ModelVersions
     kept_kv: bool
-
-    @property
-    def tolerance(self) -> float:
-        """By how much a log-probability of such engines may differ from the reference's."""
-        return max(engine.driver.capabilities.log_prob_tolerance for engine in self.engines)
+    tolerance: float
 
     @property
     def newest(self) -> int:
         """The newest version that an engine names: servers may have served others before."""
-        return max(engine.driver.policy_version for engine in self.engines)
+        return max((engine.driver.policy_version for engine in self.engines), default=0)
 
 
 @asynccontextmanager
@@ -147,15 +147,31 @@ async def running_fleet(directory: Path, settings: WeightsBenchSettings) -> Asyn
         _recipes(directory, settings, weights / "0") as recipes,
         run_process(spec) as scheduler,
         anyio.create_task_group() as tasks,
+        AsyncExitStack() as processes,
     ):
         address = scheduler.facts["address"]
+        apart = settings.engines_apart
+        for index in range(len(recipes) if apart else 0):
+            await processes.enter_async_context(run_process(_manager_process(address, index, directory)))
         engines = tuple(
-            RunningEngine(address, f"engine-{index}", weights, recipe, tasks) for index, recipe in enumerate(recipes)
+            RunningEngine(address, f"engine-{index}", weights, recipe, tasks)
+            for index, recipe in enumerate(() if apart else recipes)
         )
         for engine in engines:
             await engine.start()
-        yield WeightsFleet(address, engines, weights, versions, kept_kv(settings))
+        abilities = [engine.driver.capabilities for engine in engines] or [each.engine.abilities for each in recipes]
+        tolerance = max(each.log_prob_tolerance for each in abilities)
+        yield WeightsFleet(address, engines, len(recipes), weights, versions, kept_kv(settings), tolerance)
         tasks.cancel_scope.cancel()
+
+
+def _manager_process(address: str, index: int, directory: Path) -> ProcessSpec:
+    """An embedded engine in a process of its own, as outside of benchmarks: a process joins a transfer group once."""
+    arguments = ["manager", "inference", "--scheduler", address, "--manager-id", f"engine-{index}"]
+    arguments += ["--node-id", f"node-{index}", "--cpus", "2", "--weights", str(directory / "weights" / "0")]
+    arguments += ["--slots", str(SLOTS), "--kv-cache-tokens", str(SLOTS * CONFIG.context_length)]
+    arguments += ["--log-level", "warning"]
+    return ProcessSpec(f"engine-{index}", command_module(), arguments, log_path=directory / f"engine-{index}.log")
 
 
 @asynccontextmanager

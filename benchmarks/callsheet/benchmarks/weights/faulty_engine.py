@@ -156,12 +156,15 @@ class FaultyEngine(EngineDriver):
                 raise EngineFailedError("the engine died")
 
     async def _die(self, update: WeightUpdate) -> None:
-        """The engine is another one now, with the weights that it was started with."""
-        if self._kill is not None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._try, update)
-                await self._kill()
+        if self._kill is None:
+            await self.restart()
             return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._try, update)
+            await self._kill()
+
+    async def restart(self) -> None:
+        """The engine is another one now, with the weights that it was started with."""
         self._incarnation += 1
         self._claimed = None
         first = WeightUpdate(source=DiskWeights(str(self._first)), version=0, mode=UpdateMode.ABORT)

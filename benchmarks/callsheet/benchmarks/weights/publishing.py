@@ -5,22 +5,23 @@ from __future__ import annotations
 import itertools
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
-from anyio.abc import Process
+from callsheet.benchmarks.weights import trainer
 from callsheet.benchmarks.weights.engines import WeightsFleet
 from callsheet.client import BroadcastTensor, Canary, Job, Tensors, TransferGroup
 from callsheet.client.weights import Source
 from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT
 from safetensors.torch import save, save_file
 
-TRAINER: Final = "callsheet.benchmarks.weights.trainer"
 BROADCAST_S: Final = 120.0
+LISTEN_LOOK_S: Final = 0.1
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -54,9 +55,8 @@ class Publisher:
         canary = await anyio.to_thread.run_sync(self._canary, version) if expected or source == "group" else Canary()
         file = self.fleet.weights / f"{version}.safetensors"
         what = await anyio.to_thread.run_sync(self._source, source, version, file)
-        await self.job.publish(version, what, mode=mode, canary=canary, timeout_s=timeout_s)  # type: ignore[arg-type]
-        if isinstance(what, TransferGroup):
-            await self._broadcast(what, file)
+        async with self._trainer(what, file):
+            await self.job.publish(version, what, mode=mode, canary=canary, timeout_s=timeout_s)  # type: ignore[arg-type]
 
     def _canary(self, version: int) -> Canary:
         tokens, log_probs = self.fleet.versions.greedy_answer(version, USUAL_PROMPT, CANARY_TOKENS)
@@ -76,12 +76,32 @@ class Publisher:
         )
         with socket.create_server((LOOPBACK, 0)) as free:
             port = free.getsockname()[1]
-        return TransferGroup(LOOPBACK, port, f"version-{version}", 1 + len(self.fleet.engines), specs, backend="gloo")
+        return TransferGroup(LOOPBACK, port, f"version-{version}", 1 + self.fleet.size, specs, backend="gloo")
 
-    async def _broadcast(self, group: TransferGroup, file: Path) -> None:
-        """Returns once all engines have joined and received, or the trainer has given up."""
-        arguments = [str(group.port), group.group_name, str(group.world_size), str(file)]
-        with anyio.move_on_after(BROADCAST_S):
-            process: Process
-            async with await anyio.open_process([sys.executable, "-m", TRAINER, *arguments], stdout=None) as process:
+    @asynccontextmanager
+    async def _trainer(self, source: Source, file: Path) -> AsyncIterator[None]:
+        """For a group: begins to wait for engines, and ends once all have received, or the trainer has given up."""
+        if not isinstance(source, TransferGroup):
+            yield
+            return
+        arguments = [str(source.port), source.group_name, str(source.world_size), str(file)]
+        async with await anyio.open_process(
+            [sys.executable, "-m", trainer.__name__, *arguments], stdout=None
+        ) as process:
+            await _until_listening(source)
+            yield
+            with anyio.move_on_after(BROADCAST_S):
                 await process.wait()
+
+
+async def _until_listening(group: TransferGroup) -> None:
+    """A trainer is there before it publishes; the time that its process takes to start is not an update's."""
+    with anyio.fail_after(BROADCAST_S):
+        while True:
+            try:
+                stream = await anyio.connect_tcp(group.address, group.port)
+            except OSError:
+                await anyio.sleep(LISTEN_LOOK_S)
+            else:
+                await stream.aclose()
+                return

@@ -18,7 +18,7 @@ from callsheet.benchmarks.weights.faulty_engine import Fault
 from callsheet.benchmarks.weights.load import LoadResult, run_load
 from callsheet.benchmarks.weights.publishing import Publisher
 from callsheet.benchmarks.weights.report import FaultResult, ModeResult, WeightsReport
-from callsheet.benchmarks.weights.settings import WeightsBenchSettings
+from callsheet.benchmarks.weights.settings import NO_FAULT, WeightsBenchSettings
 from callsheet.benchmarks.weights.versions import ModelVersions
 from callsheet.client import Client, Job, NotFoundError, RolloutStatus
 from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT
@@ -29,7 +29,6 @@ SERVER_ROLLOUT_S: Final = 600.0
 """A server that was killed takes minutes to start on a busy machine."""
 FAULT_TRAJECTORIES: Final = 16
 KILLED: Final = "killed"
-NO_FAULT: Final = "none"
 _FAULTS: Final = {"half": Fault.HALF, "ignored": Fault.IGNORED, "mislabelled": Fault.MISLABELLED, "old": Fault.DEAD}
 _QUARANTINE_LOOK_S: Final = 0.05
 
@@ -180,7 +179,7 @@ async def _exposed(job: Job, fleet: WeightsFleet) -> tuple[float, ...]:
     try:
         status: RolloutStatus = await job.rollout()
     except NotFoundError:
-        return (0.0,) * len(fleet.engines)
+        return (0.0,) * fleet.size
     return tuple(each.exposed_s for each in status.engines)
 
 

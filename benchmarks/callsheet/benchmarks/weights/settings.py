@@ -11,6 +11,7 @@ from callsheet.options.common import comma_separated
 from callsheet.options.declaration import PathRule, Setting, check_least
 
 MODES = ("drain", "abort", "keep")
+NO_FAULT = "none"
 SOURCES = ("disk", "tensors", "group")
 FAULTS = ("half", "ignored", "mislabelled", "old", "killed")
 """An update that breaks off, one that changes the label alone or the weights alone, an engine that is back with its old
@@ -100,5 +101,12 @@ class WeightsBenchSettings:
             raise ValueError(f"modes: {', '.join(unknown) or 'none'} is none of {', '.join(MODES)}")
         if (unknown_sources := sorted(set(self.sources) - set(SOURCES))) or not self.sources:
             raise ValueError(f"sources: {', '.join(unknown_sources) or 'none'} is none of {', '.join(SOURCES)}")
-        if unknown_faults := sorted(set(self.faults) - {*FAULTS, "none"}):
+        if self.engines_apart and set(self.faults) - {NO_FAULT}:
+            raise ValueError("faults: must be none for embedded engines with the source group, which are processes")
+        if unknown_faults := sorted(set(self.faults) - {*FAULTS, NO_FAULT}):
             raise ValueError(f"faults: {', '.join(unknown_faults)} is none of {', '.join(FAULTS)}")
+
+    @property
+    def engines_apart(self) -> bool:
+        """Whether each engine is a process of its own, in which nobody can make an update fail."""
+        return self.model is None and "group" in self.sources

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from callsheet.managers.inference.torch_engine.transfer_group import join_group
 from safetensors.torch import load_file
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=120)
 
 
 def main(port: str, group_name: str, world_size: str, file: str) -> None:

@@ -152,19 +152,18 @@ class Fields:
         return [Fields(item, place) for place, item in places]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A text or a list of them; empty where it is missing.
+        """A text or a list of them, of which none is empty; no texts where it is missing.
 
         Raises:
-            BadRequestError: It is neither.
+            BadRequestError: It is neither, or a text is empty.
         """
         value = self.values.get(name)
         if value is None:
             return ()
-        if isinstance(value, str):
-            return (value,)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.error(name, "a string or a list of strings")
-        return tuple(value)
+        told = [value] if isinstance(value, str) else value
+        if not isinstance(told, list) or not all(isinstance(item, str) and item for item in told):
+            raise self.error(name, "a string or a list of strings, none of them empty")
+        return tuple(told)
 
     def refuse(self, refused: Mapping[str, Refusal]) -> None:
         """Refuses fields that would change the answer in a way that the gateway cannot.

@@ -16,8 +16,8 @@ LOCAL_SHELL: Final = "local_shell"
 """The name of the function that stands for the tool of that kind, and the kind."""
 
 _KINDS: Final = ("custom", "function", LOCAL_SHELL, "namespace")
-# A provider runs these for the model, which may do without. An agent that cannot turn them off works all the same.
-_LEFT_OUT: Final = frozenset({"web_search", "web_search_preview"})
+# A provider's search, and that of tools which are not told. A model may do without, and agents send them by default.
+_LEFT_OUT: Final = ("tool_search", "web_search", "web_search_preview")
 _SHELL: Final[Tool] = function(
     LOCAL_SHELL,
     "Runs a command on the machine of the user.",

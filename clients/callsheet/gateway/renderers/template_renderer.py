@@ -114,11 +114,17 @@ class TemplateRenderer:
             within_reasoning=tail.rstrip().endswith(THINK),
         )
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Returns the tokens of a text, with those that the tokenizer puts around one."""
+        return tuple(self._tokenizer.encode(text).ids)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones left out."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def _encode(self, text: str) -> tuple[int, ...]:
+        # A text may have halves of surrogate pairs, which JSON allows and UTF-8 does not.
+        text = text.encode("utf-8", errors="replace").decode("utf-8")
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _find_end_of_turn(self) -> int | None:

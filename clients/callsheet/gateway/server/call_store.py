@@ -80,10 +80,14 @@ class CallStore:
             OSError: The data directory cannot be used.
         """
         engine = _engine(data_dir, database_url)
-        METADATA.create_all(engine)
-        version = _fact(engine, "version", lambda: str(VERSION))
-        if version != str(VERSION):
-            raise ValueError(f"database: its tables are of version {version}; this gateway needs {VERSION}")
+        try:
+            METADATA.create_all(engine)
+            version = _fact(engine, "version", lambda: str(VERSION))
+            if version != str(VERSION):
+                raise ValueError(f"database: its tables are of version {version}; this gateway needs {VERSION}")
+        except BaseException:
+            engine.dispose()
+            raise
         return cls(engine)
 
     def secret(self) -> bytes:

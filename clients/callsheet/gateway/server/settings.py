@@ -54,14 +54,12 @@ class GatewaySettings:
         "policy"
     )
     tokenizer: Annotated[
-        Path | None,
+        str,
         Setting(
-            "Directory with the model's tokenizer and chat template, in Hugging Face's format.",
-            metavar="DIR",
-            default_text="bytes, as the demo's model",
-            path=PathRule(exists=True),
+            "Directory with the model's tokenizer and chat template, in Hugging Face's format; bytes is the demo's.",
+            metavar="DIR|bytes",
         ),
-    ] = None
+    ] = "bytes"
     default_max_tokens: Annotated[
         int, Setting("The most new tokens of a call that names no number.", metavar="TOKENS", least=1)
     ] = 4096

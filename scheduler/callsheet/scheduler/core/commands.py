@@ -208,6 +208,20 @@ class UpdateWeights(ManagerCommand):
 
 
 @dataclass(slots=True)
+class TellDemand(ManagerCommand):
+    """Tell a manager what is asked for of a service whose instances come and go.
+
+    Attributes:
+        waiting: Actions that wait here.
+        coming: Further ones that are expected.
+    """
+
+    service: str
+    waiting: int
+    coming: float
+
+
+@dataclass(slots=True)
 class Expiry:
     """A deadline ran out before the action could finish."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from callsheet.scheduler.core.buffer import Buffer
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
@@ -49,6 +50,7 @@ class Manager:
         unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
         strangers: What is booked for attempts that it runs and that are no action's any more, or not yet.
         listed_sandboxes: Sandboxes it had when it registered; those nobody owns are released at the first heartbeat.
+        demand_told_at: When it was told last what is asked for of its services.
         left: Where attempts that leave `attempts` are noted, for whoever put the list here and keeps a copy of them;
             None if nobody does, or if there were too many to note.
     """
@@ -68,6 +70,7 @@ class Manager:
     listed_sandboxes: tuple[SandboxRef, ...] = ()
     attempts: dict[Token, Attempt] = field(default_factory=dict)
     sandboxes: dict[TrajectoryKey, Trajectory] = field(default_factory=dict)
+    demand_told_at: float = -inf
     left: list[Token] | None = None
 
     def drop(self, token: Token) -> bool:
@@ -377,6 +380,7 @@ class Job:
         state_counts: Actions by their states, those with an outcome included.
         dead_sandboxes: Actions that ended as their sandbox died under them.
         buffer: Its finished trajectories that no trainer has acknowledged yet.
+        rewards_asked: Rewards ever asked of each service, by those of its trajectories that this process saw.
     """
 
     request: JobRequest
@@ -406,6 +410,7 @@ class Job:
     failure_counts: dict[str, int] = field(default_factory=dict)
     dead_sandboxes: int = 0
     buffer: Buffer = field(default_factory=Buffer)
+    rewards_asked: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

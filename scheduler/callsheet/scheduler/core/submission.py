@@ -9,6 +9,7 @@ from callsheet.scheduler.core.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.attempts import on_ended
 from callsheet.scheduler.core.batches import drop_buffer
 from callsheet.scheduler.core.commands import Cancellation, DeliverStored
+from callsheet.scheduler.core.demand import count_reward
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin, check_not_expired, open_job
@@ -215,6 +216,7 @@ def add_action(
     action.tell(now, "submitted")
     job.actions[request.key.action_id] = action
     _count_open(state, job, request)
+    count_reward(action)
     timeouts = request.timeouts
     state.timers.set(("action", request.key), now + min(timeouts.schedule_to_start, timeouts.schedule_to_close))
     if trajectory is not None:

@@ -47,8 +47,8 @@ class SchedulerSettings:
         Setting(
             "Where /metrics is, for Prometheus; port 0 takes a free one.",
             variable="CALLSHEET_METRICS_LISTEN",
-            metavar="HOST:PORT|off",
-            default_text="off",
+            metavar="HOST:PORT|none",
+            default_text="none",
             parse=metrics_address,
         ),
     ] = None

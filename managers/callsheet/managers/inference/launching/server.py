@@ -14,6 +14,7 @@ import anyio.to_thread
 import structlog
 from callsheet.managers.inference.driver import EngineFailedError
 from callsheet.managers.inference.http_engine.client import EngineUnreachableError
+from callsheet.managers.inference.launching import watchdog
 from callsheet.managers.inference.launching.command import HOST
 from callsheet.managers.inference.launching.family import send_to_group
 from callsheet.managers.inference.launching.standing import ServerPhase, ServerStanding, describe
@@ -24,7 +25,6 @@ log = structlog.get_logger(__name__)
 STOP_TIMEOUT_S = 8.0
 """The longest wait for all of a server to end. What takes longer its watchdog still sees to."""
 _CHUNK = 65_536
-_MODULE = "callsheet.managers.inference.launching.watchdog"
 
 
 class LaunchedServer:
@@ -147,5 +147,5 @@ class LaunchedServer:
 def start_watchdog() -> subprocess.Popen[bytes]:
     """Starts a watchdog, in a session of its own: Ctrl-C in a terminal is for the manager."""
     return subprocess.Popen(
-        [sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", watchdog.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -26,7 +26,8 @@ from callsheet.managers.inference.driver import (
     VersionSpan,
 )
 from callsheet.managers.inference.scripted_engine.answer import ScriptedToken, answer
-from callsheet.managers.inference.scripted_engine.script import Script, ScriptedReply, ScriptPlayer
+from callsheet.managers.inference.scripted_engine.record import RecordGeneration
+from callsheet.managers.inference.scripted_engine.script import EngineScript, ScriptedReply, ScriptPlayer
 from callsheet.managers.inference.scripted_engine.vocabulary import ScriptVocabulary
 
 SCRIPTED_ABILITIES = EngineCapabilities(
@@ -73,16 +74,18 @@ class ScriptedEngineDriver(EngineDriver):
         vocabulary: The tokens of the model that it stands for.
         policy_version: Of tokens for which the script names none.
         max_requests: The most live requests; more are refused as busy.
+        record: Is told of each generation.
         new_seed: Draws the seed of a request that has none.
     """
 
     def __init__(
         self,
-        script: Script,
+        script: EngineScript,
         vocabulary: ScriptVocabulary,
         *,
         policy_version: int = 0,
         max_requests: int = 4096,
+        record: RecordGeneration | None = None,
         new_seed: Callable[[], int] = lambda: random.SystemRandom().getrandbits(63),
     ) -> None:
         self._player = ScriptPlayer(script)
@@ -90,6 +93,7 @@ class ScriptedEngineDriver(EngineDriver):
         self._vocabulary = vocabulary
         self._policy_version = policy_version
         self._max_requests = max_requests
+        self._record = record
         self._new_seed = new_seed
         self._live: dict[str, _Live] = {}
         self._paused = False
@@ -141,7 +145,7 @@ class ScriptedEngineDriver(EngineDriver):
         finally:
             del self._live[request.request_id]
             self._change()
-        return Generation(
+        generation = Generation(
             token_ids=tuple(live.token_ids),
             log_probs=tuple(live.log_probs),
             finish_reason=reason,
@@ -149,6 +153,9 @@ class ScriptedEngineDriver(EngineDriver):
             seed=live.seed,
             text=self._vocabulary.decode(live.token_ids),
         )
+        if self._record is not None:
+            self._record(request, generation)
+        return generation
 
     async def abort(self, request_id: str) -> None:
         """See `EngineDriver`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
 from callsheet.managers.inference.scripted_engine.driver import SCRIPTED_ABILITIES, ScriptedEngineDriver
+from callsheet.managers.inference.scripted_engine.record import record_to
 from callsheet.managers.inference.scripted_engine.script import read_script
 from callsheet.managers.inference.scripted_engine.settings import ScriptedSettings
 from callsheet.managers.inference.settings import InferenceSettings
@@ -16,7 +17,6 @@ def scripted_engine(own: ScriptedSettings, settings: InferenceSettings) -> Unloa
     Raises:
         ValueError: There is none, or it breaks a rule.
     """
-    del own
     file = settings.script
     if file is None:
         raise ValueError("script: none is given; the scripted engine answers by one")
@@ -28,8 +28,9 @@ def scripted_engine(own: ScriptedSettings, settings: InferenceSettings) -> Unloa
     def load() -> EngineDriver:
         from callsheet.managers.inference.scripted_engine.vocabulary import load_vocabulary
 
-        vocabulary = load_vocabulary(script.tokenizer, file.parent)
-        return ScriptedEngineDriver(script, vocabulary, policy_version=settings.policy_version)
+        vocabulary = load_vocabulary(settings.model_directory)
+        record = None if own.record is None else record_to(own.record)
+        return ScriptedEngineDriver(script, vocabulary, policy_version=settings.policy_version, record=record)
 
     capabilities = {"engine": "scripted", "script": file.name, "context_length": str(script.context_length)}
     return UnloadedEngine(SCRIPTED_ABILITIES, capabilities, load)

@@ -1,7 +1,7 @@
 """What a scripted engine answers. Pure.
 
-A script is a JSON object, such as `{"tokenizer": "DIR", "replies": [{"match": "rain", "text": "No."}]}`, or
-one such reply a line.
+A script is a JSON object, such as `{"replies": [{"match": "rain", "text": "It is wet."}, {"text": "Hello."}]}`, or one
+such reply a line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-_FIELDS: Final = frozenset(("tokenizer", "key", "replies", "context_length"))
+_FIELDS: Final = frozenset(("key", "replies", "context_length"))
 _REPLY_FIELDS: Final = frozenset(
     (
         "text",
@@ -45,7 +45,7 @@ class ScriptedReply:
         token_ids: Its tokens themselves.
         random_tokens: So many tokens, each drawn from the whole vocabulary by the seed of the request.
         match: Only for prompts in whose text this pattern is found; None is for any.
-        key: Only for prompts with this key, see `Script.key`; such a reply is never used up.
+        key: Only for prompts with this key, see `EngineScript.key`; such a reply is never used up.
         repeat: Whether it may be given again and again.
         log_probs: Of its tokens, the end token included; made up where none are given.
         versions: The policy version of each stretch, as (version, begin, end); the engine's own where none are given.
@@ -68,18 +68,16 @@ class ScriptedReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class EngineScript:
     """What an engine answers.
 
     Attributes:
         replies: In their order.
-        tokenizer: Directory with a `tokenizer.json`; empty is the demo's bytes.
         key: A pattern with one group. What the group has in its last match in the prompt is the prompt's key.
         context_length: The most tokens of a prompt and its reply.
     """
 
     replies: tuple[ScriptedReply, ...]
-    tokenizer: str = ""
     key: re.Pattern[str] | None = None
     context_length: int = CONTEXT_LENGTH
 
@@ -88,7 +86,7 @@ class Script:
 class ScriptPlayer:
     """Goes through a script: the first reply that fits a prompt and is not used up."""
 
-    script: Script
+    script: EngineScript
     _left: list[ScriptedReply] = field(init=False)
     _by_key: dict[str, ScriptedReply] = field(init=False)
 
@@ -110,7 +108,7 @@ class ScriptPlayer:
         return None
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str) -> EngineScript:
     """Returns a script.
 
     Args:
@@ -127,9 +125,8 @@ def read_script(text: str) -> Script:
     key = None if value.get("key") is None else _pattern(value["key"], "key")
     if key is not None and key.groups != 1:
         raise ScriptError(f"key is {value['key']!r}; it must be a pattern with one group")
-    return Script(
+    return EngineScript(
         replies=tuple(_reply(each, f"replies[{place}]") for place, each in enumerate(replies)),
-        tokenizer=_typed(value, "tokenizer", str, "a text", "") or "",
         key=key,
         context_length=_typed(value, "context_length", int, "a number", "") or CONTEXT_LENGTH,
     )

@@ -58,7 +58,7 @@ class TokenizerVocabulary:
 
         file = directory / "tokenizer.json"
         if not file.is_file():
-            raise ValueError(f"tokenizer is {str(directory)!r}; it must be a directory with tokenizer.json")
+            raise ValueError(f"model: {str(directory)!r}: must be a directory with tokenizer.json")
         self._tokenizer = Tokenizer.from_file(str(file))
         self.size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
         config = json.loads((directory / "tokenizer_config.json").read_text())
@@ -78,14 +78,10 @@ class TokenizerVocabulary:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
-def load_vocabulary(tokenizer: str, beside: Path) -> ScriptVocabulary:
-    """Returns the vocabulary that a script names.
-
-    Args:
-        tokenizer: A directory, relative to the script's own; empty is the demo's bytes.
-        beside: The script's directory.
+def load_vocabulary(directory: Path | None) -> ScriptVocabulary:
+    """Returns the vocabulary of a model's directory; of the demo's model where none is given.
 
     Raises:
         ValueError: A file is missing.
     """
-    return TokenizerVocabulary(beside / tokenizer) if tokenizer else ByteVocabulary()
+    return ByteVocabulary() if directory is None else TokenizerVocabulary(directory)

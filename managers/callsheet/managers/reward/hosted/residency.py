@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from callsheet.managers.reward.hosted.expectations import ArrivalRate, RestoreTimes
+from callsheet.managers.reward.hosted.expectations import ArrivalRate, RestoreTimes, ServingPace
 from callsheet.managers.reward.hosted.places import (
     ArenaPlace,
     ModelDevices,
@@ -23,6 +23,8 @@ from callsheet.managers.reward.hosted.places import (
     cheapest_choice,
 )
 
+# What the scheduler expects is taken to come within so many seconds, as it does not say when.
+EXPECTED_WITHIN_S = 60.0
 # Restores' length that a model without a request since it came is left alone.
 STAY_RESTORES = 4.0
 
@@ -49,6 +51,8 @@ class HostedTenant:
         place: Where it lies, or comes; None elsewhere.
         running: Batches that run.
         arrivals: How often it is asked for.
+        expected: Requests that the scheduler says are waiting there, or coming.
+        pace: How fast it serves.
         came_at: When it came.
         used_at: When it ran last, or was asked for.
         served: Whether it has served since it came.
@@ -62,6 +66,8 @@ class HostedTenant:
     place: ArenaPlace | None = None
     running: int = 0
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
+    expected: float = 0.0
+    pace: ServingPace = field(default_factory=ServingPace)
     came_at: float = -inf
     used_at: float = -inf
     served: bool = True
@@ -92,7 +98,12 @@ class Residency:
 
     def value(self, name: str, now: float) -> float:
         """What it costs per second that a model is not there: the price of its restore times its requests."""
-        return self.restore_s(name) * self.tenants[name].arrivals.per_s(now)
+        tenant = self.tenants[name]
+        return self.restore_s(name) * (tenant.arrivals.per_s(now) + tenant.expected / EXPECTED_WITHIN_S)
+
+    def expect(self, name: str, requests: float) -> None:
+        """The scheduler says how many requests wait for a model there, or are coming."""
+        self.tenants[name].expected = requests
 
     def choose(
         self,

@@ -119,6 +119,9 @@ def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], 
             sentence = f"all slots of {left.managers} managers that serve it are taken"
         case WaitReason.QUOTA:
             sentence = _awaited(left.short, now)
+        case WaitReason.RESOURCES if left.short and left.kept:
+            sentence = f"{_missing(left.short)}; {left.kept} more are kept for trajectories whose tool calls run: "
+            sentence += "its own trajectory is paused at its tool call until there is room"
         case WaitReason.RESOURCES if left.short:
             sentence = _missing(left.short)
         case WaitReason.RESOURCES:
