@@ -8,6 +8,7 @@ from __future__ import annotations
 from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.lifecycle import advance_line, await_turn, leave_admission_queue
 from callsheet.scheduler.core.model import ActionState
+from callsheet.scheduler.core.records import TrajectoryBegan
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -17,6 +18,10 @@ def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
         return
     leave_admission_queue(state, trajectory)
     trajectory.admitted_at = now
+    if trajectory.job.request.admit_within is not None and trajectory.policy_version != trajectory.job.policy_version:
+        # A job that lets them wait for its versions' sake counts from their beginning.
+        trajectory.policy_version = trajectory.job.policy_version
+        state.persist(TrajectoryBegan(*trajectory.key, trajectory.policy_version))
     trajectory.job.live_trajectories += 1
     for action in list(trajectory.open_actions.values()):
         if action.state is ActionState.QUEUED:

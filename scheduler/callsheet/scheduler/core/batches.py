@@ -47,7 +47,7 @@ def buffer_result(state: SchedulerState, trajectory: Trajectory, result: Traject
     group_id = request.group.group_id if request.group is not None else ""
     number = job.buffer.last_number + 1
     finished = BufferedTrajectory(
-        request.trajectory_id, group_id, number, trajectory.policy_version, trajectory.opened_at, now, result
+        request.trajectory_id, group_id, number, trajectory.policy_version, trajectory.began_at, now, result
     )
     job.buffer.lengths.note("finished", finished.took_s)
     bundle = job.buffer.add(finished)

@@ -30,7 +30,7 @@ class BufferedTrajectory:
     Attributes:
         number: Its place among those that ever finished so in its job.
         policy_version: The newest when it was opened.
-        opened_at: In seconds since the epoch, as `finished_at`.
+        opened_at: When it began, after its wait for that; in seconds since the epoch, as `finished_at`.
     """
 
     trajectory_id: str

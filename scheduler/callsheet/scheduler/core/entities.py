@@ -277,6 +277,11 @@ class Trajectory:
         return (self.request.job_id, self.request.trajectory_id)
 
     @property
+    def began_at(self) -> float:
+        """When it was let begin, as far as that is known; else when it was opened."""
+        return self.admitted_at or self.opened_at
+
+    @property
     def sandbox(self) -> SandboxRef:
         """Its live sandbox."""
         return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id)

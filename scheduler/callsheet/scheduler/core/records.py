@@ -92,6 +92,15 @@ class TrajectoryOpened(Record):
 
 
 @dataclass(slots=True)
+class TrajectoryBegan(Record):
+    """A trajectory was let begin under a newer policy version than it was opened under."""
+
+    job_id: str
+    trajectory_id: str
+    policy_version: int
+
+
+@dataclass(slots=True)
 class TrajectoryPlaced(Record):
     """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it.
 

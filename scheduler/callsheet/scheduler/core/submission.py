@@ -256,5 +256,5 @@ def _evict(state: SchedulerState, job: Job, now: float) -> None:
         return
     stale = [id_ for id_, each in job.trajectories.items() if is_evicted(policy, version, each.policy_version)]
     for trajectory_id in stale:
-        job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].opened_at)
+        job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].began_at)
     abandon(state, job, stale, f"its staleness is beyond {policy.evict_beyond} versions", now)

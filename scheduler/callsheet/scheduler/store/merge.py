@@ -32,6 +32,7 @@ from callsheet.scheduler.core.records import (
     RolloutChanged,
     SchedulerAlive,
     SchedulerAway,
+    TrajectoryBegan,
     TrajectoryBuffered,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
@@ -270,6 +271,10 @@ def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: T
     _trajectory_row(changes, numbering, record)["command_timeout"] = record.command_timeout
 
 
+def _begin_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryBegan) -> None:
+    _trajectory_row(changes, numbering, record)["policy_version"] = record.policy_version
+
+
 def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancelled) -> None:
     _trajectory_row(changes, numbering, record)["group_cancelled"] = 1
 
@@ -277,7 +282,7 @@ def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancel
 def _trajectory_row(
     changes: RowChanges,
     numbering: Numbering,
-    record: TrajectoryPlaced | TrajectoryClosed | TrajectoryCommandTimeout | GroupCancelled,
+    record: TrajectoryBegan | TrajectoryPlaced | TrajectoryClosed | TrajectoryCommandTimeout | GroupCancelled,
 ) -> Row:
     return _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
 
@@ -516,6 +521,7 @@ _MERGERS: Final = cast(
         ActionFinished: _finish_action,
         WorkForgotten: _forget,
         ClosedActionsKept: _keep_closed_actions,
+        TrajectoryBegan: _begin_trajectory,
         TrajectoryBuffered: _buffer,
         BufferedTrajectoriesRemoved: _remove_buffered,
         BatchTaken: _take_batch,
