@@ -164,6 +164,8 @@ class InferenceExecutor(Executor):
         state = manager_service_pb2.ServiceState(
             name=self._settings.service, instances=int(ready), no_room=not ready, weights=weights
         )
+        if driver is not None:
+            state.others_sequences, state.others_kv_tokens = driver.others.sequences, driver.others.kv_tokens
         return [state]
 
     def _weights_changed(self) -> None:
