@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ from tests.support.contract_model import VOCABULARY, expected_log_probs
 from tests.support.contract_openai import ContractOpenAI
 from tests.support.contract_sglang import ContractSGLang
 from tests.support.contract_vllm import ContractVLLM
+from tests.support.ports import free_port
 from tests.support.served_subjects import contract_engine, contract_weights, openai_driver, sglang_driver, vllm_driver
 from tests.support.torch_models import prompt, request
 
@@ -178,12 +180,17 @@ async def test_what_would_kill_a_server_is_refused_before(both: Served) -> None:
 
 
 async def test_weights_from_a_group(both: Served, tmp_path: Path) -> None:
-    source = GroupWeights(
-        "127.0.0.1", 1, "trainer", 2, 1, "nccl", (TensorSpec(str(contract_weights(tmp_path, 5)), "bfloat16", (3, 4)),)
-    )
+    tensors = (TensorSpec(str(contract_weights(tmp_path, 5)), "bfloat16", (3, 4)),)
+    source = GroupWeights("127.0.0.1", free_port(), "trainer", 2, 1, "nccl", tensors)
+    both.server.calls.clear()
+    with pytest.raises(WeightUpdateError, match="nobody listened") as refused:
+        await both.driver.update_weights(WeightUpdate(source, 4, UpdateMode.DRAIN, timeout_s=0.2))
+    assert refused.value.intact
+    assert not [path for path in both.server.calls if "init" in path], "a server would wait for good"
     for version in (4, 5):
         both.server.calls.clear()
-        await both.driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN))
+        with socket.create_server((source.address, source.port)):
+            await both.driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN))
         joins = [path for path in both.server.calls if "init" in path]
         assert len(joins) == (1 if version == 4 else 0), "a server that is in the group does not join again"
         assert await both.driver.read_policy_version() == version
@@ -290,6 +297,32 @@ async def test_an_older_sglang_keeps_no_requests_over_an_update_and_survives_it(
         assert it.server.alive
 
 
+async def test_half_of_a_pair_is_paused_by_aborts_alone_and_its_silence_ends(tmp_path: Path) -> None:
+    settings = SGLangSettings(request_timeout=1)
+    half = sglang(tmp_path, half="decode")
+    async with served(half, lambda server: sglang_driver(server, settings)) as it, anyio.create_task_group() as tasks:
+        driver = it.driver
+        told: list[Generation | Exception] = []
+        assert driver.capabilities.pause_modes == {PauseMode.DRAIN, PauseMode.ABORT}
+        assert driver.capabilities.update_modes == {UpdateMode.DRAIN, UpdateMode.ABORT}
+        with pytest.raises(UnsupportedError, match="keep"):
+            await driver.pause(PauseMode.KEEP)
+        tasks.start_soon(outcome, driver, told)
+        await until(lambda: bool(half.engine.running))
+        await driver.pause(PauseMode.ABORT)
+        await until(lambda: bool(told))
+        assert isinstance(told[0], Generation)
+        assert told[0].finish_reason is FinishReason.ABORT
+        for version in (1, 2):
+            source = DiskWeights(str(contract_weights(tmp_path, version)))
+            await driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN, timeout_s=WAIT_S))
+            await driver.resume()
+        assert (await driver.generate(request("b", prompt(20)))).version_spans == (VersionSpan(2, 0, 16),)
+        half.partner = False
+        with pytest.raises(EngineFailedError, match="within 1 s"):
+            await driver.generate(request("c", prompt(20)))
+
+
 async def test_a_slow_start_is_waited_for_and_a_missing_server_is_told(tmp_path: Path) -> None:
     server = sglang(tmp_path, starting_answers=1)
     async with running(server):
@@ -350,7 +383,8 @@ async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
         executor = await anyio.to_thread.run_sync(build_inference_manager, settings, manager)
         [service] = executor.services()
         assert dict(service.reserved) == {}
-        assert service.slots == (settings.slots if engine == "openai" else server.engine.most_running)
+        # One place in the server's batch is the canary's.
+        assert service.slots == (settings.slots if engine == "openai" else server.engine.most_running - 1)
         assert executor.capabilities()["engine"] == engine
         told: list[bool] = []
         executor.on_service_change(lambda: told.append(executor.service_states()[0].no_room))

@@ -113,6 +113,35 @@ def test_a_line_is_served_to_its_end_before_its_model_gives_way() -> None:
     assert (restore.model, restore.choice.evicted) == ("away", ("here",))
 
 
+def test_a_popular_model_stays_where_a_cheaper_one_is_about_to_be_idle() -> None:
+    residency = residency_of("popular", "rarely", "away", room=2)
+    bring_in(residency, "popular", 1.0)
+    bring_in(residency, "rarely", 1.0)
+    for _ in range(9):
+        residency.request("popular", 1.5)
+    residency.request("rarely", 1.5)
+    residency.run("rarely", 2.0)
+    turns = PatientTurns()
+    lines = [line("away", 2.0)]
+    assert turns.next_restore(lines, residency, 2.0) is None
+    late = turns.next_restore([line("away", 2.0, waited=6.5 * RESTORE_S)], residency, 2.0)
+    assert late is not None
+    assert late.choice.evicted == ("popular",)
+    residency.end("rarely", 2.0)
+    restore = turns.next_restore(lines, residency, 2.0)
+    assert restore is not None
+    assert restore.choice.evicted == ("rarely",)
+
+
+def test_of_absent_models_the_one_whose_oldest_waits_longest_comes_first() -> None:
+    residency = residency_of("here", "long", "many")
+    bring_in(residency, "here", 1.0)
+    lines = [line("long", 2.0, waited=0.2), line("many", 2.0, waited=0.1, waiting=9, first=2)]
+    restore = PatientTurns().next_restore(lines, residency, 2.0)
+    assert restore is not None
+    assert restore.model == "long"
+
+
 def test_a_late_line_goes_first_though_others_wait() -> None:
     residency = residency_of("here", "away")
     bring_in(residency, "here", 1.0)

@@ -203,6 +203,9 @@ class Executor(ABC):
         """What it takes to begin on each service whose models or images come and go; sent with every heartbeat."""
         return []
 
+    def take_demand(self, demand: manager_service_pb2.ServiceDemand) -> None:
+        """Learns what is asked of a service whose instances come and go. Called on the event loop; must not block."""
+
     async def update_weights(self, update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess) -> None:
         """Brings an engine to new weights and proves them; `service_states` say what becomes of it, for good.
 

@@ -79,6 +79,7 @@ class Manager:
             "release_sandbox": self._release,
             "drain": lambda _: on_drain(),
             "update_weights": self._update_weights,
+            "service_demand": executor.take_demand,
         }
         executor.on_sandbox_lost(self._sandbox_lost)
         executor.on_service_change(self.heartbeat)

@@ -139,6 +139,7 @@ class SchedulerItem(google.protobuf.message.Message):
     RELEASE_SANDBOX_FIELD_NUMBER: builtins.int
     DRAIN_FIELD_NUMBER: builtins.int
     UPDATE_WEIGHTS_FIELD_NUMBER: builtins.int
+    SERVICE_DEMAND_FIELD_NUMBER: builtins.int
     @property
     def registered(self) -> global___Registered:
         """The registration was accepted."""
@@ -179,6 +180,10 @@ class SchedulerItem(google.protobuf.message.Message):
     def update_weights(self) -> global___UpdateWeights:
         """Change the weights of an engine and prove them; its service's state says what becomes of it."""
 
+    @property
+    def service_demand(self) -> global___ServiceDemand:
+        """How much is asked for of a service whose instances come and go."""
+
     def __init__(
         self,
         *,
@@ -192,10 +197,11 @@ class SchedulerItem(google.protobuf.message.Message):
         release_sandbox: global___ReleaseSandbox | None = ...,
         drain: global___Drain | None = ...,
         update_weights: global___UpdateWeights | None = ...,
+        service_demand: global___ServiceDemand | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "update_weights", b"update_weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "update_weights", b"update_weights"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "ends_acknowledged", "release_sandbox", "drain", "update_weights"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "service_demand", b"service_demand", "update_weights", b"update_weights"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "service_demand", b"service_demand", "update_weights", b"update_weights"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "ends_acknowledged", "release_sandbox", "drain", "update_weights", "service_demand"] | None: ...
 
 global___SchedulerItem = SchedulerItem
 
@@ -401,6 +407,8 @@ class HostedService(google.protobuf.message.Message):
     COPIES_SANDBOXES_FIELD_NUMBER: builtins.int
     WEIGHTS_FIELD_NUMBER: builtins.int
     KV_TOKENS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
@@ -424,6 +432,10 @@ class HostedService(google.protobuf.message.Message):
     sequences of a batch. Generations are sent to the engine where they are expected to end first, and no more of them
     than its cache holds.
     """
+    problem: builtins.str
+    """In answers of the admin service: as in ServiceState."""
+    instance_slots: builtins.int
+    """As in ServiceState, which may change it."""
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[callsheet.v1.action_pb2.ActionKind.ValueType]:
         """The kinds of action it serves; at least one."""
@@ -462,9 +474,11 @@ class HostedService(google.protobuf.message.Message):
         copies_sandboxes: builtins.bool = ...,
         weights: global___EngineWeights | None = ...,
         kv_tokens: builtins.int = ...,
+        problem: builtins.str = ...,
+        instance_slots: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "problem", b"problem", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -689,6 +703,8 @@ class ServiceState(google.protobuf.message.Message):
     WEIGHTS_FIELD_NUMBER: builtins.int
     OTHERS_SEQUENCES_FIELD_NUMBER: builtins.int
     OTHERS_KV_TOKENS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
@@ -703,6 +719,14 @@ class ServiceState(google.protobuf.message.Message):
     """For engines that others use too: sequences that did not come through this manager."""
     others_kv_tokens: builtins.int
     """Tokens of the KV cache that those hold."""
+    problem: builtins.str
+    """Why nothing can begin on it, as a sentence for operators, for instance that its engine's server crashes and where
+    its log is; empty if it can. It must hold no payloads, and is cut after 1024 characters.
+    """
+    instance_slots: builtins.int
+    """Attempts that each instance takes before it is better to bring in another one elsewhere; 0 means 1. More than that
+    are sent one at a time, and only where no set-up is worth its while.
+    """
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Set-ups whose results the manager keeps, by a name that follows from the EnvResetInput (callsheet.v1.set_ups), with
@@ -726,9 +750,11 @@ class ServiceState(google.protobuf.message.Message):
         weights: global___EngineWeights | None = ...,
         others_sequences: builtins.int = ...,
         others_kv_tokens: builtins.int = ...,
+        problem: builtins.str = ...,
+        instance_slots: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
 
 global___ServiceState = ServiceState
 
@@ -1324,6 +1350,34 @@ class Drain(google.protobuf.message.Message):
     ) -> None: ...
 
 global___Drain = Drain
+
+@typing.final
+class ServiceDemand(google.protobuf.message.Message):
+    """See SchedulerItem. It is a hint for what the manager brings in, keeps and gives up, of what it cannot see itself. It
+    follows the first heartbeat, and later ones where it is another than before.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVICE_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    COMING_FIELD_NUMBER: builtins.int
+    service: builtins.str
+    """The service."""
+    waiting: builtins.int
+    """Actions that wait at the scheduler, and may be served by it."""
+    coming: builtins.float
+    """Further actions that are expected of trajectories which are still under way."""
+    def __init__(
+        self,
+        *,
+        service: builtins.str = ...,
+        waiting: builtins.int = ...,
+        coming: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coming", b"coming", "service", b"service", "waiting", b"waiting"]) -> None: ...
+
+global___ServiceDemand = ServiceDemand
 
 @typing.final
 class UpdateWeights(google.protobuf.message.Message):

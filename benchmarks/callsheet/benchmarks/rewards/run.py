@@ -49,6 +49,9 @@ _DEADLINE_S = 3600.0
 _START_S = 300.0
 _PROBES = 8
 _TRIES = 4
+_FULL_TRIES = 2
+# A try at the length of inputs has so many fewer scorings than the run that counts.
+_TRY_PART = 5
 _MOST_TOKENS = 900
 # The light run asks for so much of a worker's time: what waits then waits for its model.
 _LIGHT_LOAD = 0.25
@@ -291,26 +294,36 @@ class _Race:
 
 
 async def _overhead(place: _Place, restore_s: float, token_s: float, progress: Progress) -> OverheadResult:
-    """Runs few at once, with inputs as long as it takes for a restore to be about half of an execution."""
-    wanted = sum(RESTORE_SHARE) / 2
-    tokens = min(max(int(restore_s / wanted / max(token_s, 1e-9)), 4), _MOST_TOKENS)
-    tried: list[OverheadResult] = []
-    for _ in range(_TRIES):
-        result = await _light_run(place, tokens, restore_s / wanted / _LIGHT_LOAD)
-        tried.append(result)
-        shares = f"restore {result.restore_share:.2f} and overhead {result.overhead_share:.2f} of an execution"
-        progress(f"  {tokens} tokens: {shares}")
-        low, high = RESTORE_SHARE
-        if low <= result.restore_share <= high:
-            break
-        tokens = min(max(int(tokens * result.restore_share / wanted), 4), _MOST_TOKENS)
-    return min(tried, key=lambda each: abs(each.restore_share - wanted))
+    """Runs few at once, with inputs as long as it takes for a restore to be about half of an execution.
+
+    Short runs find that length; only full ones count.
+    """
+    wanted = fmean(RESTORE_SHARE)
+    tokens = restore_s / wanted / max(token_s, 1e-9)
+    full = place.settings.light_scorings
+
+    async def run(scorings: int, tries: int) -> OverheadResult:
+        nonlocal tokens
+        found = []
+        for _ in range(tries):
+            length = min(max(int(tokens), 4), _MOST_TOKENS)
+            result = await _light_run(place, length, restore_s / wanted / _LIGHT_LOAD, scorings)
+            found.append(result)
+            shares = f"restore {result.restore_share:.2f} and overhead {result.overhead_share:.2f} of an execution"
+            progress(f"  {scorings} of {length} tokens: {shares}")
+            if RESTORE_SHARE[0] <= result.restore_share <= RESTORE_SHARE[1]:
+                break
+            tokens = length * result.restore_share / wanted
+        return min(found, key=lambda each: abs(each.restore_share - wanted))
+
+    await run(-(-full // _TRY_PART), _TRIES)
+    return await run(full, _FULL_TRIES)
 
 
-async def _light_run(place: _Place, tokens: int, between_s: float) -> OverheadResult:
+async def _light_run(place: _Place, tokens: int, between_s: float, count: int) -> OverheadResult:
     settings = place.settings
     questions = _questions(settings, tokens=(tokens, tokens))
-    scorings = draw_scorings(settings.light_scorings, settings.models, settings.questions, settings.zipf, settings.seed)
+    scorings = draw_scorings(count, settings.models, settings.questions, settings.zipf, settings.seed)
     async with _running(place.hosted(), None) as run:
         await _open_all(run, place, questions)
         outcomes, _ = await _ask_all(run, place, scorings, questions, between_s)

@@ -28,7 +28,7 @@ class RewardsBenchSettings:
     room: Annotated[int, Setting("How many of them fit into the memory budget.", least=1)] = 3
     load: Annotated[
         float, Setting("Arriving work, as a share of what a worker does one by one; batches let it do more.")
-    ] = 0.9
+    ] = 1.2
     blocks: Annotated[int, Setting("Parts of the scorings; policies take turns with each.", least=1)] = 10
     light_scorings: Annotated[int, Setting("Scorings of the run that tells the overhead.", least=0)] = 200
     seed: Annotated[int, Setting("Everything is drawn from it.", least=0)] = 0

@@ -12,11 +12,13 @@ from callsheet.client import Failed, GenerateResult, Job, LogProbsMode, Sampling
 
 OBSERVED_TOKENS = 8
 PROMPT_TOKENS = 48
+BEGINNING_TOKENS = 2
+"""A prompt begins with as many that tell its trajectory's number."""
 _OUTCOME_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedTurn:
     """One generate action and what came of it.
 
     Attributes:
@@ -38,7 +40,7 @@ class Generated:
 class LoadResult:
     """All that was generated, in the order of its outcomes, and the failures that came through to a client."""
 
-    generated: list[Generated]
+    generated: list[GeneratedTurn]
     failures: list[str]
 
 
@@ -67,7 +69,7 @@ async def _run_one(
 ) -> None:
     name, number = which
     chance = random.Random(f"{settings.seed} {name} {number}")
-    # No two trajectories begin alike: a prefix in a cache is a trajectory's own.
+    # No two trajectories of a load begin alike: a prefix in a cache is a trajectory's own, or of an earlier load.
     known = [number % 256, number // 256, *(chance.randrange(256) for _ in range(PROMPT_TOKENS))]
     async with job.trajectory(f"{name}-{number}") as trajectory:
         for turn in range(settings.turns):
@@ -81,7 +83,7 @@ async def _run_one(
                     reason = outcome.reason if isinstance(outcome, Failed) else type(outcome).__name__
                     into.failures.append(f"{name}-{number}, turn {turn}: {reason}")
                     return
-                into.generated.append(Generated(number, turn, prompt, left, version, outcome.value))
+                into.generated.append(GeneratedTurn(number, turn, prompt, left, version, outcome.value))
                 known += outcome.value.token_ids
                 left -= len(outcome.value.token_ids)
             known += [chance.randrange(256) for _ in range(OBSERVED_TOKENS)]

@@ -119,6 +119,12 @@ class RewardExecutor(Executor):
         return [state for part in self._parts for state in part.service_states()]
 
     @override
+    def take_demand(self, demand: manager_service_pb2.ServiceDemand) -> None:
+        """Hands it on."""
+        for part in self._parts:
+            part.take_demand(demand)
+
+    @override
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Hands it on."""
         for part in self._parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
+from callsheet.scheduler.core.demand import forget_told, tell_demand
 from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
@@ -223,6 +224,7 @@ def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: flo
         _reconcile(state, manager, now)
     if manager.listed_sandboxes:
         _release_strays(state, manager)
+    tell_demand(state, manager, now)
 
 
 def _update_service(state: SchedulerState, manager: Manager, told: ServiceState, now: float) -> None:
@@ -240,10 +242,12 @@ def _update_service(state: SchedulerState, manager: Manager, told: ServiceState,
 def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription | ServiceState) -> None:
     """Takes over what it takes to begin on a service."""
     service.setup_s, service.instances = told.setup_s, told.instances
+    service.instance_slots = told.instance_slots
     state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
     service.kept_set_ups = told.kept_set_ups
     service.no_room = isinstance(told, ServiceState) and told.no_room
     if isinstance(told, ServiceState):
+        service.problem = told.problem
         service.others_sequences, service.others_kv_tokens = told.others_sequences, told.others_kv_tokens
 
 
@@ -260,6 +264,7 @@ def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
             _end_attempt(state, attempt, NEVER_STARTED, now, started=False)
     manager.unlisted.clear()
     state.fleet_changed()
+    forget_told(manager)
     reconnected(state, manager, now)
 
 

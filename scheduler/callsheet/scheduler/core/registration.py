@@ -54,6 +54,7 @@ class ServiceDescription:
         copies_sandboxes: Whether its rewards can run in copies of the sandboxes that its manager holds.
         weights: For models whose weights can change: which they have; None if that is not told.
         kv_tokens: Tokens that the KV cache of an engine holds; 0 if it is no engine, or does not tell.
+        instance_slots: Attempts that each instance takes before another one elsewhere is worth its set-up; 0 for one.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ServiceDescription:
     copies_sandboxes: bool = False
     weights: WeightsTold | None = None
     kv_tokens: int = 0
+    instance_slots: int = 0
 
     def serves(self, kind: ActionKind, name: str) -> bool:
         """Whether it serves an action that asks for a service by this name, or for any of its kind by an empty one."""
@@ -88,6 +90,8 @@ class ServiceState:
         weights: As in `ServiceDescription`; None leaves what was told before.
         others_sequences: Sequences on an engine that did not come through its manager.
         others_kv_tokens: Tokens of its KV cache that those hold.
+        problem: Why nothing can begin on it, as a sentence; empty if it can.
+        instance_slots: As in `ServiceDescription`.
     """
 
     name: str
@@ -98,6 +102,8 @@ class ServiceState:
     weights: WeightsTold | None = None
     others_sequences: int = 0
     others_kv_tokens: int = 0
+    problem: str = ""
+    instance_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

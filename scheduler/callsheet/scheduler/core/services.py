@@ -15,6 +15,7 @@ class Service:
     """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`).
 
     Attributes:
+        demand_told: How many actions its manager was told to wait for it, and to be coming; None before.
         kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
         weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
     """
@@ -29,6 +30,14 @@ class Service:
     kv_booked: int = 0
     others_sequences: int = 0
     others_kv_tokens: int = 0
+    problem: str = ""
+    instance_slots: int = 0
+    demand_told: tuple[int, float] | None = None
+
+    @property
+    def at_once(self) -> int:
+        """Attempts that its instances take at once."""
+        return self.instances * max(self.instance_slots, 1)
 
     @property
     def free_kv_tokens(self) -> int | None:

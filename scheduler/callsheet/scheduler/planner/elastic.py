@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
+from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
@@ -281,7 +282,7 @@ class ElasticPlanner:
 
     def _admit(self, state: SchedulerState, now: float) -> tuple[TrajectoryKey, ...]:
         if not self.settings.admission:
-            return tuple(each.key for job in state.waiting_trajectories.values() for each in job.values())
+            return tuple(each.key for job_id in state.waiting_trajectories for each in may_begin(state, job_id))
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
         room = SandboxRoom(state, self._fleet, lambda key: self._snapshots.block(key, self._fleet, now))
         return self._admission.decide(state, self._cpu_load(state), room, now)

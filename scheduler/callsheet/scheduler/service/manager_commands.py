@@ -39,6 +39,9 @@ def encode_command(command: commands.ManagerCommand) -> bytes:
             item.drain.SetInParent()
         case commands.UpdateWeights():
             _fill_update(item.update_weights, command)
+        case commands.TellDemand():
+            demand = item.service_demand
+            demand.service, demand.waiting, demand.coming = command.service, command.waiting, command.coming
         case _:
             raise TypeError(f"{command!r} is no item of a manager's stream")
     return item.SerializeToString()

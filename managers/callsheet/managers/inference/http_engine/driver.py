@@ -30,11 +30,13 @@ from callsheet.managers.inference.driver import (
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
 from callsheet.managers.inference.http_engine.others import OthersBooks
+from callsheet.managers.inference.http_engine.own_server import OwnServer
 from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
+from callsheet.managers.inference.http_engine.trainer import await_trainer
 from callsheet.managers.inference.http_engine.versions import label_of, one_span, version_of
 from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
 from callsheet.managers.inference.http_engine.weights_check import check_weights
-from callsheet.managers.inference.weights import DiskWeights
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
 
@@ -77,12 +79,20 @@ class HttpEngineDriver(EngineDriver):
         self._state = ServerState(paused=seen.paused, identity=seen.identity, version=seen.version)
         self._live = LiveRequests(max_requests)
         self._others = OthersBooks()
+        self._groups: set[str] = set()  # Transfer groups that the server is in, by name.
         self._control = anyio.Lock()
         self._steps = 0
         self._paused = False
         self._closed = False
         self._look_wanted = anyio.Event()
         self._report: Callable[[], None] = _tell_nobody
+        self._own_server: OwnServer | None = None
+        self._failed = anyio.Event()
+
+    def own_server(self, server: OwnServer) -> None:
+        """Takes over a server that was found to serve, and that is to end with this driver."""
+        self._own_server = server
+        server.note_serving(server.starts)
 
     @property
     def policy_version(self) -> int:
@@ -121,7 +131,8 @@ class HttpEngineDriver(EngineDriver):
     @property
     def incarnation(self) -> str:
         """See `EngineDriver`."""
-        return f"{self._state.identity}.{self._state.losses}"
+        start = "" if self._own_server is None else f".{self._own_server.starts}"
+        return f"{self._state.identity}.{self._state.losses}{start}"
 
     def on_change(self, report: Callable[[], None]) -> None:
         """See `EngineDriver`."""
@@ -137,7 +148,8 @@ class HttpEngineDriver(EngineDriver):
 
     async def look(self) -> None:
         """Looks at the server once, and draws the conclusions."""
-        steps = self._steps
+        steps, server = self._steps, self._own_server
+        start = 0 if server is None else server.starts
         look = await self._safe_look()
         # What was seen while the driver itself changed something tells nothing.
         if steps == self._steps and not self._control.statistics().locked:
@@ -145,6 +157,16 @@ class HttpEngineDriver(EngineDriver):
             told = None if look.paused or self._paused else look.load
             if self._others.told(told, self._live.sent, self._live.tokens, anyio.current_time()):
                 self._report()
+        if server is not None:
+            if look.answered and not look.problem:
+                server.note_serving(start)
+            if server.failure:
+                self._failed.set()
+
+    async def wait_failed(self) -> str:
+        """See `EngineDriver`. A server of somebody else's may always come back."""
+        await self._failed.wait()
+        return "" if self._own_server is None else self._own_server.failure
 
     async def read_policy_version(self) -> int:
         """See `EngineDriver`."""
@@ -230,6 +252,8 @@ class HttpEngineDriver(EngineDriver):
         self._check_source(update)
         if isinstance(update.source, DiskWeights):
             await anyio.to_thread.run_sync(check_weights, update.source.location, await self._served_path())
+        if isinstance(update.source, GroupWeights) and update.source.group_name not in self._groups:
+            await await_trainer(update.source, update.timeout_s)
         async with self._controlling():
             await self._update(update)
         log.info("weights updated", version=update.version, mode=update.mode.value)
@@ -249,6 +273,8 @@ class HttpEngineDriver(EngineDriver):
                 await self._quietly(self._send_resume)
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._http.close()
+        if self._own_server is not None:
+            await self._own_server.stop()
 
     @abstractmethod
     async def _look(self) -> Look:
@@ -345,7 +371,8 @@ class HttpEngineDriver(EngineDriver):
         try:
             return await self._look()
         except EngineUnreachableError as error:
-            return Look(answered=False, refused=error.refused, problem=str(error))
+            why = self._own_server.problem if self._own_server is not None else ""
+            return Look(answered=False, refused=error.refused, problem=why or str(error))
         except EngineError as error:
             return Look(problem=str(error), identity=self._state.identity, version=self._state.version)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
@@ -16,6 +15,7 @@ from callsheet.managers.reward.hosted.questions import (
     check_tokens,
     continued_tokens,
     judged_tokens,
+    read_judgement,
     scored_tokens,
 )
 from callsheet.managers.reward.hosted.skeleton import ModelSkeleton
@@ -140,15 +140,7 @@ class AnsweringModel:
             given, attention_mask=torch.ones_like(given), do_sample=False, num_beams=1, max_new_tokens=room
         )
         text = self._tokenizer.decode(made[0, len(tokens) :], skip_special_tokens=True)
-        found = re.findall(self._spec.score_pattern, text)
-        number = found[-1][0] if found and isinstance(found[-1], tuple) else found[-1] if found else ""
-        try:
-            score = float(number)
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            return {"problem": "score_missing", "message": "the judge's answer has no score", "text": text}
-        return {"score": score, "text": text}
+        return read_judgement(text, self._spec.score_pattern)
 
     def _forward(self, sequences: list[list[int]]) -> torch.Tensor:
         longest = max(map(len, sequences))

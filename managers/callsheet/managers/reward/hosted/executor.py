@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.reward.hosted.host import ModelHost
-from callsheet.managers.reward.hosted.model_spec import ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
 from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer, ModelRequest, NoAnswer
@@ -53,7 +53,8 @@ class HostedModelsExecutor(Executor):
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """One for each model. The cores that they compute with are reserved once."""
-        cores = {"cpu": self._settings.model_threads * len(self.host.workers)} if _on_cpu(self._settings) else {}
+        workers = {hosted.spec.worker for hosted in self.host.models.values() if not hosted.spec.url}
+        cores = {"cpu": self._settings.model_threads * len(workers)} if _on_cpu(self._settings) and workers else {}
         states = {state.name: state for state in self.service_states()}
         return [
             manager_service_pb2.HostedService(
@@ -63,6 +64,7 @@ class HostedModelsExecutor(Executor):
                 reserved=cores if index == 0 else {},
                 setup_s=states[name].setup_s,
                 instances=states[name].instances,
+                instance_slots=states[name].instance_slots,
             )
             for index, name in enumerate(self.host.models)
         ]
@@ -77,6 +79,12 @@ class HostedModelsExecutor(Executor):
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin on each model; none can where its worker is being started again."""
         return [self._state(tenant) for tenant in self.host.residency.tenants.values()]
+
+    @override
+    def take_demand(self, demand: manager_service_pb2.ServiceDemand) -> None:
+        """Has it count for who comes and who gives way."""
+        if demand.service in self.host.models:
+            self.host.residency.expect(demand.service, demand.waiting + demand.coming)
 
     @override
     def on_service_change(self, report: Callable[[], None]) -> None:
@@ -128,6 +136,7 @@ class HostedModelsExecutor(Executor):
             name=tenant.name,
             setup_s=0.0 if there else self.host.residency.restore_s(tenant.name) + blocked_s,
             instances=int(there),
+            instance_slots=self.host.room(tenant.name),
             no_room=not self.host.has_worker(tenant.name),
         )
 
@@ -155,16 +164,20 @@ def _text(text: action_pb2.ConversationText) -> dict[str, Any]:
 def _residency(settings: HostedSettings) -> Residency:
     from callsheet.managers.reward.hosted.places import ModelDevices
 
-    tenants = []
-    for spec in settings.all_models:
-        if spec.gpus != 1:
-            raise ValueError(f"model {spec.name}: gpus: {spec.gpus}: must be 1 for a model in a worker")
-        try:
-            size = read_layout(spec.directory).size
-        except OSError as error:
-            raise ValueError(f"model {spec.name}: {spec.directory}: cannot be read: {error}") from error
-        tenants.append(HostedTenant(spec.name, size, spec.gpus, spec.pinned))
+    tenants = [HostedTenant(spec.name, _size(spec), spec.gpus, spec.pinned) for spec in settings.all_models]
     return Residency(ModelDevices(len(settings.devices), settings.budget_bytes), tenants)
+
+
+def _size(spec: ModelSpec) -> int:
+    """Bytes that a model takes on each device of its chunk."""
+    if spec.url:
+        return spec.memory_mib << 20
+    if spec.gpus != 1:
+        raise ValueError(f"model {spec.name}: gpus: {spec.gpus}: must be 1 for a model in a worker")
+    try:
+        return read_layout(spec.directory).size
+    except OSError as error:
+        raise ValueError(f"model {spec.name}: {spec.directory}: cannot be read: {error}") from error
 
 
 def _on_cpu(settings: HostedSettings) -> bool:

@@ -34,6 +34,30 @@ class RestoreTimes:
         return size / self._bytes_per_s if known is None else known
 
 
+class ServingPace:
+    """Requests that a model serves in each second of its batches."""
+
+    def __init__(self) -> None:
+        """Starts without any."""
+        self.per_s = 0.0
+
+    def learn(self, requests: int, seconds: float) -> None:
+        """Takes a batch."""
+        pace = requests / max(seconds, 1e-9)
+        self.per_s = pace if not self.per_s else self.per_s + _NEWEST * (pace - self.per_s)
+
+
+def room_before_restore(max_batch: int, restore_s: float, per_s: float) -> int:
+    """Requests that are better sent to a model where it is than to one that has to be restored.
+
+    Args:
+        max_batch: Requests of a batch: one that runs and one that waits are always room for.
+        restore_s: Seconds of a restore.
+        per_s: Requests that the model serves each second.
+    """
+    return 2 * max_batch + int(restore_s * per_s)
+
+
 class ArrivalRate:
     """Requests per second, those of long ago forgotten by half every minute."""
 

@@ -14,14 +14,23 @@ from typing import Any
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from callsheet.managers.reward.hosted.canaries import same_canary
+from callsheet.managers.reward.hosted.canaries import SERVER_TOLERANCE, TOLERANCE, same_canary
+from callsheet.managers.reward.hosted.expectations import room_before_restore
 from callsheet.managers.reward.hosted.lines import ModelLines
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 from callsheet.managers.reward.hosted.places import PlaceChoice
 from callsheet.managers.reward.hosted.residency import ModelStage, Residency
-from callsheet.managers.reward.hosted.roster import HostCounts, HostedModel, WorkerSlot, memory_file_of, slots_of
+from callsheet.managers.reward.hosted.roster import (
+    HostCounts,
+    HostedModel,
+    HostedWorker,
+    WorkerSlot,
+    memory_file_of,
+    slots_of,
+)
+from callsheet.managers.reward.hosted.servers.attach import server_worker
 from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelRequest, NoAnswer, answer_of
+from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelRequest, NoAnswer, answer_of, refused
 from callsheet.managers.reward.hosted.turns import ModelRestore, ModelTurns
 from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerProcess, WorkerRefusedError
 from callsheet.timing.backoff import backoff_s
@@ -61,6 +70,8 @@ class ModelHost:
         self._lines = ModelLines(self.models)
         self._first = [name for name, each in self.models.items() if each.spec.pinned or each.spec.prewarm]
         self._restoring = False
+        # Memory of servers changes hands one after another.
+        self._server_memory = anyio.Lock()
         self._asked = 0
         self._tasks: TaskGroup | None = None
         self._wake = anyio.Event()
@@ -70,6 +81,11 @@ class ModelHost:
         """Whether the model's worker answers, or is being started for the first time."""
         slot = self._slot_of[model]
         return slot.process is not None or not slot.deaths
+
+    def room(self, model: str) -> int:
+        """Requests it should have before the model is worth a restore elsewhere; see `room_before_restore`."""
+        pace = self.residency.tenants[model].pace
+        return room_before_restore(self._settings.max_batch, self.residency.restore_s(model), pace.per_s)
 
     def on_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call when a model's state is another than before."""
@@ -122,7 +138,7 @@ class ModelHost:
     async def _keep(self, name: str, slot: WorkerSlot, memory_file: int | None) -> None:
         """Runs a worker, again and again."""
         while True:
-            process = WorkerProcess(name, self._hello(memory_file), () if memory_file is None else (memory_file,))
+            process = self._new_worker(name, slot, memory_file)
             ready = anyio.Event()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._admit, slot, process, ready)
@@ -140,6 +156,12 @@ class ModelHost:
                 self._fail_all(slot, f"worker {name} died {slot.deaths} times in a row")
             await anyio.sleep(wait_s)
 
+    def _new_worker(self, name: str, slot: WorkerSlot, memory_file: int | None) -> HostedWorker:
+        spec = self.models[slot.models[0]].spec
+        if spec.url:
+            return server_worker(spec, self._settings, self._server_memory)
+        return WorkerProcess(name, self._hello(memory_file), () if memory_file is None else (memory_file,))
+
     def _fail_all(self, slot: WorkerSlot, message: str) -> None:
         """Those who wait for a worker that cannot live learn it."""
         problem, now = NoAnswer(AnswerTrouble.MODEL, "reward_worker_died", message), monotonic()
@@ -147,7 +169,7 @@ class ModelHost:
             for request in self._lines.take(model, len(self._lines)):
                 request.settle(problem, now)
 
-    async def _admit(self, slot: WorkerSlot, process: WorkerProcess, ready: anyio.Event) -> None:
+    async def _admit(self, slot: WorkerSlot, process: HostedWorker, ready: anyio.Event) -> None:
         await ready.wait()
         slot.process = process
         self._first += [name for name in slot.models if self.models[name].spec.pinned and name not in self._first]
@@ -200,10 +222,11 @@ class ModelHost:
         decided = self._turns.next_restore(self._lines.waiting(usable), self.residency, now)
         return decided if decided is not None and decided.model in usable else None
 
-    def _begin_batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, now: float) -> None:
+    def _begin_batch(self, slot: WorkerSlot, process: HostedWorker, model: str, now: float) -> None:
         assert self._tasks is not None
-        # A judge answers one after another; others would wait for all of them.
-        judges = self.models[model].spec.kind is ModelTask.JUDGE
+        # A judge in a worker answers one after another; others would wait for all of them.
+        spec = self.models[model].spec
+        judges = spec.kind is ModelTask.JUDGE and not spec.url
         tickets = self._lines.take(model, 1 if judges else self._settings.max_batch)
         slot.busy = True
         self.residency.run(model, now)
@@ -211,7 +234,7 @@ class ModelHost:
             ticket.began_at = now
         self._tasks.start_soon(self._batch, slot, process, model, tickets)
 
-    async def _batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, tickets: list[ModelRequest]) -> None:
+    async def _batch(self, slot: WorkerSlot, process: HostedWorker, model: str, tickets: list[ModelRequest]) -> None:
         hosted = self.models[model]
         try:
             answer = await process.ask(
@@ -230,12 +253,13 @@ class ModelHost:
             outcomes: list[Any] = [problem] * len(tickets)
         except WorkerRefusedError as error:
             log.error("reward batch failed", model=model, requests=len(tickets), detail=str(error))
-            outcomes = [_refused(error)] * len(tickets)
+            outcomes = [refused(error)] * len(tickets)
         else:
             hosted.failures = slot.deaths = 0
             share = answer["cpu_s"] / len(tickets)
             outcomes = [answer_of(found, share) for found in answer["answers"]]
             self.counts.batches += 1
+            self.residency.tenants[model].pace.learn(len(tickets), monotonic() - (tickets[0].began_at or 0.0))
             self.counts.answered += len(tickets)
         finally:
             slot.busy = False
@@ -252,8 +276,12 @@ class ModelHost:
         problem: NoAnswer | None = None
         try:
             for evicted in choice.evicted:
-                # Nobody waits for it: an idle model reads nothing, and its worker hears of this before anything later.
-                self._start(self._evict, evicted)
+                if self.models[evicted].spec.url:
+                    # Its memory is in use until it sleeps.
+                    await self._quietly(self._evict, evicted)
+                else:
+                    # An idle model reads nothing, and its worker hears of this before anything later.
+                    self._start(self._evict, evicted)
             process = slot.alive
             if process is None:
                 raise WorkerDiedError("the worker is not there")
@@ -274,13 +302,14 @@ class ModelHost:
         self._pump()
 
     async def _come(
-        self, process: WorkerProcess, hosted: HostedModel, choice: PlaceChoice
+        self, process: HostedWorker, hosted: HostedModel, choice: PlaceChoice
     ) -> tuple[NoAnswer | None, float]:
         """Restores a model and hears its canary; a strange one is restored once more, from its source.
 
         Returns:
             What went wrong, if anything, and the seconds of the restore.
         """
+        tolerance = SERVER_TOLERANCE if hosted.spec.url else TOLERANCE
         try:
             for fresh in (False, True):
                 if fresh or hosted.opened_by is not process:
@@ -292,18 +321,19 @@ class ModelHost:
                     device=choice.place.device,
                     offset=choice.place.offset,
                 )
-                if same_canary(hosted.canary, restored["canary"]):
+                if same_canary(hosted.canary, restored["canary"], tolerance):
                     hosted.canary = restored["canary"]
                     return None, restored["seconds"]
                 self.counts.strange_canaries += 1
                 log.error("reward model answers garbage", model=hosted.spec.name, from_source=fresh)
         except WorkerRefusedError as error:
-            return _refused(error, "reward_model_unavailable"), 0.0
+            return refused(error, "reward_model_unavailable"), 0.0
         message = "its answer to a fixed input is not what it was at first"
         return NoAnswer(AnswerTrouble.MODEL, "reward_model_garbage", message), 0.0
 
-    async def _open(self, process: WorkerProcess, hosted: HostedModel, fresh: bool) -> None:
+    async def _open(self, process: HostedWorker, hosted: HostedModel, fresh: bool) -> None:
         model = asdict(hosted.spec) | {"directory": str(hosted.spec.directory), "kind": hosted.spec.kind.value}
+        del model["engine"]
         opened = await process.ask(
             "open", self._settings.load_timeout_s, model=model, parked_name=hosted.parked_name, fresh=fresh
         )
@@ -311,6 +341,9 @@ class ModelHost:
         if opened["size"] > tenant.size:
             raise WorkerRefusedError("failed", f"its weights take {opened['size']} bytes, more than their files")
         hosted.opened_by = process
+        if hosted.canary is None:
+            # A server tells what it said before it first slept.
+            hosted.canary = opened.get("canary")
 
     async def _evict(self, model: str) -> None:
         process = self._slot_of[model].alive
@@ -321,6 +354,8 @@ class ModelHost:
         """A model could not come: those who wait for it learn why, and it is left alone for a while."""
         if self.residency.tenants[model].place is not None:
             self.residency.leave(model, ModelStage.COLD)
+            if self.models[model].spec.url:
+                self._start(self._evict, model)
         self.models[model].opened_by = None
         self.models[model].failures += 1
         if problem.reason == "reward_worker_died" and self.models[model].failures == 1:
@@ -346,7 +381,8 @@ class ModelHost:
         now, settings = monotonic(), self._settings
         for tenant in self.residency.in_stage(ModelStage.RESIDENT) if settings.park_after_s else ():
             since = max(tenant.used_at, tenant.came_at)
-            if not tenant.pinned and not tenant.running and now - since > settings.park_after_s and not self._restoring:
+            idle = not tenant.pinned and not tenant.running and tenant.expected < 1
+            if idle and now - since > settings.park_after_s and not self._restoring:
                 self.park(tenant.name)
         for tenant in self.residency.in_stage(ModelStage.PARKED) if settings.close_after_s else ():
             if now - max(tenant.used_at, tenant.came_at) > settings.close_after_s and not self._restoring:
@@ -354,24 +390,18 @@ class ModelHost:
                 self._start(self._close, tenant.name)
 
     def _start(self, step: Callable[[str], Any], model: str) -> None:
-        async def run() -> None:
-            try:
-                await step(model)
-            except (WorkerDiedError, WorkerRefusedError) as error:
-                log.info("reward model could not be put away", model=model, detail=str(error))
-
         assert self._tasks is not None
-        self._tasks.start_soon(run)
+        self._tasks.start_soon(self._quietly, step, model)
         self._changed()
+
+    async def _quietly(self, step: Callable[[str], Any], model: str) -> None:
+        try:
+            await step(model)
+        except (WorkerDiedError, WorkerRefusedError) as error:
+            log.info("reward model could not be put away", model=model, detail=str(error))
 
     async def _close(self, model: str) -> None:
         hosted = self.models[model]
         process, hosted.opened_by = hosted.opened_by, None
         if process is not None:
             await process.ask("close", self._settings.load_timeout_s, model=model)
-
-
-def _refused(error: WorkerRefusedError, reason: str = "scorer_failed") -> NoAnswer:
-    return NoAnswer(
-        AnswerTrouble.MODEL, "reward_out_of_memory" if error.kind == "out_of_memory" else reason, str(error)
-    )

@@ -9,11 +9,14 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from callsheet.managers.reward.hosted.places import WIDTHS
 
 # The last "score: 7" or "rating = 0.5" of an answer.
 SCORE_PATTERN = r"(?i)(?:score|rating)\s*[:=]\s*\[{0,2}(-?\d+(?:\.\d+)?)"
+
+_SCHEMES = ("http", "https")
 
 
 class ModelTask(Enum):
@@ -27,13 +30,25 @@ class ModelTask(Enum):
     """A text by a rubric, and the score that stands in it."""
 
 
+class ServerEngine(Enum):
+    """Which engine a server runs."""
+
+    SGLANG = "sglang"
+    VLLM = "vllm"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A hosted model.
 
     Attributes:
         name: Name of the service that it is.
-        directory: With its configuration, safetensors and tokenizer.
+        directory: With its configuration, safetensors and tokenizer. Of a model on a server only the tokenizer is read,
+            for texts to classify or to look at; it may be left out.
+        url: Of the inference server that has the model; empty for a worker process of this manager's.
+        engine: Which engine that server runs.
+        memory_mib: Memory that it takes on each device while it is awake.
+        sleep_level: What a sleep does to the weights of a vLLM server: 1 keeps them in host memory, 2 drops them.
         kind: What it answers.
         pinned: Whether it stays in memory once it is there.
         prewarm: Whether it is brought in when the manager starts.
@@ -45,7 +60,11 @@ class ModelSpec:
     """
 
     name: str
-    directory: Path
+    directory: Path = Path()
+    url: str = ""
+    engine: ServerEngine = ServerEngine.SGLANG
+    memory_mib: int = 0
+    sleep_level: int = 1
     kind: ModelTask = ModelTask.CLASSIFY
     pinned: bool = False
     prewarm: bool = False
@@ -75,10 +94,31 @@ class ModelSpec:
             raise ValueError(f"score_pattern: {self.score_pattern!r}: must be a regular expression: {error}") from error
         if groups < 1:
             raise ValueError(f"score_pattern: {self.score_pattern!r}: must have a group for the number")
+        self._check_place()
+
+    @property
+    def has_directory(self) -> bool:
+        """Whether a directory was given."""
+        return self.directory != Path()
+
+    def _check_place(self) -> None:
+        if not self.url:
+            if not self.has_directory:
+                raise ValueError("directory: must be given, or the url of a server")
+            return
+        parts = urlsplit(self.url)
+        if parts.scheme not in _SCHEMES or not parts.netloc or parts.password:
+            raise ValueError(f"url: {self.url!r}: must be http://HOST:PORT, without a password")
+        if self.memory_mib < 1:
+            raise ValueError(
+                f"memory_mib: {self.memory_mib}: must be given for a server: what it takes while it is awake"
+            )
+        if self.sleep_level not in (1, 2):
+            raise ValueError(f"sleep_level: {self.sleep_level}: must be 1 or 2")
 
 
 def parse_model(text: str) -> ModelSpec:
-    """Reads "NAME=DIR[,kind=judge][,pinned=true]...".
+    """Reads "NAME=DIR[,kind=judge][,pinned=true]...", or "NAME=URL,engine=vllm,memory_mib=16000...".
 
     Raises:
         ValueError: It is something else.
@@ -87,7 +127,8 @@ def parse_model(text: str) -> ModelSpec:
     directory, *options = rest.split(",")
     if not separator or not directory:
         raise ValueError(f"{text!r}: must be NAME=DIR, for instance judge=/models/judge,kind=judge")
-    values: dict[str, object] = {"directory": directory}
+    place = "url" if directory.partition("://")[0] in _SCHEMES else "directory"
+    values: dict[str, object] = {place: directory}
     for option in options:
         key, separator, value = option.partition("=")
         if not separator:
@@ -108,9 +149,10 @@ def read_models(path: Path) -> tuple[ModelSpec, ...]:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     specs = []
     for name, table in tables.items():
-        if not isinstance(table, dict) or not isinstance(table.get("directory"), str):
-            raise ValueError(f"{path}: {name}: must be a table with a directory")
-        specs.append(_spec(name, table | {"directory": str(path.parent / table["directory"])}))
+        if not isinstance(table, dict) or not isinstance(table.get("directory", table.get("url")), str):
+            raise ValueError(f"{path}: {name}: must be a table with a directory or a url")
+        places = {"directory": str(path.parent / table["directory"])} if "directory" in table else {}
+        specs.append(_spec(name, table | places))
     return tuple(specs)
 
 
@@ -145,11 +187,15 @@ def _value(where: str, key: str, value: object) -> object:
         if value not in (kinds := [each.value for each in ModelTask]):
             raise ValueError(f"{where}: {value!r}: must be one of {', '.join(kinds)}")
         return ModelTask(value)
+    if key == "engine":
+        if value not in (engines := [each.value for each in ServerEngine]):
+            raise ValueError(f"{where}: {value!r}: must be one of {', '.join(engines)}")
+        return ServerEngine(value)
     if key in ("pinned", "prewarm"):
         if value not in (True, False, "true", "false"):
             raise ValueError(f"{where}: {value!r}: must be true or false")
         return value in (True, "true")
-    if key in ("gpus", "label", "max_new_tokens"):
+    if key in ("gpus", "label", "max_new_tokens", "memory_mib", "sleep_level"):
         try:
             return int(str(value))
         except ValueError as error:

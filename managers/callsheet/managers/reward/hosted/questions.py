@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,17 +51,35 @@ def continued_tokens(question: dict[str, Any], tokenizer: Any) -> tuple[list[int
     return prompt, list(tokenizer(question["response"], add_special_tokens=False)["input_ids"])
 
 
+def judged_text(question: dict[str, Any]) -> str:
+    """What a judge is asked, before any template."""
+    parts = [question["rubric"], *(f"{each['role']}:\n{each['content']}" for each in conversation(question))]
+    return "\n\n".join(parts)
+
+
 def judged_tokens(question: dict[str, Any], tokenizer: Any) -> list[int]:
     """The tokens of what a judge is asked."""
     tokenizer = _needed(tokenizer)
-    parts = [question["rubric"], *(f"{each['role']}:\n{each['content']}" for each in conversation(question))]
-    text = "\n\n".join(parts)
+    text = judged_text(question)
     if tokenizer.chat_template:
         return _templated(tokenizer, [{"role": "user", "content": text}], add_generation_prompt=True)
     return list(tokenizer(text)["input_ids"])
 
 
-def check_tokens(tokens: Sequence[int], vocabulary: int, context: int | None) -> None:
+def read_judgement(text: str, score_pattern: str) -> dict[str, Any]:
+    """The score in a judge's answer: the first group of the last match."""
+    found = re.findall(score_pattern, text)
+    number = found[-1][0] if found and isinstance(found[-1], tuple) else found[-1] if found else ""
+    try:
+        score = float(number)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        return {"problem": "score_missing", "message": "the judge's answer has no score", "text": text}
+    return {"score": score, "text": text}
+
+
+def check_tokens(tokens: Sequence[int], vocabulary: int | None, context: int | None) -> None:
     """Refuses tokens that a model cannot take.
 
     Raises:
@@ -67,8 +87,10 @@ def check_tokens(tokens: Sequence[int], vocabulary: int, context: int | None) ->
     """
     if not tokens:
         raise QuestionError("no_tokens", "there must be at least one token")
-    if (highest := max(tokens)) >= vocabulary or min(tokens) < 0:
-        raise QuestionError("token_out_of_vocabulary", f"token {highest}: must be below {vocabulary}")
+    highest = max(tokens)
+    if min(tokens) < 0 or (vocabulary is not None and highest >= vocabulary):
+        rule = "at least 0" if vocabulary is None else f"at least 0 and below {vocabulary}"
+        raise QuestionError("token_out_of_vocabulary", f"tokens {min(tokens)} to {highest}: must be {rule}")
     if context is not None and len(tokens) > context:
         raise QuestionError("prompt_too_long", f"{len(tokens)} tokens: must be at most {context}, the model's context")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from callsheet.managers.reward.hosted.expectations import ArrivalRate, RestoreTimes
+from callsheet.managers.reward.hosted.expectations import ArrivalRate, RestoreTimes, ServingPace
 from callsheet.managers.reward.hosted.places import (
     ArenaPlace,
     ModelDevices,
@@ -23,6 +23,8 @@ from callsheet.managers.reward.hosted.places import (
     cheapest_choice,
 )
 
+# What the scheduler expects is taken to come within so many seconds, as it does not say when.
+EXPECTED_WITHIN_S = 60.0
 # Restores' length that a model without a request since it came is left alone.
 STAY_RESTORES = 4.0
 
@@ -49,6 +51,8 @@ class HostedTenant:
         place: Where it lies, or comes; None elsewhere.
         running: Batches that run.
         arrivals: How often it is asked for.
+        expected: Requests that the scheduler says are waiting there, or coming.
+        pace: How fast it serves.
         came_at: When it came.
         used_at: When it ran last, or was asked for.
         served: Whether it has served since it came.
@@ -62,6 +66,8 @@ class HostedTenant:
     place: ArenaPlace | None = None
     running: int = 0
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
+    expected: float = 0.0
+    pace: ServingPace = field(default_factory=ServingPace)
     came_at: float = -inf
     used_at: float = -inf
     served: bool = True
@@ -92,21 +98,34 @@ class Residency:
 
     def value(self, name: str, now: float) -> float:
         """What it costs per second that a model is not there: the price of its restore times its requests."""
-        return self.restore_s(name) * self.tenants[name].arrivals.per_s(now)
+        tenant = self.tenants[name]
+        return self.restore_s(name) * (tenant.arrivals.per_s(now) + tenant.expected / EXPECTED_WITHIN_S)
 
-    def choose(self, name: str, now: float, *, may_go: Callable[[str], bool] = lambda _: True) -> PlaceChoice | None:
+    def expect(self, name: str, requests: float) -> None:
+        """The scheduler says how many requests wait for a model there, or are coming."""
+        self.tenants[name].expected = requests
+
+    def choose(
+        self,
+        name: str,
+        now: float,
+        *,
+        may_go: Callable[[str], bool] = lambda _: True,
+        once_served: bool = False,
+    ) -> PlaceChoice | None:
         """Where a model would go and who would give way.
 
         Args:
             name: A model that is not there.
             now: Seconds.
-            may_go: Whether an idle model may give way to it.
+            may_go: Whether a model may give way to it.
+            once_served: Whether to count those that run, or have served nothing yet, as if they had.
 
         Returns:
             None where what must stay leaves no room.
         """
         tenant = self.tenants[name]
-        return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go))
+        return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go, once_served))
 
     def begin(self, name: str, choice: PlaceChoice) -> None:
         """A model begins to come; those that give way are gone.
@@ -171,16 +190,17 @@ class Residency:
         """The models that are at a stage."""
         return [tenant for tenant in self.tenants.values() if tenant.stage is stage]
 
-    def _holders(self, now: float, may_go: Callable[[str], bool]) -> Mapping[str, Occupant]:
+    def _holders(self, now: float, may_go: Callable[[str], bool], once_served: bool) -> Mapping[str, Occupant]:
         return {
-            name: Occupant(tenant.place, self._loss(tenant, now, may_go), tenant.used_at)
+            name: Occupant(tenant.place, self._loss(tenant, now, may_go, once_served), tenant.used_at)
             for name, tenant in self.tenants.items()
             if tenant.place is not None
         }
 
-    def _loss(self, tenant: HostedTenant, now: float, may_go: Callable[[str], bool]) -> float:
+    def _loss(self, tenant: HostedTenant, now: float, may_go: Callable[[str], bool], once_served: bool) -> float:
         unserved = not tenant.served and now - tenant.came_at < STAY_RESTORES * self.restore_s(tenant.name)
-        stays = tenant.pinned or tenant.running or tenant.stage is not ModelStage.RESIDENT or unserved
+        occupied = (tenant.running > 0 or unserved) and not once_served
+        stays = tenant.pinned or occupied or tenant.stage is not ModelStage.RESIDENT
         return inf if stays or not may_go(tenant.name) else self.value(tenant.name, now)
 
     def _check_pinned(self) -> None:

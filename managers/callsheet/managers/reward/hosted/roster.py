@@ -6,11 +6,28 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import anyio
 from callsheet.managers.reward.hosted.model_spec import ModelSpec
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import NoAnswer
-from callsheet.managers.reward.hosted.worker import WorkerProcess
+
+
+class HostedWorker(Protocol):
+    """What computes models: a process of this manager's, or an inference server."""
+
+    pid: int | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+
+    async def serve(self, ready: anyio.Event) -> int:
+        """Runs or watches it until it is gone."""
+
+    async def ask(self, do: str, timeout_s: float, **values: Any) -> dict[str, Any]:
+        """Has it do something; WorkerDiedError or WorkerRefusedError if it does not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +47,7 @@ class HostedModel:
     spec: ModelSpec
     parked_name: str
     canary: list[float] | None = None
-    opened_by: WorkerProcess | None = None
+    opened_by: HostedWorker | None = None
     failures: int = 0
     blocked_until: float = 0.0
     problem: NoAnswer | None = None
@@ -48,12 +65,12 @@ class WorkerSlot:
     """
 
     models: tuple[str, ...]
-    process: WorkerProcess | None = None
+    process: HostedWorker | None = None
     busy: bool = False
     deaths: int = 0
 
     @property
-    def alive(self) -> WorkerProcess | None:
+    def alive(self) -> HostedWorker | None:
         """The process, if it can be asked now."""
         return self.process if self.process is not None and self.process.alive else None
 
@@ -82,10 +99,11 @@ class HostCounts:
 
 
 def slots_of(models: Iterable[HostedModel]) -> dict[str, WorkerSlot]:
-    """A slot for each worker that the models name."""
+    """A slot for each worker that the models name, and for each server."""
     by_worker: dict[str, list[str]] = {}
     for model in models:
-        by_worker.setdefault(model.spec.worker, []).append(model.spec.name)
+        worker = f"server of {model.spec.name}" if model.spec.url else model.spec.worker
+        by_worker.setdefault(worker, []).append(model.spec.name)
     return {worker: WorkerSlot(tuple(names)) for worker, names in by_worker.items()}
 
 

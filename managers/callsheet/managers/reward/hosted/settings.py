@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -29,9 +29,9 @@ class HostedSettings:
     models: Annotated[
         tuple[ModelSpec, ...],
         Setting(
-            "A model to host, as NAME=DIR[,kind=classify|teacher|judge][,OPTION=VALUE]. Repeatable.",
+            "A model to host, as NAME=DIR|URL[,kind=classify|teacher|judge][,OPTION=VALUE]. Repeatable.",
             flag="--model",
-            metavar="NAME=DIR",
+            metavar="NAME=DIR|URL",
             text=str,
             parse=parse_model,
             repeatable=True,
@@ -60,6 +60,15 @@ class HostedSettings:
     close_after_s: Annotated[float, Setting("A parked one is closed after so many seconds; 0 for never.", least=0)] = (
         0.0
     )
+    server_api_key: Annotated[
+        str | None,
+        Setting(
+            "What the servers of hosted models ask for.",
+            variable="CALLSHEET_REWARD_SERVER_API_KEY",
+            secret=True,
+            default_text="none",
+        ),
+    ] = field(default=None, repr=False)
     prewarm: Annotated[bool, Setting("Bring models in before they are asked for, where that pays.")] = True
     slots: Annotated[int, AtLeast(1)] = 64
     max_batch: Annotated[int, AtLeast(1)] = 16

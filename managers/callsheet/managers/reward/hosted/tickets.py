@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 import anyio
+from callsheet.managers.reward.hosted.worker import WorkerRefusedError
 
 
 class AnswerTrouble(Enum):
@@ -103,6 +104,8 @@ def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
         return NoAnswer(AnswerTrouble.MEMORY, "reward_out_of_memory", found["out_of_memory"])
     if "garbage" in found:
         return NoAnswer(AnswerTrouble.MODEL, "non_finite_score", found["garbage"])
+    if "failed" in found:
+        return NoAnswer(AnswerTrouble.MODEL, "scorer_failed", found["failed"])
     return ModelAnswer(
         found["score"],
         tuple(found.get("log_probs", ())),
@@ -110,3 +113,9 @@ def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
         found.get("text", ""),
         cpu_s,
     )
+
+
+def refused(error: WorkerRefusedError, reason: str = "scorer_failed") -> NoAnswer:
+    """What it means that a worker could not do something."""
+    word = "reward_out_of_memory" if error.kind == "out_of_memory" else reason
+    return NoAnswer(AnswerTrouble.MODEL, word, str(error))

@@ -4,12 +4,14 @@ To bring a model in evicts another, and what waits for that one has to bring it 
 end of its line before it gives way (exhaustive service, as in polling systems with switch-over times). That alone would
 let a rare model wait for ever: a line whose oldest request waits longer than its patience is late, and even a model
 with a line of its own gives way to it, unless that is late as well.
+
+A restore takes as long as several batches. So it is better to wait for the end of a batch than to evict an idle model
+that many will ask for soon: a cheaper one that is about to be idle is waited for.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,12 +61,16 @@ class PatientTurns:
     Attributes:
         patience_restores: A line is late once its oldest request has waited for so many restores of its model.
         least_patience_s: But not before so many seconds.
+        short_line: A model with at most so many requests in its line will be idle soon.
+        waiting_gain: How much cheaper to lose it must be than what is idle now, to be waited for; late lines do not.
         prewarm: Whether a model may come before it is asked for, where that pays.
         prewarm_gain: How much more valuable it must be than what gives way to it.
     """
 
     patience_restores: float = 6.0
     least_patience_s: float = 0.3
+    short_line: int = 8
+    waiting_gain: float = 4.0
     prewarm: bool = True
     prewarm_gain: float = 2.0
 
@@ -76,15 +82,25 @@ class PatientTurns:
     def next_restore(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> ModelRestore | None:
         """The absent model whose restore ends most waiting, late ones first."""
         late = {line.model for line in lines if self._late(line, residency, now)}
-        waiting = {line.model for line in lines}
+        waiting = {line.model: line.waiting for line in lines}
         absent = [line for line in lines if residency.tenants[line.model].place is None]
         ranked = sorted(absent, key=lambda line: (line.model not in late, -_relief(line, residency, now), line.first))
         for line in ranked:
-            stays = late if line.model in late else waiting
+            stays = late if line.model in late else waiting.keys()
             choice = residency.choose(line.model, now, may_go=lambda name, stays=stays: name not in stays)  # type: ignore[misc]
             if choice is not None:
-                return ModelRestore(line.model, choice)
+                waits = line.model not in late and self._cheaper_soon(line.model, choice, waiting, residency, now)
+                return None if waits else ModelRestore(line.model, choice)
         return self._prewarmed(waiting, residency, now) if self.prewarm and not lines else None
+
+    def _cheaper_soon(
+        self, model: str, choice: PlaceChoice, waiting: Mapping[str, int], residency: Residency, now: float
+    ) -> bool:
+        """Whether a much cheaper model than those that would give way now is about to be idle."""
+        soon = residency.choose(
+            model, now, may_go=lambda name: waiting.get(name, 0) <= self.short_line, once_served=True
+        )
+        return soon is not None and soon.loss * self.waiting_gain < choice.loss
 
     def _late(self, line: ModelLine, residency: Residency, now: float) -> bool:
         patience = max(self.patience_restores * residency.restore_s(line.model), self.least_patience_s)
@@ -102,9 +118,11 @@ class PatientTurns:
 
 
 def _relief(line: ModelLine, residency: Residency, now: float) -> float:
-    """Waiting that ends with a restore, for each second of it; long lines count less than by their length.
+    """How much it matters to bring a model in, for each second of it.
 
-    By their full length mean completion is a little shorter, and rare models wait longer than they need to.
+    The waiting of the oldest request counts by its square, so that the longest waits become shorter; long lines count
+    by much less than their length, so that rare models do not wait longer than they need to.
     """
-    restore_s = residency.restore_s(line.model)
-    return math.sqrt(line.waiting) * (now - line.oldest_at + restore_s) / max(restore_s, 1e-9)
+    restore_s = max(residency.restore_s(line.model), 1e-9)
+    waited_s: float = now - line.oldest_at + restore_s
+    return float(line.waiting**0.25 * waited_s**2 / restore_s)

@@ -160,7 +160,7 @@ class Pool:
 
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
         self.brings_in.add(place)
-        set_up, waits, at_once = self.hosts[place].set_up, service.setup_s, service.instances - service.busy
+        set_up, waits, at_once = self.hosts[place].set_up, service.setup_s, service.at_once - service.busy
         if set_up:
             at_once = self._idle_room(index) if set_up in service.kept_set_ups else 0
             waits += 0.0 if at_once else self.took_s[place]

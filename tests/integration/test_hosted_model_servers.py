@@ -1,0 +1,190 @@
+"""Hosted models on SGLang and vLLM servers that sleep and wake: right scores, bounded memory, no garbage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask, ServerEngine
+from callsheet.managers.reward.hosted.residency import ModelStage
+from callsheet.managers.reward.hosted.settings import HostedSettings
+from callsheet.v1 import action_pb2, outcome_pb2
+
+from tests.support.attempts_of_models import attempt_of
+from tests.support.contract_http import ContractServer, running
+from tests.support.contract_rewards import (
+    VERDICT,
+    AwakeServers,
+    ScoringSGLang,
+    ScoringVLLM,
+    expected_logit,
+    expected_scores,
+)
+
+pytestmark = pytest.mark.anyio
+TOKENS = [5, 6, 7, 30]
+TEXT = action_pb2.ConversationText(prompt="2 + 2?", response="4")
+
+
+def model_of(name: str, server: ContractServer, kind: ModelTask = ModelTask.CLASSIFY, **spec: Any) -> ModelSpec:
+    """A model that a server has, of which two fit."""
+    engine = ServerEngine.VLLM if isinstance(server, ScoringVLLM) else ServerEngine.SGLANG
+    return ModelSpec(name=name, url=server.url, engine=engine, kind=kind, memory_mib=400, **spec)
+
+
+@asynccontextmanager
+async def hosting(*models: ModelSpec, servers: list[ContractServer]) -> AsyncIterator[HostedModelsExecutor]:
+    """An executor of these models, in memory for two."""
+    settings = HostedSettings(models=models, memory_budget_mib=900, restart_s=0.01, prewarm=False)
+    executor = HostedModelsExecutor(settings)
+    try:
+        with anyio.fail_after(60):
+            async with AsyncExitStack() as stack:
+                for server in servers:
+                    await stack.enter_async_context(running(server))
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                tasks.start_soon(executor.serve)
+                yield executor
+                tasks.cancel_scope.cancel()
+    finally:
+        await executor.close()
+
+
+async def ask(executor: HostedModelsExecutor, model: ModelSpec, /, **scorer: Any) -> AttemptResult:
+    """What becomes of a reward by a model; by default the score of some tokens."""
+    given = scorer or {"model": action_pb2.ModelScoreInput(token_ids=TOKENS)}
+    action = action_pb2.ActionSpec(reward=action_pb2.RewardInput(**given))
+    return await executor.run(attempt_of(1, action, service=model.name))
+
+
+def scored(result: AttemptResult) -> float:
+    """The score of a success."""
+    assert isinstance(result, Completed), result
+    return result.succeeded.reward.score
+
+
+def failure(result: AttemptResult) -> tuple[int, str]:
+    """Who is at fault, and the reason."""
+    assert isinstance(result, Broken), result
+    return result.failed.kind, result.failed.reason
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Waits until something is true."""
+    while not true():  # noqa: ASYNC110 - nobody is told of it
+        await anyio.sleep(0.005)
+
+
+async def test_classifiers_teachers_and_judges_take_turns_in_memory_for_two(tmp_path: Path) -> None:
+    awake = AwakeServers()
+    servers: list[ContractServer] = [
+        ScoringSGLang(tmp_path, 1, awake),
+        ScoringVLLM(tmp_path, 2, awake),
+        ScoringVLLM(tmp_path, 3, awake, knows_activation=False),
+        ScoringSGLang(tmp_path, 4, awake, weights_backup=True),
+        ScoringVLLM(tmp_path, 5, awake),
+        ScoringVLLM(tmp_path, 6, awake),
+    ]
+    names = ("sglang", "vllm", "vllm-old")
+    classifiers = [model_of(name, server, sleep_level=2) for name, server in zip(names, servers, strict=False)]
+    teachers = [model_of("teacher", servers[3], ModelTask.TEACHER), model_of("other", servers[4], ModelTask.TEACHER)]
+    judge = model_of("judge", servers[5], ModelTask.JUDGE)
+    looked_at = action_pb2.TeacherInput(prompt_token_ids=TOKENS[:2], token_ids=TOKENS[2:])
+    async with hosting(*classifiers, *teachers, judge, servers=servers) as executor:
+        await until(lambda: all(slot.alive is not None for slot in executor.host.workers.values()))
+        awake.most = 0
+        for _ in range(2):
+            for seed, model in enumerate(classifiers, 1):
+                assert scored(await ask(executor, model)) == pytest.approx(expected_logit(seed, TOKENS), abs=1e-6)
+            for seed, model in enumerate(teachers, 4):
+                result = await ask(executor, model, teacher=looked_at)
+                assert isinstance(result, Completed)
+                expected = expected_scores(seed, TOKENS[:2], TOKENS[2:])
+                assert list(result.succeeded.reward.log_probs) == pytest.approx(expected, abs=1e-6)
+                assert list(result.succeeded.reward.token_ids) == TOKENS[2:]
+            judged = await ask(executor, judge, judge=action_pb2.JudgeInput(rubric="By this rubric.", text=TEXT))
+            assert scored(judged) == 7
+            assert isinstance(judged, Completed)
+            assert judged.succeeded.reward.text == VERDICT
+        silent = await ask(executor, judge, judge=action_pb2.JudgeInput(rubric="Say it.", text=TEXT))
+        wrong = await ask(executor, classifiers[0], model=action_pb2.ModelScoreInput(token_ids=[5, 4000]))
+        textual = await ask(executor, classifiers[0], model=action_pb2.ModelScoreInput(text=TEXT))
+        assert executor.host.counts.strange_canaries == 0
+    assert awake.most <= 2
+    assert failure(silent) == (outcome_pb2.FAILURE_KIND_ENV, "score_missing")
+    # A real server may die of such a token.
+    assert failure(wrong) == (outcome_pb2.FAILURE_KIND_ENV, "token_out_of_vocabulary")
+    assert failure(textual) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")
+
+
+async def test_a_wake_that_returns_garbage_is_never_served(tmp_path: Path) -> None:
+    awake = AwakeServers()
+    strange, broken = (ScoringSGLang(tmp_path, seed, awake, weights_backup=True) for seed in (1, 2))
+    other = ScoringVLLM(tmp_path, 3, awake)
+    models = [model_of(name, each) for name, each in (("strange", strange), ("broken", broken), ("other", other))]
+    async with hosting(*models, servers=[strange, broken, other]) as executor:
+        await until(lambda: all(slot.alive is not None for slot in executor.host.workers.values()))
+        # What its backup gives back is garbage, and its source is whole.
+        strange.forgets = True
+        assert scored(await ask(executor, models[0])) == pytest.approx(expected_logit(1, TOKENS))
+        assert executor.host.counts.strange_canaries == 1
+        broken.forgets = True
+        broken.refuse["/update_weights_from_disk"] = 500
+        assert failure(await ask(executor, models[1])) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_model_unavailable")
+        assert scored(await ask(executor, models[2])) == pytest.approx(expected_logit(3, TOKENS))
+        tenant = executor.host.residency.tenants["broken"]
+        assert (tenant.place, tenant.stage) == (None, ModelStage.COLD)
+        await until(lambda: bool(broken.engine.asleep))
+
+
+async def test_a_server_that_dies_and_comes_back_awake_gives_its_memory_back_first(tmp_path: Path) -> None:
+    awake = AwakeServers()
+    dying, other = ScoringVLLM(tmp_path, 1, awake), ScoringSGLang(tmp_path, 2, awake)
+    models = [model_of("dying", dying), model_of("other", other)]
+    async with hosting(*models, servers=[dying, other]) as executor:
+        assert scored(await ask(executor, models[0])) == pytest.approx(expected_logit(1, TOKENS), abs=1e-6)
+        await dying.die()
+        died = await ask(executor, models[0])
+        assert failure(died) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_worker_died")
+        assert scored(await ask(executor, models[1])) == pytest.approx(expected_logit(2, TOKENS))
+        await dying.start()
+        dying.calls.clear()
+        assert scored(await ask(executor, models[0])) == pytest.approx(expected_logit(1, TOKENS), abs=1e-6)
+        asked = [call for call in dying.calls if call in ("/sleep", "/wake_up", "/classify")]
+        assert asked.index("/sleep") < asked.index("/wake_up")
+
+
+async def test_a_server_that_is_found_asleep_reads_its_weights_anew(tmp_path: Path) -> None:
+    server = ScoringSGLang(tmp_path, 1, AwakeServers(), weights_backup=True)
+    model = model_of("model", server)
+    async with running(server):
+        for _ in range(2):
+            server.calls.clear()
+            executor = HostedModelsExecutor(HostedSettings(models=(model,), memory_budget_mib=900, park_after_s=0.001))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(executor.serve)
+                assert scored(await ask(executor, model)) == pytest.approx(expected_logit(1, TOKENS))
+                await until(lambda: bool(server.engine.asleep))
+                tasks.cancel_scope.cancel()
+            await executor.close()
+    assert "/update_weights_from_disk" in server.calls
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"url": "ftp://host"}, "url"),
+        ({"url": "http://host:1"}, "memory_mib"),
+        ({"url": "http://host:1", "memory_mib": 1, "sleep_level": 3}, "sleep_level"),
+        ({}, "directory"),
+    ],
+)
+def test_bad_servers_are_refused_by_name(spec: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        ModelSpec(name="model", **spec)
