@@ -396,3 +396,27 @@ async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
             await until(lambda: told == [True, False])
             tasks.cancel_scope.cancel()
         await executor.close()
+
+
+async def test_what_others_have_is_told_and_own_requests_are_never_taken_for_it(both: Served) -> None:
+    connect = sglang_driver if isinstance(both.server, ContractSGLang) else vllm_driver
+    told: list[int] = []
+    both.driver.on_change(lambda: told.append(both.driver.others.sequences))
+    stranger = await connect(both.server)
+    done: list[Generation | Exception] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outcome, both.driver, done)
+        await until(lambda: len(both.server.engine.running) == 1)
+        for _ in range(3):
+            await both.driver.look()
+            await stranger.look()
+        assert both.driver.others.sequences == 0
+        assert stranger.others.sequences == 1
+        tasks.start_soon(outcome, stranger, done)
+        await until(lambda: len(both.server.engine.running) == 2)
+        for _ in range(2):
+            await both.driver.look()
+        assert both.driver.others.sequences == 1
+        assert set(told) == {1}
+        await stranger.close()
+        await both.driver.close()

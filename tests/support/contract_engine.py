@@ -134,6 +134,11 @@ class ContractEngine:
         self._joint = joint
         self._prefixes: dict[str, dict[tuple[int, ...], list[int]]] = {}
 
+    @property
+    def kv_tokens_used(self) -> int:
+        """What requests in the batch hold."""
+        return sum(len(each.prompt) + len(each.drawn) for each in self.running)
+
     async def serve(self) -> None:
         """Makes tokens until it is cancelled."""
         while True:

@@ -54,7 +54,7 @@ class ContractSGLang(ContractServer):
         self.updating = False
         self.groups: set[str] = set()
         self.received: list[list[str]] = []
-        self._old_loads = 0
+        self._old_loads = {"num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 0}
 
     def reset(self) -> None:
         """See `ContractServer`."""
@@ -122,10 +122,14 @@ class ContractSGLang(ContractServer):
 
     async def _loads(self, request: web.Request) -> web.Response:
         # What it tells is always that of the call before, and stands still under a pause.
-        told, running = self._old_loads, len(self.engine.running)
+        told = self._old_loads
         if self.engine.standing is Standing.NOT:
-            self._old_loads = running
-        return web.json_response({"version": self._version, "loads": [{"dp_rank": 0, "num_running_reqs": told}]})
+            self._old_loads = {
+                "num_running_reqs": len(self.engine.running),
+                "num_waiting_reqs": len(self.engine.waiting),
+                "num_used_tokens": self.engine.kv_tokens_used,
+            }
+        return web.json_response({"version": self._version, "loads": [{"dp_rank": 0, **told}]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await json_of(request)

@@ -76,9 +76,16 @@ class ContractVLLM(ContractServer):
         return web.Response()  # Also of a paused one.
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(
-            text=f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {self.started}\n"
+        engine, labels = self.engine, '{engine="0",model_name="contract"}'
+        share = engine.kv_tokens_used / (4 * engine.context_length)
+        lines = (
+            "# TYPE process_start_time_seconds gauge",
+            f"process_start_time_seconds {self.started}",
+            f"vllm:num_requests_running{labels} {float(len(engine.running))}",
+            f"vllm:num_requests_waiting{labels} {float(len(engine.waiting))}",
+            f"vllm:kv_cache_usage_perc{labels} {share}",
         )
+        return web.Response(text="\n".join(lines) + "\n")
 
     async def _server_info(self, request: web.Request) -> web.Response:
         config = {

@@ -39,6 +39,7 @@ __all__ = [
     "Generation",
     "LogProbsMode",
     "NewTokens",
+    "OthersLoad",
     "PauseMode",
     "RequestRefusedError",
     "Sampling",
@@ -216,6 +217,19 @@ class EngineLoad:
     kv_tokens_total: int
 
 
+@dataclass(frozen=True, slots=True)
+class OthersLoad:
+    """What an engine has that did not come through its driver.
+
+    Attributes:
+        sequences: Requests, running or waiting.
+        kv_tokens: KV cache tokens that they hold.
+    """
+
+    sequences: int = 0
+    kv_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """The most that an engine takes, as it tells itself; None where it does not.
@@ -320,12 +334,17 @@ class EngineDriver(ABC):
         return EngineLimits()
 
     @property
+    def others(self) -> OthersLoad:
+        """What others have on the engine, as far as it is known; never blocks."""
+        return OthersLoad()
+
+    @property
     def incarnation(self) -> str:
         """Changes whenever the engine may have lost its weights since, for instance by a restart of its server."""
         return ""
 
     def on_change(self, report: Callable[[], None]) -> None:
-        """Takes the function to call, on the event loop, when health, version or incarnation change by themselves."""
+        """Takes the function to call, on the event loop, when health, version, incarnation or others' load change."""
 
     async def serve(self) -> None:
         """Watches the engine until it is cancelled; returns at once where there is nothing to watch."""

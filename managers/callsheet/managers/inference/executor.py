@@ -170,6 +170,8 @@ class InferenceExecutor(Executor):
             weights=weights,
             problem="" if ready or driver is None else _why_not(driver),
         )
+        if driver is not None:
+            state.others_sequences, state.others_kv_tokens = driver.others.sequences, driver.others.kv_tokens
         return [state]
 
     def _weights_changed(self) -> None:

@@ -20,6 +20,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     Generation,
+    OthersLoad,
     PauseMode,
     TokenListener,
     UnsupportedError,
@@ -28,6 +29,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
+from callsheet.managers.inference.http_engine.others import OthersBooks
 from callsheet.managers.inference.http_engine.own_server import OwnServer
 from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
 from callsheet.managers.inference.http_engine.trainer import await_trainer
@@ -76,6 +78,7 @@ class HttpEngineDriver(EngineDriver):
         self._start_version = start_version
         self._state = ServerState(paused=seen.paused, identity=seen.identity, version=seen.version)
         self._live = LiveRequests(max_requests)
+        self._others = OthersBooks()
         self._groups: set[str] = set()  # Transfer groups that the server is in, by name.
         self._control = anyio.Lock()
         self._steps = 0
@@ -121,6 +124,11 @@ class HttpEngineDriver(EngineDriver):
         return self._bounds.limits
 
     @property
+    def others(self) -> OthersLoad:
+        """See `EngineDriver`."""
+        return self._others.found
+
+    @property
     def incarnation(self) -> str:
         """See `EngineDriver`."""
         start = "" if self._own_server is None else f".{self._own_server.starts}"
@@ -146,6 +154,9 @@ class HttpEngineDriver(EngineDriver):
         # What was seen while the driver itself changed something tells nothing.
         if steps == self._steps and not self._control.statistics().locked:
             self._conclude(look)
+            told = None if look.paused or self._paused else look.load
+            if self._others.told(told, self._live.sent, self._live.tokens, anyio.current_time()):
+                self._report()
         if server is not None:
             if look.answered and not look.problem:
                 server.note_serving(start)
@@ -172,6 +183,7 @@ class HttpEngineDriver(EngineDriver):
             with live.scope:
                 await self._live.released()
                 live.sent, live.begun_version = True, self.policy_version
+                self._others.own(self._live.sent, self._live.tokens, anyio.current_time())
                 return await self._submit(live, listen)
             if live.failure:
                 raise EngineFailedError(live.failure)
@@ -370,6 +382,7 @@ class HttpEngineDriver(EngineDriver):
         if before.alive and not after.alive:
             log.warning("engine lost", reason=after.problem)
             self._live.cut(after.problem or "the engine is lost")
+            self._others.forget()
         if after.losses != before.losses:
             log.warning("engine may have lost its weights", version=after.version)
             self._live.cut(_WEIGHTS_LOST, held=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from callsheet.managers.inference.driver import OthersLoad
+
 SLOW_LOOKS = 3
 """Looks in a row without an answer in time after which a server counts as dead."""
 
@@ -19,6 +21,7 @@ class Look:
         paused: Whether it holds requests back.
         identity: Tells one start of the server from another; empty where nothing does.
         version: What it says of its weights; None where it says nothing.
+        load: What it says that it has in all; None where it says nothing.
     """
 
     answered: bool = True
@@ -27,6 +30,7 @@ class Look:
     paused: bool = False
     identity: str = ""
     version: str | None = None
+    load: OthersLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

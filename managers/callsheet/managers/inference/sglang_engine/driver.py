@@ -13,6 +13,7 @@ from callsheet.managers.inference.driver import (
     EngineError,
     EngineFailedError,
     Generation,
+    OthersLoad,
     PauseMode,
     TokenListener,
     UnsupportedError,
@@ -35,7 +36,13 @@ from callsheet.managers.inference.http_engine.watch import Look
 from callsheet.managers.inference.sglang_engine.group_update import update_from_group
 from callsheet.managers.inference.sglang_engine.server import SGLangServer, identity_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.sglang_engine.wire import check_stops, generate_body, generation_of, log_probs_of
+from callsheet.managers.inference.sglang_engine.wire import (
+    check_stops,
+    generate_body,
+    generation_of,
+    load_of,
+    log_probs_of,
+)
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
@@ -129,8 +136,18 @@ class SGLangDriver(HttpEngineDriver):
         if not (info.ok and model.ok):
             bad = model if info.ok else info
             raise EngineUnreachableError(f"{self._http.url}: {bad.message}", refused=False)
-        identity = identity_of(info.content)
-        return Look(paused=ready.status == 503, identity=identity, version=str(model.field("weight_version")))
+        paused = ready.status == 503
+        load = None if paused else await self._look_at_load()
+        version = str(model.field("weight_version"))
+        return Look(paused=paused, identity=identity_of(info.content), version=version, load=load)
+
+    async def _look_at_load(self) -> OthersLoad | None:
+        """What the server tells of its load, if it does; it lives even where it does not."""
+        try:
+            answer = await self._look_at("/v1/loads", "/get_load")
+        except EngineUnreachableError:
+            return None
+        return load_of(answer.content) if answer.ok else None
 
     async def _look_at(self, path: str, former: str = "") -> HttpAnswer:
         answer = await self._http.get(path, timeout_s=LOOK_TIMEOUT_S)

@@ -10,6 +10,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     Generation,
+    OthersLoad,
     RequestRefusedError,
     Sampling,
 )
@@ -121,3 +122,21 @@ def generation_of(
         cached_tokens=int(meta.get("cached_tokens") or 0),
         text=answer.get("text"),
     )
+
+
+def load_of(answer: Any) -> OthersLoad | None:
+    """All that a server has, by the answer of /v1/loads, or of /get_load of older ones; None where it is neither."""
+    ranks = answer.get("loads") if isinstance(answer, dict) else answer
+    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
+        return None
+    running = sum(_count(rank, "num_running_reqs") for rank in ranks)
+    # The older call counts those that wait among all.
+    waiting = sum(_count(rank, "num_waiting_reqs") for rank in ranks if "num_reqs" not in rank)
+    everything = sum(_count(rank, "num_reqs") for rank in ranks)
+    tokens = sum(_count(rank, "num_used_tokens") or _count(rank, "num_tokens") for rank in ranks)
+    return OthersLoad(running + waiting + everything, tokens)
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    value = told.get(name)
+    return value if isinstance(value, int) and value > 0 else 0

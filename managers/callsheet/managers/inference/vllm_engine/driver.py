@@ -11,6 +11,7 @@ from callsheet.managers.inference.driver import (
     EngineError,
     EngineFailedError,
     Generation,
+    OthersLoad,
     PauseMode,
     TokenListener,
     UnsupportedError,
@@ -36,6 +37,7 @@ from callsheet.managers.inference.vllm_engine.wire import (
     generate_body,
     generation_of,
     joined,
+    load_of,
     log_probs_of,
     server_request_id,
 )
@@ -128,9 +130,18 @@ class VLLMDriver(HttpEngineDriver):
         if not (paused.ok and weights.ok):
             bad = weights if paused.ok else paused
             raise EngineUnreachableError(f"{self._http.url}: {bad.message}", refused=False)
-        return Look(
-            paused=bool(paused.field("is_paused")), identity=identity, version=str(weights.field("weight_version"))
-        )
+        stands = bool(paused.field("is_paused"))
+        load = None if stands else await self._look_at_load()
+        return Look(paused=stands, identity=identity, version=str(weights.field("weight_version")), load=load)
+
+    async def _look_at_load(self) -> OthersLoad | None:
+        """What the server tells of its load, if it does; it lives even where it does not."""
+        try:
+            answer = await self._http.get("/metrics", timeout_s=LOOK_TIMEOUT_S)
+        except EngineUnreachableError:
+            return None
+        text = answer.content if answer.ok and isinstance(answer.content, str) else ""
+        return load_of(text, self.limits.kv_tokens or 0)
 
     async def _served_path(self) -> str:
         return self._served

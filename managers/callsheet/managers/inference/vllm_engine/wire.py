@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from callsheet.managers.inference.driver import EngineError, FinishReason, Generation, Sampling
+from callsheet.managers.inference.driver import EngineError, FinishReason, Generation, OthersLoad, Sampling
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, over_top_k
 from callsheet.managers.inference.http_engine.requests import finite, new_tokens
@@ -14,6 +15,9 @@ from callsheet.managers.inference.vllm_engine.server import VLLMServer
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _SEED_MASK = (1 << 63) - 1
+_RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+_KV_SHARE = "vllm:kv_cache_usage_perc"
+_LOAD_METRICS = frozenset({_RUNNING, _WAITING, _KV_SHARE})
 
 
 def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: int, *, stream: bool) -> dict[str, Any]:
@@ -124,3 +128,23 @@ def joined(so_far: dict[str, Any] | None, event: Mapping[str, Any]) -> dict[str,
             if new.get(name) is not None:
                 choice[name] = new[name]
     return answer
+
+
+def load_of(metrics: str, kv_tokens: int) -> OthersLoad | None:
+    """All that a server has, by the text of its /metrics; None where that does not tell.
+
+    Args:
+        metrics: Lines of a name, labels in braces, and a value.
+        kv_tokens: What its KV cache holds, of which it tells a share; 0 where that is not known.
+    """
+    seen: dict[str, float] = {}
+    for line in metrics.splitlines():
+        left, _, value = line.rpartition(" ")
+        name = left.partition("{")[0]
+        if name in _LOAD_METRICS:
+            with suppress(ValueError):
+                seen[name] = seen.get(name, 0.0) + float(value)
+    if _RUNNING not in seen:
+        return None
+    sequences = int(seen[_RUNNING] + seen.get(_WAITING, 0.0))
+    return OthersLoad(sequences, int(min(max(seen.get(_KV_SHARE, 0.0), 0.0), 1.0) * kv_tokens))

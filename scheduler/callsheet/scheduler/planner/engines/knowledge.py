@@ -44,15 +44,27 @@ class EngineKnowledge:
         self._fits: dict[_Engine, RateFit] = {}
         self._of_service: dict[str, RateFit] = {}
         self._known: dict[_Engine, _Known] = {}
+        self._known_of_service: dict[str, _Known] = {}
 
     def rates(self, manager_id: str, service: str) -> EngineRates:
         """How fast an engine is taken to be."""
         engine = _Engine(manager_id, service)
-        alike = self._of_service.setdefault(service, RateFit())
+        own = self._fits.get(engine)
+        if own is None or not own.observations:
+            return self._rates_of_service(service)
         known = self._known.get(engine)
+        if known is None or own.observations - known.observations >= min(RATES_LIVE, known.observations):
+            # Of its service only what this engine has not shown matters, so that this may be older.
+            rates = own.rates(self._rates_of_service(service))
+            known = self._known[engine] = _Known(rates, own.observations)
+        return known.rates
+
+    def _rates_of_service(self, service: str) -> EngineRates:
+        """What all engines of a service showed."""
+        alike = self._of_service.setdefault(service, RateFit())
+        known = self._known_of_service.get(service)
         if known is None or alike.observations - known.observations >= min(RATES_LIVE, alike.observations):
-            own = self._fits.setdefault(engine, RateFit())
-            known = self._known[engine] = _Known(own.rates(alike.rates()), alike.observations)
+            known = self._known_of_service[service] = _Known(alike.rates(), alike.observations)
         return known.rates
 
     def cached_tokens(self, request: ActionRequest, manager_id: str, service: Service) -> int:

@@ -11,11 +11,10 @@ for what this one has not shown yet.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 from callsheet.scheduler.planner.engines.price import EngineRates
-from callsheet.scheduler.planner.question.instance import Floats
 
 # Of a small model on an ordinary GPU; a few observations make it irrelevant.
 FIRST_RATES = EngineRates(prefill_tokens_per_s=8192.0, step_s=0.01, step_per_sequence_s=0.0005)
@@ -51,49 +50,79 @@ class RateFit:
     def __init__(self) -> None:
         """Starts with nothing seen."""
         self.observations = 0
-        self._matrix = np.zeros((3, 3))
-        self._vector = np.zeros(3)
+        self._matrix = [[0.0] * 3 for _ in range(3)]
+        self._vector = [0.0] * 3
 
     def observe(self, run: ObservedGeneration) -> None:
         """Takes a generation into account."""
         seconds = max(run.execution_s, LEAST_OBSERVED_S)
-        row = _features(run.prefilled_tokens, run.new_tokens, run.batch) / seconds
-        self._matrix = FADING * self._matrix + np.outer(row, row)
-        self._vector = FADING * self._vector + row
+        row = [each / seconds for each in _features(run.prefilled_tokens, run.new_tokens, run.batch)]
+        _add(self._matrix, self._vector, row, FADING, 1.0)
         self.observations += 1
 
     def rates(self, beforehand: EngineRates = FIRST_RATES) -> EngineRates:
         """The rates that fit best, and what was known beforehand where too little was seen."""
         if not self.observations:
             return beforehand
-        times = np.array([1.0 / beforehand.prefill_tokens_per_s, beforehand.step_s, beforehand.step_per_sequence_s])
-        matrix, vector = self._matrix.copy(), self._vector.copy()
+        times = (1.0 / beforehand.prefill_tokens_per_s, beforehand.step_s, beforehand.step_per_sequence_s)
+        matrix, vector = [list(row) for row in self._matrix], list(self._vector)
         trust = TRUST / self.observations
-        for typical in (_features(1024, 0, 1.0), _features(0, 256, 1.0), _features(0, 256, 16.0)):
-            row = typical / max(float(typical @ times), LEAST_S)
-            matrix += trust * np.outer(row, row)
-            vector += trust * row
-        prefill_s, step_s, step_per_sequence_s = np.maximum(_least_squares(matrix, vector), LEAST_S).tolist()
+        for typical in _TYPICAL:
+            seconds = max(sum(each * time for each, time in zip(typical, times, strict=True)), LEAST_S)
+            _add(matrix, vector, [each / seconds for each in typical], 1.0, trust)
+        prefill_s, step_s, step_per_sequence_s = (max(each, LEAST_S) for each in _least_squares(matrix, vector))
         return EngineRates(1.0 / prefill_s, step_s, step_per_sequence_s)
 
 
-def _features(prefilled: int, new: int, batch: float) -> Floats:
-    return np.array([float(prefilled), float(new), new * batch])
+_Row = Sequence[float]
 
 
-def _least_squares(matrix: Floats, vector: Floats) -> Floats:
+def _features(prefilled: int, new: int, batch: float) -> tuple[float, float, float]:
+    return (float(prefilled), float(new), new * batch)
+
+
+_TYPICAL = (_features(1024, 0, 1.0), _features(0, 256, 1.0), _features(0, 256, 16.0))
+
+
+def _add(matrix: list[list[float]], vector: list[float], row: _Row, memory: float, weight: float) -> None:
+    """Adds an observation to normal equations, in place. Plain lists: there are three unknowns, and many engines."""
+    for index, left in enumerate(row):
+        mine = matrix[index]
+        for other, right in enumerate(row):
+            mine[other] = memory * mine[other] + weight * left * right
+        vector[index] = memory * vector[index] + weight * left
+
+
+def _least_squares(matrix: Sequence[_Row], vector: _Row) -> list[float]:
     """The minimum of x'Ax - 2b'x without negative entries, by trying which are above 0: there are three."""
-    best, best_value = np.zeros(3), 0.0
-    for support in _SUPPORTS:
-        chosen = list(support)
-        try:
-            part = np.linalg.solve(matrix[np.ix_(chosen, chosen)], vector[chosen])
-        except np.linalg.LinAlgError:
+    best, best_value = [0.0] * 3, 0.0
+    for chosen in _SUPPORTS:
+        part = _solved([[*(matrix[row][column] for column in chosen), vector[row]] for row in chosen])
+        if part is None or min(part) < 0.0:
             continue
-        if (part < 0.0).any():
-            continue
-        value = float(-vector[chosen] @ part)
+        value = -sum(vector[row] * each for row, each in zip(chosen, part, strict=True))
         if value < best_value:
-            best, best_value = np.zeros(3), value
-            best[chosen] = part
+            best, best_value = [0.0] * 3, value
+            for row, each in zip(chosen, part, strict=True):
+                best[row] = each
     return best
+
+
+def _solved(rows: list[list[float]]) -> list[float] | None:
+    """Solves equations, each with its right side at its end, by elimination; None where they have no one solution."""
+    size = len(rows)
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        if rows[pivot][column] == 0.0:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = rows[column]
+        for row in rows[column + 1 :]:
+            factor = row[column] / head[column]
+            for place in range(column, size + 1):
+                row[place] -= factor * head[place]
+    found = [0.0] * size
+    for index in reversed(range(size)):
+        known = sum(rows[index][place] * found[place] for place in range(index + 1, size))
+        found[index] = (rows[index][size] - known) / rows[index][index]
+    return found

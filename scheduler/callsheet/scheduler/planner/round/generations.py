@@ -37,6 +37,9 @@ from callsheet.scheduler.planner.round.estimates import Estimates
 PATIENCE_S = 5.0
 # Members of a class that a round looks at.
 MOST_LOOKED_AT = 512
+# Engines that a round keeps at most for generations that have waited for long.
+MOST_KEPT = 16
+NOWHERE = np.zeros(0, np.int64)
 # What an engine without a bound is taken to have.
 MANY = 1 << 40
 
@@ -57,6 +60,8 @@ class _Engines:
         self._free_kv = np.array([MANY if tokens is None else tokens for tokens in free], np.int64)
         self._idle = np.array([not each.busy for each in services], np.bool_)
         self._kept = np.zeros(len(hosts), np.bool_)
+        self._kept_count = 0
+        self._largest_room: int | None = None
         self._claims = knowledge.claims
         claimed = [self._claims.tokens_on(manager.manager_id) for manager, _ in hosts]
         self._claimed = np.array(claimed, np.int64)
@@ -82,6 +87,19 @@ class _Engines:
             fits[home] = unclaimed[home] + own.tokens >= kv_tokens
         return np.flatnonzero((self._free_slots > 0) & (fits | (self._idle & ~self._kept)))
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether another engine may be kept for somebody who waits."""
+        return self._kept_count < MOST_KEPT
+
+    def too_large(self, kv_tokens: int) -> bool:
+        """Whether a sequence without a place fits nowhere; quickly, as most of a long queue do not."""
+        if self._largest_room is None:
+            open_ = (self._free_slots > 0) & ~self._kept
+            rooms = np.where(self._idle, MANY, self._free_kv - self._claimed - self._headroom)[open_]
+            self._largest_room = int(rooms.max()) if len(rooms) else 0
+        return kv_tokens > self._largest_room
+
     def most_room(self) -> int | None:
         """The engine with the most room beside all claims; None if all with free slots are kept for somebody."""
         left = np.flatnonzero((self._free_slots > 0) & ~self._kept)
@@ -89,7 +107,10 @@ class _Engines:
 
     def keep(self, index: int) -> None:
         """Keeps an engine for somebody who waits: of the others those alone go there who have their places."""
-        self._kept[index] = True
+        if self._kept_count < MOST_KEPT:
+            self._kept[index] = True
+            self._kept_count += 1
+            self._largest_room = None
 
     def take_places(self, index: int, kv_tokens: int, may: Callable[[Hashable, Claim], bool]) -> bool:
         """Takes places of those who may lose theirs, until a sequence fits on an engine; whether it does."""
@@ -97,6 +118,7 @@ class _Engines:
         lacking = kv_tokens - int(self._free_kv[index] - self._claimed[index])
         enough = lacking <= 0 or self._claims.take(engine, lacking, may)
         self._claimed[index] = self._claims.tokens_on(engine)
+        self._largest_room = None
         return enough
 
     def give_up(self, trajectory: TrajectoryKey) -> Claim | None:
@@ -104,6 +126,7 @@ class _Engines:
         claim = self._claims.release(trajectory)
         if claim is not None:
             self._claimed[self.index[str(claim.engine)]] -= claim.tokens
+            self._largest_room = None
         return claim
 
     def prices(self, prompt_tokens: int, output_tokens: float, cached: Mapping[int, int]) -> Floats:
@@ -126,6 +149,7 @@ class _Engines:
         self._free_slots[index] -= 1
         self._free_kv[index] -= kv_tokens
         self._idle[index] = False
+        self._largest_room = None
 
 
 class _Turn(NamedTuple):
@@ -180,6 +204,7 @@ class GenerationRound:
         self._generating = dict(generating)
         self._now = now
         self._engines: dict[tuple[str, Demand], _Engines] = {}
+        self._lowest_class = max((job.request.priority_class for job in state.jobs.values()), default=0)
 
     def route(self, classes: Sequence[ReadyClass], most: int) -> Iterator[tuple[Action, Assignment]]:
         """Routes up to `most` generations of some classes."""
@@ -296,6 +321,10 @@ class GenerationRound:
             # Of old weights, or of an engine that does not serve it any more.
             self._knowledge.claims.release(trajectory.key)
             own = None
+        late = self._is_late(action)
+        takes = action.job.request.priority_class < self._lowest_class or (late and len(self._state.jobs) > 1)
+        if own is None and not takes and not (late and engines.may_keep) and engines.too_large(kv_tokens):
+            return NOWHERE
         room = engines.with_room(kv_tokens, own)
         if trajectory is not None and own is not None and home is not None and home[0] not in room:
             engines.give_up(trajectory.key)
