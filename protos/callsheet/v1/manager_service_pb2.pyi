@@ -715,8 +715,8 @@ class ServiceState(google.protobuf.message.Message):
     others_kv_tokens: builtins.int
     """Tokens of the KV cache that those hold."""
     instance_slots: builtins.int
-    """Attempts that each instance takes before it is better to bring in another one elsewhere; 0 means 1. More than that
-    are sent one at a time, and only where no set-up is worth its while.
+    """For services of which there is one instance at most, which serves several attempts at once: how many of them it takes
+    before it is better to bring one in elsewhere. 0 for services whose instances take one attempt each.
     """
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
@@ -1344,7 +1344,7 @@ global___Drain = Drain
 @typing.final
 class ServiceDemand(google.protobuf.message.Message):
     """See SchedulerItem. It is a hint for what the manager brings in, keeps and gives up, of what it cannot see itself. It
-    follows a heartbeat where it is another than before. Until the first one nothing is asked for.
+    follows the first heartbeat, and later ones where it is another than before.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
