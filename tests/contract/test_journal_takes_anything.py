@@ -16,13 +16,22 @@ from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import Stepper
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_buffer import decode_result
 from callsheet.scheduler.service.decode_weights import decode_plan
 from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.requests import decode_request
 from callsheet.scheduler.store.journal import Journal
-from callsheet.v1 import action_pb2, client_service_pb2, job_pb2, manager_service_pb2, outcome_pb2, weights_pb2
+from callsheet.v1 import (
+    action_pb2,
+    buffer_pb2,
+    client_service_pb2,
+    job_pb2,
+    manager_service_pb2,
+    outcome_pb2,
+    weights_pb2,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +76,7 @@ def recovered(journal: Journal) -> SchedulerState:
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
         action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
         weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
+        result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
     )
     state = SchedulerState(journal.epoch, encode_outcome, CoreSettings(closed_actions=5))
     restore(state, journal.load(), decoder, NOW)

@@ -290,6 +290,32 @@ async def test_an_older_sglang_keeps_no_requests_over_an_update_and_survives_it(
         assert it.server.alive
 
 
+async def test_half_of_a_pair_is_paused_by_aborts_alone_and_its_silence_ends(tmp_path: Path) -> None:
+    settings = SGLangSettings(request_timeout=1)
+    half = sglang(tmp_path, half="decode")
+    async with served(half, lambda server: sglang_driver(server, settings)) as it, anyio.create_task_group() as tasks:
+        driver = it.driver
+        told: list[Generation | Exception] = []
+        assert driver.capabilities.pause_modes == {PauseMode.DRAIN, PauseMode.ABORT}
+        assert driver.capabilities.update_modes == {UpdateMode.DRAIN, UpdateMode.ABORT}
+        with pytest.raises(UnsupportedError, match="keep"):
+            await driver.pause(PauseMode.KEEP)
+        tasks.start_soon(outcome, driver, told)
+        await until(lambda: bool(half.engine.running))
+        await driver.pause(PauseMode.ABORT)
+        await until(lambda: bool(told))
+        assert isinstance(told[0], Generation)
+        assert told[0].finish_reason is FinishReason.ABORT
+        for version in (1, 2):
+            source = DiskWeights(str(contract_weights(tmp_path, version)))
+            await driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN, timeout_s=WAIT_S))
+            await driver.resume()
+        assert (await driver.generate(request("b", prompt(20)))).version_spans == (VersionSpan(2, 0, 16),)
+        half.partner = False
+        with pytest.raises(EngineFailedError, match="within 1 s"):
+            await driver.generate(request("c", prompt(20)))
+
+
 async def test_a_slow_start_is_waited_for_and_a_missing_server_is_told(tmp_path: Path) -> None:
     server = sglang(tmp_path, starting_answers=1)
     async with running(server):
@@ -350,7 +376,8 @@ async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
         executor = await anyio.to_thread.run_sync(build_inference_manager, settings, manager)
         [service] = executor.services()
         assert dict(service.reserved) == {}
-        assert service.slots == (settings.slots if engine == "openai" else server.engine.most_running)
+        # One place in the server's batch is the canary's.
+        assert service.slots == (settings.slots if engine == "openai" else server.engine.most_running - 1)
         assert executor.capabilities()["engine"] == engine
         told: list[bool] = []
         executor.on_service_change(lambda: told.append(executor.service_states()[0].no_room))

@@ -132,7 +132,7 @@ async def _open_and_reset(client: Client, ended: anyio.Event) -> None:
 async def test_a_put_gives_up_after_its_time() -> None:
     async with serving(FaultyClientService()) as target:
         pass
-    options = ClientOptions(give_up_after_s=0.1, backoff_initial_s=0.01, backoff_max_s=0.05)
+    options = ClientOptions(connect_timeout_s=0.1, give_up_after_s=0.1, backoff_initial_s=0.01, backoff_max_s=0.05)
     async with Client(target, options) as client:
         with pytest.raises(ConnectionLostError):
             await client.job("j").tool_call("api", "m", _LARGE)

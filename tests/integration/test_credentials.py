@@ -63,7 +63,7 @@ class Place:
 
     def settings(self, **options: Any) -> SchedulerSettings:
         access = AccessSettings(self.cert, self.key, tokens=self.tokens, **options)
-        return SchedulerSettings(self.directory / "data", "127.0.0.1:0", access)
+        return SchedulerSettings(self.directory / "data", "127.0.0.1:0", access=access)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
     assert after["revoked_at"] is not None
     for arguments, says in (
         (("issue", "job"), "takes the id of one job"),
-        (("issue", "root"), "scope: 'root' is none of admin, read-only, job, manager"),
+        (("issue", "root"), "scope: 'root' is none of admin, read-only, job, manager, gateway"),
         (("issue", "admin", "--lifetime", "0"), "lifetime: must be above 0"),
         (("revoke", "gone"), "'gone' is no id of"),
     ):
@@ -246,7 +246,7 @@ async def test_client_and_manager_follow_their_files_to_a_new_authority(place: P
     credentials = Credentials(str(mine / "ca"), tls.cert_file, tls.key_file, place.token("manager", "m"))
     options = ClientOptions(tls=tls, token=place.token("admin"), connect_timeout_s=_DEADLINE_S)
     async with (
-        running_service(SchedulerSettings(place.directory / "data", "127.0.0.1:0", access)) as service,
+        running_service(SchedulerSettings(place.directory / "data", "127.0.0.1:0", access=access)) as service,
         cutting_proxy(service.address) as proxy,
         running_noop(proxy.address, credentials=credentials),
         Client(proxy.address, options) as client,

@@ -52,7 +52,7 @@ def secret(tmp_path: Path) -> str:
 async def scheduler(tmp_path: Path) -> AsyncIterator[str]:
     """A scheduler that asks for tokens."""
     access = AccessSettings(tokens=tmp_path / "tokens.json")
-    async with running_service(SchedulerSettings(tmp_path / "data", "127.0.0.1:0", access)) as service:
+    async with running_service(SchedulerSettings(tmp_path / "data", "127.0.0.1:0", access=access)) as service:
         yield service.address
 
 

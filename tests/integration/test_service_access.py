@@ -23,6 +23,7 @@ from callsheet.v1 import (
     job_pb2,
     payload_service_pb2,
 )
+from google.protobuf import message_factory
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -122,6 +123,43 @@ async def test_a_manager_is_itself_and_nobody_else(guarded: Guarded) -> None:
     async with caller(guarded.address, guarded.issue(Scope.JOB, "j")) as job:
         stream = job.manager.ManagerSession(metadata=job.metadata, timeout=CALL_S)
         assert await stream.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_gateway_generates_and_does_nothing_else(guarded: Guarded) -> None:
+    denied = grpc.StatusCode.PERMISSION_DENIED
+    async with caller(guarded.address, guarded.issue(Scope.JOB, "j")) as job:
+        await job(job.client.OpenJob, open_job("j"))
+        who = await job(job.client.GetServerInfo, client_service_pb2.GetServerInfoRequest())
+        assert (who.caller_scope, who.caller_subject) == ("job", "j")
+    async with caller(guarded.address, guarded.issue(Scope.GATEWAY, "")) as gateway:
+        for name in ("OpenJob", "CloseJob", "CloseTrajectory", "CancelWork", "SubmitAction", "PublishPolicyVersion"):
+            method = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"].methods_by_name[name]
+            request = message_factory.GetMessageClass(method.input_type)()
+            assert await gateway.refused(getattr(gateway.client, name), request) == (denied, "method")
+        opened = job_pb2.TrajectorySpec(job_id="j", trajectory_id="t")
+        step = action_pb2.ActionSpec(job_id="j", trajectory_id="t", action_id="s", env_step=action_pb2.EnvStepInput())
+        generate = action_pb2.ActionSpec(job_id="j", trajectory_id="t", action_id="g")
+        generate.generate.prompt_token_ids.extend([1, 2])
+        generate.generate.sampling.max_new_tokens = 1
+        generate.unservable = action_pb2.UNSERVABLE_WAIT
+        items = [
+            client_service_pb2.ClientItem(sequence=1, hold_job="j"),
+            client_service_pb2.ClientItem(sequence=2, close_job="j"),
+            client_service_pb2.ClientItem(sequence=3, submit=step),
+        ]
+        session = gateway.client.ClientSession
+        call, answer = await gateway.first_answer(session, client_service_pb2.ClientSessionRequest(items=items))
+        assert [result.status.code for result in answer.results] == [denied.value[0]] * 3
+        call.cancel()
+        items = [
+            client_service_pb2.ClientItem(sequence=1, open_trajectory=opened),
+            client_service_pb2.ClientItem(sequence=2, submit=generate),
+        ]
+        call, answer = await gateway.first_answer(session, client_service_pb2.ClientSessionRequest(items=items))
+        assert answer.opened[0].sequence == 1
+        call.cancel()
+        jobs = await gateway(gateway.client.ListJobs, client_service_pb2.ListJobsRequest())
+        assert [job.spec.job_id for job in jobs.jobs] == ["j"]
 
 
 @pytest.mark.parametrize("ends", ["revoked", "expired"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.invariants import check_invariants
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryResult
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -127,7 +127,7 @@ class World:
         restore(
             self.state,
             self.journal.recovered(),
-            RequestDecoder(job_request, trajectory_request, action_request, no_weights),
+            RequestDecoder(job_request, trajectory_request, action_request, no_weights, TrajectoryResult),
             self.time.now,
         )
         check_invariants(self.state)

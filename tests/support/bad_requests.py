@@ -7,7 +7,7 @@ import math
 import grpc
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, job_pb2
 
-from tests.support.bad_request import INVALID, NOT_BUILT, NOT_FOUND, PRECONDITION, Bad
+from tests.support.bad_request import INVALID, NOT_FOUND, PRECONDITION, Bad
 from tests.support.bad_weights import BAD_WEIGHTS
 from tests.support.client_items import (
     Item,
@@ -68,12 +68,12 @@ BAD: dict[str, Bad] = {
         trajectory(idle_timeout=after(-1)), INVALID, "trajectory.idle_timeout", "-0.001 s", "between 0 and 30 days"
     ),
     "no deadline at all": Bad(trajectory(deadline=after(0)), INVALID, "trajectory.deadline", "0 s", "must be above 0"),
-    "a group that masks": Bad(
-        trajectory(group=job_pb2.GroupSpec(group_id="g", size=2, on_infra=job_pb2.ON_INFRA_MASK)),
-        NOT_BUILT,
-        "trajectory.group.on_infra",
-        "ON_INFRA_MASK",
-        "is not built yet",
+    "a negative budget": Bad(
+        trajectory(group=job_pb2.GroupSpec(group_id="g", size=2, infra_budget=-1)),
+        INVALID,
+        "trajectory.group.infra_budget",
+        "-1",
+        "at least 0",
     ),
     "no grace at all": Bad(job(grace=after(0)), INVALID, "job.grace", "0 s", "must be above 0"),
     "close with another end": Bad(

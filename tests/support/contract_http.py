@@ -39,6 +39,10 @@ class ContractServer:
         """Where it is, or will be."""
         return f"http://127.0.0.1:{self._port}"
 
+    def listen_on(self, port: int) -> None:
+        """Listens on a port of somebody else's choice."""
+        self._port = port
+
     @property
     def alive(self) -> bool:
         """Whether it runs."""

@@ -28,6 +28,8 @@ class ContractSGLang(ContractServer):
         weights_backup: Whether with --enable-weights-cpu-backup.
         api_key: What callers must show.
         starting_answers: How many calls it answers with 503 before it is ready.
+        half: "prefill" or "decode" for one half of a pair. It dies of pauses that keep requests, and keeps requests
+            without a word while `partner` is False.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ContractSGLang(ContractServer):
         weights_backup: bool = False,
         api_key: str | None = None,
         starting_answers: int = 0,
+        half: str = "null",
     ) -> None:
         super().__init__(new_engine, api_key=api_key)
         self._version = version
@@ -46,6 +49,8 @@ class ContractSGLang(ContractServer):
         self._memory_saver = memory_saver
         self._weights_backup = weights_backup
         self._starting = starting_answers
+        self._half = half
+        self.partner = True
         self.updating = False
         self.groups: set[str] = set()
         self.received: list[list[str]] = []
@@ -106,7 +111,7 @@ class ContractSGLang(ContractServer):
             "enable_weights_cpu_backup": self._weights_backup,
             "enable_deterministic_inference": self.engine.heeds_seeds,
             "disable_radix_cache": False,
-            "disaggregation_mode": "null",
+            "disaggregation_mode": self._half,
             "internal_states": [{"effective_max_running_requests_per_dp": self.engine.most_running}],
         }
         return web.json_response(told)
@@ -131,6 +136,7 @@ class ContractSGLang(ContractServer):
         if any(token >= VOCABULARY for token in body["input_ids"]):
             raise DeadError
         live = _request_of(body)
+        await until(lambda: self.partner)
         if not self.engine.submit(live):
             return web.json_response({"error": {"message": "The request queue is full."}}, status=503)
         try:
@@ -211,6 +217,8 @@ class ContractSGLang(ContractServer):
     async def _pause(self, request: web.Request) -> web.Response:
         mode = (await json_of(request)).get("mode", "abort")
         words = {"abort": Standing.ABORT, "retract": Standing.RETRACT, "in_place": Standing.KEEP}
+        if self._half != "null" and mode != "abort":
+            raise DeadError
         self.engine.standing = words[mode]
         if mode == "abort":
             self.engine.abort_all()

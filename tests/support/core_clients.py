@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import CoreCommand
@@ -16,12 +17,25 @@ from callsheet.scheduler.core.model import (
     RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
+    TrajectoryResult,
 )
 from callsheet.scheduler.core.peers import Watcher
 
 from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request
 from tests.support.peers import Peer
+
+
+@dataclass(eq=False)
+class Taker:
+    """Who waits for a batch, and what it was given."""
+
+    gone: bool = False
+    given: list[str] = field(default_factory=list)
+
+    def put_batch(self, job_id: str, batch_id: str) -> None:
+        """See `BatchTaker`."""
+        self.given.append(batch_id)
 
 
 class CoreClients(ABC):
@@ -33,6 +47,28 @@ class CoreClients(ABC):
         self.opened: dict[int, Opened] = {}
         self.session: str | None = "client"
         self._sequence = 0
+
+    def finish(self, trajectory_id: str, worth: str = "", *, versions: tuple[int, ...] = (), job_id: str = JOB) -> None:
+        """Finishes a trajectory with a result; what it is worth stands for its payload too."""
+        payloads = (worth,) if worth else ()
+        result = TrajectoryResult(f"{trajectory_id} {worth} {versions}".encode(), payloads, versions)
+        self.journal.learn(result)
+        reply = self._reply()
+        closed = events.TrajectoryCloseRequested(reply, job_id, trajectory_id, TrajectoryEnd.COMPLETED, result)
+        self._ask(closed, reply)
+
+    def take(self, batch_id: str, size: int = 1, *, lease_s: float = 60.0, job_id: str = JOB) -> Taker:
+        """Asks for a batch."""
+        reply, taker = self._reply(), Taker()
+        self._ask(events.BatchRequested(reply, job_id, batch_id, size, lease_s, taker), reply)
+        return taker
+
+    def settle(
+        self, batch_id: str, settlement: events.Settlement = events.Settlement.ACKNOWLEDGE, *, job_id: str = JOB
+    ) -> None:
+        """Acknowledges a batch, or what else is wanted with it."""
+        reply = self._reply()
+        self._ask(events.BatchSettled(reply, job_id, batch_id, settlement), reply)
 
     @abstractmethod
     def handle(self, *happened: events.Event) -> list[CoreCommand]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from callsheet.scheduler.core import records
 from callsheet.scheduler.core.engine_weights import WeightsOffer
-from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest
+from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest, TrajectoryResult
 from callsheet.scheduler.core.recovery import RequestDecoder
 
 Row = tuple[str, str]
@@ -28,7 +28,10 @@ class CoreJournal:
         self.alive_at: float | None = None
         self.away: list[tuple[float, float]] = []
         self.rollouts: dict[str, records.RecoveredRollout] = {}
+        self.buffered: dict[Row, records.RecoveredFinished] = {}
+        self.batches: dict[Row, records.RecoveredBatch] = {}
         self._offers: dict[bytes, WeightsOffer] = {}
+        self._results: dict[bytes, TrajectoryResult] = {}
         self._job_requests: dict[bytes, JobRequest] = {}
         self._trajectory_requests: dict[bytes, TrajectoryRequest] = {}
         self._action_requests: dict[bytes, ActionRequest] = {}
@@ -37,11 +40,14 @@ class CoreJournal:
             lambda spec: self._trajectory_requests[spec],
             lambda spec: self._action_requests[spec],
             lambda plan: self._offers[plan],
+            lambda encoded: self._results[encoded],
         )
 
-    def learn(self, request: JobRequest | TrajectoryRequest | ActionRequest | WeightsOffer) -> None:
+    def learn(self, request: JobRequest | TrajectoryRequest | ActionRequest | WeightsOffer | TrajectoryResult) -> None:
         """Remembers what a spec stands for."""
         match request:
+            case TrajectoryResult():
+                self._results[request.encoded] = request
             case WeightsOffer():
                 self._offers[request.plan] = request
             case JobRequest():
@@ -64,7 +70,8 @@ class CoreJournal:
                 del self.jobs[job_id]
                 self.forgotten.pop(job_id, None)
                 self.rollouts = {name: each for name, each in self.rollouts.items() if each.job_id != job_id}
-                for rows in (self.trajectories, self.actions, self.outcomes, self.finished):
+                kept = (self.trajectories, self.actions, self.outcomes, self.finished, self.buffered, self.batches)
+                for rows in kept:
                     for key in [key for key in rows if key[0] == job_id]:
                         del rows[key]
             case records.JobLease(job_id, expired, left):
@@ -106,8 +113,38 @@ class CoreJournal:
                 self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
             case records.ClosedActionsKept(kept, forgotten):
                 self.closed = [each for each in (*self.closed, *kept) if each.number > forgotten]
-            case _:
+            case records.ActionSubmitted() | records.ActionDispatched() | records.ActionCancelRequested():
                 self._apply_to_action(record)
+            case records.ActionRequeued() | records.ActionFinished():
+                self._apply_to_action(record)
+            case _:
+                self._apply_to_buffer(record)
+
+    def _apply_to_buffer(self, record: records.Record) -> None:
+        match record:
+            case records.TrajectoryBuffered():
+                key = (record.job_id, record.trajectory_id)
+                assert key not in self.buffered, f"{key} finished twice"
+                values = {each.name: getattr(record, each.name) for each in fields(records.RecoveredFinished)}
+                self.buffered[key] = records.RecoveredFinished(**values)
+            case records.BufferedTrajectoriesRemoved(job_id, trajectory_ids):
+                for trajectory_id in trajectory_ids:
+                    del self.buffered[job_id, trajectory_id]
+            case records.BatchTaken(job_id, batch_id):
+                assert (job_id, batch_id) not in self.batches, f"{batch_id} was taken twice"
+                values = {each.name: getattr(record, each.name) for each in fields(records.BatchTaken)}
+                self.batches[job_id, batch_id] = records.RecoveredBatch(**values)
+            case records.BatchReturned(job_id, batch_id):
+                del self.batches[job_id, batch_id]
+            case records.BatchAcknowledged(job_id, batch_id, trajectory_ids, forgotten):
+                for trajectory_id in trajectory_ids:
+                    del self.buffered[job_id, trajectory_id]
+                taken = self.batches.pop((job_id, batch_id))
+                self.batches[job_id, batch_id] = replace(taken, size=0, trajectory_ids=(), acknowledged=True)
+                for each in forgotten:
+                    del self.batches[job_id, each]
+            case _:
+                raise TypeError(f"{record!r} is no record")
 
     def _change_trajectory(self, job_id: str, trajectory_id: str, **changes: Any) -> None:
         self.trajectories[job_id, trajectory_id] = replace(self.trajectories[job_id, trajectory_id], **changes)
@@ -156,8 +193,6 @@ class CoreJournal:
                     outcome_bytes=len(outcome),
                 )
                 self.outcomes[job_id, action_id] = outcome
-            case _:
-                raise TypeError(f"{record!r} is no record")
 
     def _open_row(self, job_id: str, action_id: str) -> records.RecoveredAction:
         key = (job_id, action_id)
@@ -176,4 +211,6 @@ class CoreJournal:
             self.alive_at,
             tuple(self.away),
             tuple(self.rollouts.values()),
+            tuple(self.buffered.values()),
+            tuple(self.batches.values()),
         )

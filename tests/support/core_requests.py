@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.staleness import StalenessPolicy
 
 JOB = "job"
 LONG = Timeouts(schedule_to_start=1e6, start_to_close=1e6, schedule_to_close=1e6)
@@ -69,19 +70,27 @@ def job_request(
     grace: float | None = None,
     body: str = "",
     dead_sandbox_is_infra: bool = False,
+    max_buffered: int = 0,
+    staleness: StalenessPolicy | None = None,
 ) -> JobRequest:
-    """A job; without a grace it needs no client session."""
-    spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {grace} {body}".encode()
+    """A job; without a grace it needs no client session. `staleness` is for what is not its eviction."""
+    policy = staleness or StalenessPolicy()
+    more = f"{max_buffered} {policy}" if max_buffered or staleness else ""
+    spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {grace} {body}{more}"
     return JobRequest(
         job_id,
         weight,
         priority,
         max_actions,
         max_staleness,
-        spec,
+        spec.encode(),
         grace,
         detached=grace is None,
         dead_sandbox_is_infra=dead_sandbox_is_infra,
+        max_buffered=max_buffered,
+        admit_within=policy.admit_within,
+        select_within=policy.select_within,
+        mixed_versions=policy.mixed_versions,
     )
 
 

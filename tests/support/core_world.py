@@ -282,6 +282,8 @@ class CoreWorld(CoreClients):
             case commands.DeliverStored(watcher=watcher, key=key):
                 assert tuple(key) in self.journal.outcomes, f"{key} has no outcome in the journal"
                 self.delivered.append((watcher, key))
+            case commands.GiveBatch(taker=taker, job_id=job_id, batch_id=batch_id):
+                taker.put_batch(job_id, batch_id)
             case commands.Persist():
                 pass
             case _:

@@ -14,6 +14,7 @@ from callsheet.managers.models.config import TransformerConfig
 
 from tests.support.engine_subject import Subject, SubjectFactory
 from tests.support.hf_subject import hf_subject
+from tests.support.scripted_subject import scripted_subject
 from tests.support.served_subjects import SERVED
 from tests.support.torch_models import full_pass_log_probs, save_weights, small_model
 
@@ -61,5 +62,10 @@ async def torch_subject(place: Path) -> AsyncIterator[Subject]:
         await driver.close()
 
 
-SUBJECTS: dict[str, SubjectFactory] = {"torch": torch_subject, "transformers": hf_subject, **SERVED}
+SUBJECTS: dict[str, SubjectFactory] = {
+    "torch": torch_subject,
+    "transformers": hf_subject,
+    "scripted": scripted_subject,
+    **SERVED,
+}
 """All engines that the suite runs against, by name."""

@@ -27,7 +27,6 @@ from callsheet.client import (
     Tls,
     Trajectory,
     TrajectoryEnd,
-    UnimplementedError,
     Where,
 )
 from callsheet.client.testing import FakeClient
@@ -207,10 +206,10 @@ async def test_an_unknown_word_of_a_constructor_is_named(job: Job, mistake: Call
         mistake(job)
 
 
-async def test_what_is_not_built_yet_is_refused_as_such(job: Job) -> None:
-    for on_infra in (OnInfra.RETRY, OnInfra.MASK, OnInfra.DROP):
-        with pytest.raises(UnimplementedError):
-            job.group("g", size=2, on_infra=on_infra)
+async def test_a_budget_for_lost_members_is_checked(job: Job) -> None:
+    for on_infra in OnInfra:
+        with pytest.raises(InvalidArgumentError, match="infra_budget"):
+            job.group("g", size=2, on_infra=on_infra, infra_budget=-1)
 
 
 def test_a_token_is_shown_nowhere() -> None:

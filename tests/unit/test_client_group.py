@@ -73,7 +73,7 @@ async def test_a_member_that_completes_as_the_quorum_is_reached_has_completed(
     backend = fake.backend()
     close, opened, closed, stopped = backend.close_trajectory, anyio.Event(), anyio.Event(), anyio.Event()
 
-    async def slow_to_answer(job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def slow_to_answer(job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         await close(job_id, trajectory_id, end)
         if trajectory_id == "p7/0":
             await stopped.wait()

@@ -10,6 +10,7 @@ from callsheet.scheduler.core.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.model import (
     ActionKey,
+    ActionKind,
     ActionState,
     FailureKind,
     RefusalCode,
@@ -25,6 +26,7 @@ PARTIAL = outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=1))
 ENCODED = PARTIAL.SerializeToString()
 FACTS = OutcomeFacts(
     key=ActionKey("j", "a"),
+    kind=ActionKind.ENV_STEP,
     state=ActionState.SUCCEEDED,
     result=AttemptSucceeded(ENCODED),
     usage=outcome_pb2.Usage(cpu_s=2.5),

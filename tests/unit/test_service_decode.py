@@ -10,6 +10,7 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     GroupRequest,
+    OnInfra,
     PriorityClass,
     RefusalCode,
     RefusedError,
@@ -514,10 +515,7 @@ def test_a_job_may_name_its_grace_and_a_trajectory_its_deadline() -> None:
     assert decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())).deadline == 9.0
 
 
-@pytest.mark.parametrize("on_infra", ["ON_INFRA_RETRY", "ON_INFRA_MASK", "ON_INFRA_DROP"])
-def test_what_is_not_built_yet_is_refused_as_such(on_infra: str) -> None:
-    text = f'job_id: "j" trajectory_id: "t" group {{ group_id: "g" size: 2 on_infra: {on_infra} }}'
-    refused = refusal(
-        lambda: decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())), RefusalCode.UNIMPLEMENTED
-    )
-    assert (refused.field, refused.value, refused.rule) == ("trajectory.group.on_infra", on_infra, "is not built yet")
+def test_a_group_says_what_becomes_of_lost_members() -> None:
+    text = 'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 on_infra: ON_INFRA_MASK infra_budget: 0 }'
+    group = decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())).group
+    assert group == GroupRequest("g", 2, 2, OnInfra.MASK, 0)

@@ -24,11 +24,12 @@ from callsheet.client import (
     SessionReport,
     TimeoutKind,
 )
+from callsheet.integrations.http_server.listening import split_address
 from callsheet.integrations.swerex import errors, programs, shell
 from callsheet.integrations.swerex.archives import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError
 from callsheet.integrations.swerex.protocol import Execute, ReadFile
-from callsheet.integrations.swerex.settings import FacadeSettings, SandboxRequest, split_address
+from callsheet.integrations.swerex.settings import FacadeSettings, SandboxRequest
 
 
 def run(command: Command, directory: Path) -> CommandResult:

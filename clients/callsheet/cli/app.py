@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 from callsheet.cli.bench_command import bench_app
+from callsheet.cli.buffer_command import buffer
 from callsheet.cli.compose_command import compose_setup
 from callsheet.cli.demo_command import demo
 from callsheet.cli.errors import CallsheetGroup
 from callsheet.cli.facade_command import facade_app
+from callsheet.cli.gateway_command import gateway
 from callsheet.cli.health_command import health
 from callsheet.cli.inspect_commands import explain, predictions, status, what_if
 from callsheet.cli.job_commands import cancel, close, drain, jobs, rollout
@@ -51,10 +53,12 @@ def _callsheet(
 for command in (
     up,
     scheduler,
+    gateway,
     status,
     explain,
     jobs,
     rollout,
+    buffer,
     cancel,
     close,
     drain,

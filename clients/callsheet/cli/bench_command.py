@@ -30,10 +30,10 @@ def _bench() -> None:
 
 
 def _benchmarks() -> Mapping[str, Any]:
-    from callsheet.cli.bench_commands import dispatch, planner, real, rewards, sandbox, soak, weights
+    from callsheet.cli.bench_commands import dispatch, gateway, planner, real, rewards, sandbox, soak, weights
     from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, planner, real, rewards, sandbox, sim, soak, weights):
+    for command in (dispatch, gateway, planner, real, rewards, sandbox, sim, soak, weights):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

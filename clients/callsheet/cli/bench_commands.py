@@ -1,4 +1,4 @@
-"""`callsheet bench` of `dispatch`, `planner`, `real`, `rewards`, `sandbox`, `soak`, `weights`: each prints a report."""
+"""`callsheet bench` of all but `sim`: each prints a report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import anyio
 import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
+from callsheet.benchmarks.gateway.settings import GatewayBenchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
@@ -29,6 +30,22 @@ def dispatch(*, settings: DispatchSettings, as_json: AsJson = False) -> None:
     _log_warnings()
     settings = replace(settings, ray=replace(settings.ray, repetitions=settings.repetitions))
     measure(as_json, lambda progress: anyio.run(run_dispatch, settings, progress), render)
+
+
+@options_of(settings=GatewayBenchSettings)
+def gateway(*, settings: GatewayBenchSettings, as_json: AsJson = False) -> None:
+    """Tell whether a gateway's samples are what the engine sampled.
+
+    Harnesses hold conversations with tools, reasoning and branches, and change what they send back. It ends with exit
+    code 1 if a token, a mask, a log-probability or a version differs, or a bar is missed.
+    """
+    with needs("bench"), needs("gateway"):
+        from callsheet.benchmarks.gateway.render import render
+        from callsheet.benchmarks.gateway.run import run_gateway_bench
+    _log_warnings()
+    report = measure(as_json, lambda progress: anyio.run(run_gateway_bench, settings, progress), render)
+    if not report.met:
+        raise typer.Exit(1)
 
 
 @options_of(settings=PlannerBenchSettings)

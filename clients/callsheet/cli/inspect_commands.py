@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,14 @@ from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin_predictions import ExpectedRun, PredictionErrors, WhatIf
-    from callsheet.client.admin_values import Explanation, Holder, SchedulerStatus
+    from callsheet.client.admin_values import (
+        EngineWeights,
+        Explanation,
+        Holder,
+        ManagerStatus,
+        SchedulerStatus,
+        ServiceStatus,
+    )
 
 
 def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
@@ -23,6 +31,7 @@ def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> Non
     def for_people(found: SchedulerStatus) -> None:
         say(f"scheduler {scheduler}, epoch {found.epoch}, since {_time(found.started_at)}")
         _print_managers(found)
+        _print_engines(found)
         _print_nodes(found)
         _print_jobs(found)
 
@@ -74,6 +83,42 @@ def _print_managers(found: SchedulerStatus) -> None:
     ]
     columns = ["manager", "node", "state", "services", "attempts #", "sandboxes #", "runs in"]
     print_table("Managers", columns, rows)
+
+
+def _print_engines(found: SchedulerStatus) -> None:
+    if rows := engine_rows(found):
+        print_table("Engines", ["manager", "service", "weights", "version #", "rollout", "takes work"], rows)
+    for manager, service, weights in _engines(found):
+        if trouble := service.problem or weights.reason:
+            say(f"{manager.manager_id}: {trouble}")
+
+
+def engine_rows(found: SchedulerStatus) -> list[list[str]]:
+    """The table of engines: each with its weights, and where it stands in the rollout of its service."""
+    rollouts = {
+        (rollout.service, engine.manager_id): f"{engine.state.value} (version {rollout.version})"
+        for job in found.jobs
+        for rollout in job.rollouts
+        for engine in rollout.engines
+    }
+    return [
+        [
+            manager.manager_id,
+            service.name,
+            weights.standing.value,
+            str(weights.version),
+            rollouts.get((service.name, manager.manager_id), "-"),
+            "yes" if weights.may_serve and not service.problem else "no",
+        ]
+        for manager, service, weights in _engines(found)
+    ]
+
+
+def _engines(found: SchedulerStatus) -> Iterator[tuple[ManagerStatus, ServiceStatus, EngineWeights]]:
+    for manager in found.managers:
+        for service in manager.services:
+            if service.weights is not None:
+                yield manager, service, service.weights
 
 
 def _print_nodes(found: SchedulerStatus) -> None:

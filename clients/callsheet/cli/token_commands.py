@@ -31,7 +31,7 @@ Tokens = Annotated[
 
 @token_app.command("issue")
 def issue(
-    scope: Annotated[str, typer.Argument(help="admin, read-only, job or manager.", show_default=False)],
+    scope: Annotated[str, typer.Argument(help="admin, read-only, job, manager or gateway.", show_default=False)],
     subject: Annotated[str, typer.Argument(metavar="[ID]", help="Of the job or manager.", show_default=False)] = "",
     *,
     lifetime: Annotated[

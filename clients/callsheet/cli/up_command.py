@@ -20,8 +20,9 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
 
     They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
     line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,
-    of which each shows a line on standard error when it is ready. The demo's models are loaded with their first
-    request, and a model of your own at once: `callsheet up --model DIR` serves what Hugging Face's format holds.
+    of which each shows a line on standard error when it is ready; so does the gateway, with its URL. The demo's models
+    are loaded with their first request, and a model of your own at once: `callsheet up --model DIR` serves what Hugging
+    Face's format holds.
     """
     with needs("local"):
         from callsheet.deploy.logs import configure_logs
@@ -90,11 +91,15 @@ def run_until_signal(settings: StackSettings, as_json: bool) -> None:
         from callsheet.deploy.stack import local_stack
 
         watcher = UpProgress(
-            show_progress, lambda address: announce(settings, address, as_json), lambda: _own_options(settings)
+            show_progress,
+            lambda address, gateway: announce(settings, address, gateway, as_json=as_json),
+            lambda: _own_options(settings),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
-            async with local_stack(settings, watcher=watcher, wait_for_managers=False):
+            async with local_stack(settings, watcher=watcher, wait_for_managers=False) as stack:
+                if stack.metrics_url is not None:
+                    show_progress(f"metrics for Prometheus are at {stack.metrics_url}")
                 await anyio.sleep_forever()
 
     anyio.run(run)
@@ -109,13 +114,14 @@ def _own_options(settings: StackSettings) -> ClientOptions:
     return ClientOptions(tls=Tls(settings.tls_ca) if settings.access.tls_cert is not None else None, token=token)
 
 
-def announce(settings: StackSettings, address: str, as_json: bool) -> None:
+def announce(settings: StackSettings, address: str, gateway: str | None, *, as_json: bool) -> None:
     """Says that the scheduler serves, and which managers follow."""
     names = settings.managers
     if as_json:
         import json
 
-        say(json.dumps({"address": address, "managers": list(names), "data_dir": str(settings.data_dir)}))
+        told = {"address": address, "gateway": gateway, "managers": list(names), "data_dir": str(settings.data_dir)}
+        say(json.dumps(told))
     else:
         say(f"callsheet is up on {address}; Ctrl-C ends it")
     show_access(settings)

@@ -23,23 +23,27 @@ class UpProgress:
     def __init__(
         self,
         show: Callable[[str], None],
-        announce: Callable[[str], None],
+        announce: Callable[[str, str | None], None],
         options: Callable[[], ClientOptions | None] = lambda: None,
     ) -> None:
         """Takes where to show things.
 
         Args:
             show: Shows a line of progress.
-            announce: Told the address once the scheduler serves.
+            announce: Told the address, and where the gateway will be, once the scheduler serves.
             options: How to ask the scheduler what is left.
         """
         self._options = options
         self._show = show
         self._announce = announce
 
-    def scheduler_serves(self, address: str) -> None:
+    def scheduler_serves(self, address: str, gateway_url: str | None) -> None:
         """See `StackWatcher`."""
-        self._announce(address)
+        self._announce(address, gateway_url)
+
+    def gateway_serves(self, url: str) -> None:
+        """See `StackWatcher`."""
+        self._show(f"the gateway serves {url}/v1 to OpenAI's clients and {url} to Anthropic's")
 
     def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
         """See `StackWatcher`."""

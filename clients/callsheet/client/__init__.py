@@ -22,6 +22,7 @@ from callsheet.client.actions import (
     Where,
 )
 from callsheet.client.backend import ActionHandle
+from callsheet.client.batch import Batch, BatchContent, FinishedTrajectory, MissingMember
 from callsheet.client.client import Client
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, Language, SandboxFile
 from callsheet.client.demand import Demand, Elastic, Hold, Resource
@@ -52,9 +53,11 @@ from callsheet.client.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from callsheet.client.gateway import GatewayAccess, PromptDrift, SampledTurn, TrainingSample, TrajectorySamples
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
+    FailurePolicy,
     GroupDescription,
     JobDescription,
     OnInfra,
@@ -92,9 +95,9 @@ from callsheet.client.results import (
 )
 from callsheet.client.sampling import LogProbsMode, Sampling
 from callsheet.client.settings import ClientOptions, Tls
-from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.status import BufferStatus, GroupStatus, JobStatus, LeasedBatch, LengthShare, TrajectoryStatus
 from callsheet.client.sync import SyncClient
-from callsheet.client.sync_job import SyncActionHandle, SyncGroup, SyncJob, SyncTrajectory
+from callsheet.client.sync_job import SyncActionHandle, SyncBatch, SyncGroup, SyncJob, SyncTrajectory
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.weights import (
     BroadcastTensor,
@@ -117,7 +120,10 @@ __all__ = [
     "ActionTimeoutError",
     "AlreadyExistsError",
     "BackgroundProcesses",
+    "Batch",
+    "BatchContent",
     "BroadcastTensor",
+    "BufferStatus",
     "CallsheetError",
     "Canary",
     "Cancelled",
@@ -143,9 +149,12 @@ __all__ = [
     "Failed",
     "FailedPreconditionError",
     "FailureKind",
+    "FailurePolicy",
     "FinishReason",
+    "FinishedTrajectory",
     "ForgottenError",
     "ForkedProcessError",
+    "GatewayAccess",
     "Generate",
     "GenerateResult",
     "Group",
@@ -159,8 +168,11 @@ __all__ = [
     "JobStatus",
     "Judge",
     "Language",
+    "LeasedBatch",
+    "LengthShare",
     "LogProbsMode",
     "Member",
+    "MissingMember",
     "NotFoundError",
     "NotSucceededError",
     "OnInfra",
@@ -172,6 +184,7 @@ __all__ = [
     "PolicyError",
     "PolicyVersionSpan",
     "PriorityClass",
+    "PromptDrift",
     "QueueFullError",
     "QuotaError",
     "Reason",
@@ -186,12 +199,14 @@ __all__ = [
     "RewardTests",
     "RolloutEngine",
     "RolloutStatus",
+    "SampledTurn",
     "Sampling",
     "SandboxFile",
     "SessionReport",
     "Staleness",
     "Succeeded",
     "SyncActionHandle",
+    "SyncBatch",
     "SyncClient",
     "SyncGroup",
     "SyncJob",
@@ -204,9 +219,11 @@ __all__ = [
     "Tls",
     "ToolCall",
     "ToolCallResult",
+    "TrainingSample",
     "Trajectory",
     "TrajectoryDescription",
     "TrajectoryEnd",
+    "TrajectorySamples",
     "TrajectoryStatus",
     "TransferGroup",
     "UnavailableError",

@@ -22,10 +22,14 @@ from callsheet.client.admin_decode import (
 )
 from callsheet.client.admin_predictions import PredictionErrors, WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
+from callsheet.client.batch import FinishedTrajectory
+from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.decode_jobs import decode_job_status
+from callsheet.client.encode_batches import decode_finished
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.fields import duration, put
+from callsheet.client.handshake import greeting
 from callsheet.client.outcomes import Outcome
 from callsheet.client.payloads import PayloadTransfer, read_outcome
 from callsheet.client.per_loop import PerLoop
@@ -49,6 +53,19 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class CallerIdentity:
+    """Who a caller is to the scheduler, by its token.
+
+    Attributes:
+        scope: "admin", "read-only", "job", "manager" or "gateway"; empty where the scheduler asks for no tokens.
+        subject: The one job or manager that the token is for; empty for the others.
+    """
+
+    scope: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Connection:
     """A channel and the stubs on it."""
 
@@ -69,6 +86,15 @@ class AdminClient:
         self.target = check_target(target, self.options)
         self._closed = False
         self._connections: PerLoop[_Connection] = PerLoop()
+
+    async def identity(self) -> CallerIdentity:
+        """Returns whose token this client shows.
+
+        Raises:
+            AccessDeniedError: The scheduler does not know it.
+        """
+        info = await self._call(self._connection().client.GetServerInfo, greeting())
+        return CallerIdentity(info.caller_scope, info.caller_subject)
 
     async def status(self) -> SchedulerStatus:
         """Returns jobs, managers, nodes and counts."""
@@ -161,6 +187,16 @@ class AdminClient:
         """Returns the open jobs, in the order in which they were opened."""
         response = await self._call(self._connection().client.ListJobs, client_service_pb2.ListJobsRequest())
         return tuple(map(decode_job_status, response.jobs))
+
+    async def buffered(self, job_id: str) -> tuple[FinishedTrajectory, ...]:
+        """Returns what is in a job's buffer, the oldest first, at most 10,000 and without payloads.
+
+        Raises:
+            NotFoundError: The job is not open.
+        """
+        request = client_service_pb2.ListBufferRequest(job_id=job_id, page_size=10_000)
+        response = await self._call(self._connection().client.ListBuffer, request)
+        return tuple(decode_finished(each, BlobReader({})) for each in response.trajectories)
 
     async def rollouts(self, job_id: str, *, wait_s: float = 0.0) -> tuple[RolloutStatus, ...]:
         """Returns how far the weights are that a job published, by service; raises NotFoundError if it is not open.

@@ -13,6 +13,7 @@ from callsheet.client.admin_predictions import (
 )
 from callsheet.client.admin_values import (
     ActionState,
+    EngineWeights,
     Explanation,
     Holder,
     ManagerStatus,
@@ -22,14 +23,16 @@ from callsheet.client.admin_values import (
     Shortage,
     StoryEvent,
     WaitReason,
+    WeightsStanding,
 )
 from callsheet.client.decode_jobs import decode_job_status
 from callsheet.client.fields import by_number, in_seconds, take
-from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2
+from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2, weights_pb2
 
 _KIND = by_number(ActionKind, "ACTION_KIND_", action_pb2.ActionKind)
 _STATE = by_number(ActionState, "ACTION_STATE_", admin_service_pb2.ActionState)
 _WAIT_REASON = by_number(WaitReason, "WAIT_REASON_", admin_service_pb2.WaitReason)
+_STANDING = by_number(WeightsStanding, "WEIGHTS_STANDING_", weights_pb2.WeightsStanding)
 
 
 def decode_status(message: admin_service_pb2.GetStatusResponse) -> SchedulerStatus:
@@ -77,4 +80,10 @@ def _outlook(message: admin_service_pb2.Outlook) -> Outlook:
 
 def _service(message: manager_service_pb2.HostedService) -> ServiceStatus:
     kinds = tuple(_KIND[kind] for kind in message.kinds if kind in _KIND)
-    return take(ServiceStatus, message, kinds=kinds, slots=message.slots or None)
+    weights = _weights(message.weights) if message.HasField("weights") else None
+    return take(ServiceStatus, message, kinds=kinds, slots=message.slots or None, weights=weights)
+
+
+def _weights(message: manager_service_pb2.EngineWeights) -> EngineWeights:
+    standing = _STANDING.get(message.standing, WeightsStanding.UNSPECIFIED)
+    return take(EngineWeights, message, standing=standing)

@@ -46,6 +46,38 @@ class WaitReason(Enum):
     WEIGHTS = "weights"
 
 
+class WeightsStanding(Enum):
+    """Whether an engine has weights that it may serve."""
+
+    UNSPECIFIED = "unspecified"
+    """It is no engine, or this is newer than this client."""
+    INITIAL = "initial"
+    """Those that it was started with, while nobody had published any."""
+    PROVED = "proved"
+    UPDATING = "updating"
+    UNPROVED = "unproved"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWeights:
+    """The weights of one engine.
+
+    Attributes:
+        standing: Whether it may serve them.
+        version: Their policy version, as far as it is known.
+        reason: Why it may not, or why its newest update failed; empty if it did not.
+    """
+
+    standing: WeightsStanding
+    version: int
+    reason: str = ""
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether the engine may serve them."""
+        return self.standing in (WeightsStanding.INITIAL, WeightsStanding.PROVED)
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """Something a manager can do.
@@ -57,6 +89,8 @@ class ServiceStatus:
         reserved: Units of the node's resources it holds as long as it is registered.
         policy_version: For models: the policy version they serve.
         shared: Units of the node's resources that its manager shares among its attempts.
+        weights: For engines: their weights; None for all else.
+        problem: Why nothing can begin on it, as a sentence; empty if it can.
     """
 
     name: str
@@ -65,6 +99,8 @@ class ServiceStatus:
     reserved: Mapping[str, int]
     policy_version: int
     shared: Mapping[str, int] = field(default_factory=dict)
+    weights: EngineWeights | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

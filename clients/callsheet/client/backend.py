@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from callsheet.client.actions import Submission
+from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
@@ -134,8 +135,22 @@ class Backend(Protocol):
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""
 
-    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
+
+    async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
+        """Closes a trajectory as completed, with what its trainer gets of it."""
+
+    async def take_batch(
+        self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
+    ) -> BatchContent | None:
+        """Takes a batch of finished trajectories under an id of the caller's; None if there are too few in time."""
+
+    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement, lease_s: float | None) -> None:
+        """Acknowledges a batch, gives it back or extends its lease."""
+
+    async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
+        """The oldest of what is in a job's buffer, without payloads."""
 
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from callsheet.client.arguments import optional
 from callsheet.client.backend import Backend
 from callsheet.client.errors import ClientClosedError
 from callsheet.client.job import Job
-from callsheet.client.jobs import JobDescription, PriorityClass, Staleness
+from callsheet.client.jobs import FailurePolicy, JobDescription, PriorityClass, Staleness
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.scheduler_backend import SchedulerBackend
 from callsheet.client.settings import ClientOptions
@@ -73,7 +74,7 @@ class Client:
 
         CALLSHEET_SCHEDULER is the address (127.0.0.1:7077), CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE the token,
         CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`; "system" in place of the
-        first stands for the authorities that the operating system trusts.
+        first stands for the authorities that the operating system trusts. CALLSHEET_GATEWAY is the gateway's URL.
 
         Args:
             environ: The variables; None takes those of the process.
@@ -95,6 +96,8 @@ class Client:
         detached: bool = False,
         idle_timeout_s: float | None = None,
         dead_sandbox_is_infra: bool = False,
+        max_buffered: int | None = None,
+        failure_policy: FailurePolicy | None = None,
     ) -> Job:
         """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
 
@@ -110,6 +113,10 @@ class Client:
             idle_timeout_s: After so many seconds without any work the job is closed, even while a client holds it. None
                 takes the server's default (7 days), and means never if detached.
             dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA, not as ENV.
+            max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
+                default (4,096).
+            failure_policy: What failures of rollouts mean for groups of the returned job; None replaces members that
+                are lost to INFRA failures. It is this object's and is not kept by the scheduler.
 
         Raises:
             InvalidArgumentError: A value out of its range, or of another type.
@@ -126,8 +133,10 @@ class Client:
             detached,
             idle_timeout_s,
             dead_sandbox_is_infra,
+            max_buffered,
         )
-        return Job(self, job_id, await self.backend().open_job(described))
+        policy = optional("failure_policy", failure_policy, FailurePolicy, "a FailurePolicy")
+        return Job(self, job_id, await self.backend().open_job(described), policy)
 
     def job(self, job_id: str) -> Job:
         """Returns a job that is open already, for instance in another process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callsheet.client.encode_batches import decode_buffer_status
 from callsheet.client.encode_weights import decode_rollout
 from callsheet.client.fields import by_number, take, take_seconds
 from callsheet.client.jobs import (
@@ -43,6 +44,7 @@ def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
         closes_in_s=take_seconds(message, "closes_in"),
         idle_closes_in_s=take_seconds(message, "idle_closes_in"),
         rollouts=tuple(map(decode_rollout, message.rollouts)),
+        buffer=decode_buffer_status(message.buffer),
     )
 
 
@@ -64,21 +66,34 @@ def decode_group_status(message: job_pb2.GroupStatus) -> GroupStatus:
 
 
 def _job(spec: job_pb2.JobSpec) -> JobDescription:
-    bound = spec.staleness.max_versions
     return JobDescription(
         spec.job_id,
         spec.share or 1.0,
         _PRIORITY_CLASS.get(spec.priority_class, PriorityClass.TRAIN),
         spec.max_actions or None,
-        Staleness(bound) if bound else None,
+        _staleness(spec.staleness) if spec.HasField("staleness") else None,
         take_seconds(spec, "grace"),
         spec.detached,
         take_seconds(spec, "idle_timeout"),
         spec.dead_sandbox_is_infra,
+        spec.max_buffered or None,
+    )
+
+
+def _staleness(message: job_pb2.Staleness) -> Staleness:
+    return Staleness(
+        message.max_versions or None,
+        admit_within=message.admit_within if message.HasField("admit_within") else None,
+        select_within=message.select_within if message.HasField("select_within") else None,
+        mixed_versions=not message.refuse_mixed,
     )
 
 
 def _group(spec: job_pb2.GroupSpec) -> GroupDescription:
     return GroupDescription(
-        spec.group_id, spec.size, spec.quorum or None, _ON_INFRA.get(spec.on_infra, OnInfra.REPLACE)
+        spec.group_id,
+        spec.size,
+        spec.quorum or None,
+        _ON_INFRA.get(spec.on_infra, OnInfra.REPLACE),
+        spec.infra_budget if spec.HasField("infra_budget") else None,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from callsheet.client.arguments import identifier, instance, optional
 from callsheet.client.errors import invalid
-from callsheet.client.fields import at_least_one, numbers, positive, put, put_durations
+from callsheet.client.fields import at_least_one, is_number, numbers, positive, put, put_durations
 from callsheet.client.jobs import (
+    DEFAULT_ADMIT_WITHIN,
     GroupDescription,
     JobDescription,
     OnInfra,
@@ -35,17 +36,30 @@ def encode_job(job: JobDescription) -> job_pb2.JobSpec:
         job_id=identifier("job_id", job.job_id),
         share=positive("share", job.share),
         max_actions=at_least_one("max_actions", job.max_actions),
+        max_buffered=at_least_one("max_buffered", job.max_buffered),
         detached=instance("detached", job.detached, bool, "True or False"),
         dead_sandbox_is_infra=instance("dead_sandbox_is_infra", job.dead_sandbox_is_infra, bool, "True or False"),
     )
     staleness = optional("staleness", job.staleness, Staleness, "a Staleness, for instance Staleness(max_versions=2)")
     if staleness is not None:
-        if staleness.max_versions is None:
-            raise invalid("staleness.max_versions", None, "at least 1")
-        most = at_least_one("staleness.max_versions", staleness.max_versions)
-        put(spec.staleness, "staleness", max_versions=most)
+        _put_staleness(spec.staleness, staleness)
     put_durations(spec, "", grace=job.grace_s, idle_timeout=job.idle_timeout_s)
     return spec
+
+
+def _put_staleness(message: job_pb2.Staleness, staleness: Staleness) -> None:
+    message.SetInParent()
+    most = at_least_one("staleness.max_versions", staleness.max_versions)
+    mixed = instance("staleness.mixed_versions", staleness.mixed_versions, bool, "True or False")
+    put(message, "staleness", max_versions=most, refuse_mixed=not mixed)
+    given = {name: getattr(staleness, name) for name in ("admit_within", "select_within")}
+    if not any((most, *(value is not None for value in given.values()))):
+        given["admit_within"] = DEFAULT_ADMIT_WITHIN
+    for name, value in given.items():
+        if value is not None:
+            if not is_number(value) or value < 0:
+                raise invalid(f"staleness.{name}", value, "0 or more")
+            put(message, "staleness", **{name: value})
 
 
 def encode_trajectory(trajectory: TrajectoryDescription) -> job_pb2.TrajectorySpec:
@@ -70,6 +84,10 @@ def encode_group(message: job_pb2.GroupSpec, group: GroupDescription) -> None:
     on_infra = instance("group.on_infra", group.on_infra, OnInfra, "an OnInfra")
     if on_infra is not OnInfra.REPLACE:
         message.on_infra = _ON_INFRA[on_infra]
+    if group.infra_budget is not None:
+        if not is_number(group.infra_budget) or group.infra_budget < 0:
+            raise invalid("group.infra_budget", group.infra_budget, "0 or more")
+        put(message, "group", infra_budget=group.infra_budget)
 
 
 def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:

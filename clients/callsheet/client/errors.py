@@ -248,10 +248,5 @@ def unfit(field: str, value: str, rule: str) -> RefusedError:
     return refused(RefusalCode.FAILED_PRECONDITION, field=field, value=value, rule=rule)
 
 
-def not_built_yet(field: str, value: object) -> RefusedError:
-    """Returns the refusal of an argument that has its name, and no effect yet."""
-    return refused(RefusalCode.UNIMPLEMENTED, field=field, value=str(value)[:200], rule="this is not built yet")
-
-
 def _rebuild(error: type[RefusedError], code: RefusalCode, given: dict[str, Any]) -> RefusedError:
     return error(code, **given)

@@ -9,16 +9,27 @@ from typing import Any
 from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
+from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.encode import encode_submission
+from callsheet.client.encode_batches import encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
 from callsheet.client.encode_weights import encode_publish
 from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_found, refused, unfit
+from callsheet.client.fake_buffer import FakeBuffer
 from callsheet.client.fake_handle import FakeHandle
-from callsheet.client.jobs import GroupDescription, JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.jobs import (
+    GroupDescription,
+    JobDescription,
+    OnInfra,
+    Opening,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
 
 Key = tuple[str, str]
+MAX_BATCH = 2048
 
 
 @dataclass(slots=True)
@@ -39,13 +50,34 @@ class _Group:
         return tuple(sorted(each.spec.trajectory_id for each in self.members if each.end is end))
 
     @property
+    def _budget(self) -> int:
+        return self.spec.size if self.spec.infra_budget is None else self.spec.infra_budget
+
+    def _lost_for(self, on_infra: OnInfra) -> tuple[str, ...]:
+        """Lost members that it deals with so, within its budget."""
+        return self.ids(TrajectoryEnd.LOST)[: self._budget] if self.spec.on_infra is on_infra else ()
+
+    @property
+    def seats(self) -> int:
+        """How many are taken."""
+        return len(self.members) - len(self._lost_for(OnInfra.REPLACE))
+
+    @property
     def has_quorum(self) -> bool:
-        return len(self.ids(TrajectoryEnd.COMPLETED)) >= (self.spec.quorum or self.spec.size)
+        completed = len(self.ids(TrajectoryEnd.COMPLETED)) + len(self._lost_for(OnInfra.MASK))
+        left = self.spec.size - len(self._lost_for(OnInfra.DROP))
+        return completed >= min(self.spec.quorum or self.spec.size, left)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.ids(None) and (self.has_quorum or self.cancelled or self.seats >= self.spec.size)
 
     def status(self) -> GroupStatus:
-        completed, abandoned = self.ids(TrajectoryEnd.COMPLETED), self.ids(TrajectoryEnd.ABANDONED)
-        lost = self.ids(TrajectoryEnd.LOST)
-        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum)
+        completed, lost = self.ids(TrajectoryEnd.COMPLETED), self._lost_for(OnInfra.REPLACE)
+        kept = set(self.ids(TrajectoryEnd.LOST)) - set(lost)
+        abandoned = tuple(sorted({*self.ids(TrajectoryEnd.ABANDONED), *kept}))
+        masked, dropped = self._lost_for(OnInfra.MASK), self._lost_for(OnInfra.DROP)
+        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum, masked, dropped)
 
 
 class FakeBackend:
@@ -62,6 +94,7 @@ class FakeBackend:
         self._scripts = scripts
         self._trajectories: dict[Key, _Trajectory] = {}
         self._groups: dict[Key, _Group] = {}
+        self._buffers: dict[str, FakeBuffer] = {}
         self._handles: dict[Key, tuple[Submission[Any], FakeHandle[Any]]] = {}
         self._ids = 0
 
@@ -81,6 +114,7 @@ class FakeBackend:
         self._check_job(job_id)
         await self.cancel_work(CancelTarget(job_id, reason="the job was closed"))
         del self.open_jobs[job_id]
+        self._buffers.pop(job_id, None)
         for kept in (self._trajectories, self._groups, self._handles, self._rollouts):
             for key in [key for key in kept if key[0] == job_id]:
                 del kept[key]
@@ -104,7 +138,8 @@ class FakeBackend:
             self._rollouts[job_id, service] = status
         staleness = self.open_jobs[job_id].staleness
         for each in self._of_job(job_id):
-            if staleness is not None and version - each.policy_version > staleness.max_versions:
+            bound = staleness.max_versions if staleness is not None else None
+            if bound is not None and version - each.policy_version > bound:
                 self._end(each, TrajectoryEnd.ABANDONED, "too stale")
 
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
@@ -123,13 +158,51 @@ class FakeBackend:
         self._trajectories[key] = opened
         return Opened(Opening.CREATED)
 
-    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
         encode_trajectory_end(end)
         trajectory = self._find(job_id, trajectory_id)
         if trajectory.end not in {None, end}:
             raise _taken("end", end.value, f"the trajectory has ended as {trajectory.end}: {trajectory.reason}")
-        self._end(trajectory, end, "closed by its client")
+        self._end(trajectory, end, reason or "closed by its client")
+
+    async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
+        """Closes a trajectory as completed, and puts it into the job's buffer."""
+        encode_result(result)
+        trajectory = self._find(job_id, trajectory_id)
+        first = trajectory.end is None
+        await self.close_trajectory(job_id, trajectory_id, TrajectoryEnd.COMPLETED)
+        if first or trajectory_id in self._buffer(job_id).trajectories:
+            group_id = trajectory.spec.group.group_id if trajectory.spec.group else ""
+            self._buffer(job_id).add(trajectory_id, group_id, result, trajectory.policy_version)
+
+    async def take_batch(
+        self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
+    ) -> BatchContent | None:
+        """Takes a batch; its lease never ends."""
+        self._check_job(job_id)
+        if not 1 <= instance("size", size, int, "1 to 2,048") <= MAX_BATCH:
+            raise invalid("size", size, "1 to 2,048")
+        return await self._buffer(job_id).take(
+            batch_id, size, wait_s, lease_s or 600.0, lambda: self._policy_version(job_id)
+        )
+
+    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement, lease_s: float | None) -> None:
+        """Acknowledges a batch, gives it back or extends its lease."""
+        self._check_job(job_id)
+        self._buffer(job_id).settle(batch_id, settlement)
+
+    async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
+        """What is in a job's buffer."""
+        self._check_job(job_id)
+        return self._buffer(job_id).listed(self._policy_version(job_id))
+
+    def _buffer(self, job_id: str) -> FakeBuffer:
+        def is_over(group_id: str) -> bool:
+            group = self._groups[job_id, group_id]
+            return group.is_over
+
+        return self._buffers.setdefault(job_id, FakeBuffer(is_over))
 
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned, if it is open."""
@@ -212,8 +285,7 @@ class FakeBackend:
         group = self._groups.setdefault((job_id, spec.group_id), _Group(spec))
         if group.spec != spec:
             raise _taken("group.group_id", spec.group_id, "the group was opened with another body")
-        seats = len(group.members) - len(group.ids(TrajectoryEnd.LOST))
-        if group.cancelled or seats >= spec.size:
+        if group.cancelled or group.seats >= spec.size:
             raise unfit("group.group_id", spec.group_id, "the group takes no more members")
         group.members.append(member)
 
@@ -252,6 +324,7 @@ class FakeBackend:
             policy_version=self._policy_version(job_id),
             sessions=1,
             rollouts=tuple(each for key, each in sorted(self._rollouts.items()) if key[0] == job_id),
+            buffer=self._buffer(job_id).status(),
         )
 
     def _of_job(self, job_id: str) -> list[_Trajectory]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -23,13 +23,20 @@ from callsheet.client.errors import (
     NotSucceededError,
     RefusedError,
     invalid,
-    not_built_yet,
     not_found,
     unfit,
 )
-from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.jobs import (
+    LOST_TO_INFRA,
+    GroupDescription,
+    OnInfra,
+    Opening,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
+from callsheet.client.outcomes import FailureKind
 from callsheet.client.status import GroupStatus
-from callsheet.client.trajectory import Trajectory
+from callsheet.client.trajectory import Trajectory, is_loss
 from callsheet.v1 import job_pb2
 
 logger = logging.getLogger("callsheet.client")
@@ -57,10 +64,11 @@ class Member(Generic[T]):
 class Group:
     """Siblings of one prompt. Its `async with` block ends once all rollouts that it started have ended.
 
-    A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it: another
-    trajectory takes its place, up to `max_replacements`. One that raises another NotSucceededError abandons it, and it
-    keeps its seat; so does one that raises a refusal since the scheduler has closed its trajectory. Any other exception
-    is a mistake in the rollout: it ends the block, which raises it::
+    A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it, and then
+    `on_infra` says what follows: by default another trajectory takes its place, up to `max_replacements`. One that
+    raises another NotSucceededError abandons it, and it keeps its seat with the failure as its reason. So does one that
+    raises a refusal since the scheduler has closed its trajectory. Any other exception is a mistake in the rollout: it
+    ends the block, which raises it::
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)
@@ -75,20 +83,29 @@ class Group:
     """
 
     def __init__(
-        self, client: Connector, job_id: str, description: GroupDescription, max_replacements: int | None = None
+        self,
+        client: Connector,
+        job_id: str,
+        description: GroupDescription,
+        max_replacements: int | None = None,
+        *,
+        lost_to: frozenset[FailureKind] = LOST_TO_INFRA,
     ) -> None:
         encode_group(job_pb2.GroupSpec(), description)  # its rules are the contract's
-        if description.on_infra is not OnInfra.REPLACE:
-            raise not_built_yet("on_infra", description.on_infra.name)
         if max_replacements is not None and not (isinstance(max_replacements, int) and max_replacements >= 0):
             raise invalid("max_replacements", max_replacements, "0 or more, or None for the group's size")
+        if description.infra_budget is None and (max_replacements or 0) > description.size:
+            description = replace(description, infra_budget=max_replacements)
         self.client = client
         self.job_id = job_id
         self.group_id = description.group_id
         self.size = description.size
         self.quorum = description.quorum or description.size
         self._description = description
-        self._replacements_left = description.size if max_replacements is None else max_replacements
+        budget = description.size if description.infra_budget is None else description.infra_budget
+        self._replacements_left = budget if max_replacements is None else min(budget, max_replacements)
+        self._retries_left = budget if description.on_infra is OnInfra.RETRY else 0
+        self._lost_to = lost_to
         self._next = 0
         self._given: list[Trajectory] = []
         self._started: dict[str, Member[Any]] = {}
@@ -117,6 +134,7 @@ class Group:
             self._next += 1
         described = TrajectoryDescription(self.job_id, trajectory_id, self._description, idle_timeout_s, deadline_s)
         trajectory = Trajectory(self.client, described)
+        trajectory.lost_to = self._lost_to
         self._given.append(trajectory)
         return trajectory
 
@@ -263,6 +281,7 @@ class Group:
         return self.has_quorum
 
     async def _member_with_seat(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any] | None:
+        lost: Member[Any] | None = None
         while not self.has_quorum:
             trajectory = self.trajectory()
             try:
@@ -272,16 +291,36 @@ class Group:
                     await self.status()
                 if self.has_quorum:
                     return None  # other processes drove enough members
+                if lost is not None:
+                    return lost  # the budget is spent, so that it kept its seat
                 raise
             if opening is Opening.CLOSED:
                 if trajectory.end is not TrajectoryEnd.LOST:
                     return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED)
                 continue
-            member = await _driven(trajectory, rollout)
-            if member.end is not TrajectoryEnd.LOST or not self._replacements_left:
+            member = await _driven(trajectory, self._with_retries(rollout))
+            replaces = self._description.on_infra is OnInfra.REPLACE and self._replacements_left > 0
+            if member.end is not TrajectoryEnd.LOST or not replaces:
                 return member
             self._replacements_left -= 1
+            lost = member
         return None
+
+    def _with_retries(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Callable[[Trajectory], Awaitable[Any]]:
+        """A rollout that starts over in its trajectory where that would be lost, as long as there are retries."""
+
+        async def tried(trajectory: Trajectory) -> Any:
+            while True:
+                trajectory.tries += 1
+                try:
+                    return await rollout(trajectory)
+                except Exception as raised:
+                    if not (self._retries_left and is_loss(raised, self._lost_to)) or await _was_closed(trajectory):
+                        raise
+                    self._retries_left -= 1
+                    logger.info("rollout starts over job=%s trajectory=%s", self.job_id, trajectory.trajectory_id)
+
+        return tried
 
 
 async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any]:

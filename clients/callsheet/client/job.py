@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import uuid
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 import anyio
+from callsheet.client.arguments import items
 from callsheet.client.backend import CancelTarget, Connector
+from callsheet.client.batch import Batch, FinishedTrajectory
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
-from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription
+from callsheet.client.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
+from callsheet.client.outcomes import FailureKind
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
@@ -37,11 +42,19 @@ class Job(ActionVerbs):
         client: The client it was opened with.
         job_id: Its id.
         opening: What opening it found: CREATED or ATTACHED; None for a job that was only named, by `Client.job`.
+        failure_policy: What failures mean for its groups, unless they say so themselves.
     """
 
-    def __init__(self, client: Connector, job_id: str, opening: Opening | None = None) -> None:
+    def __init__(
+        self,
+        client: Connector,
+        job_id: str,
+        opening: Opening | None = None,
+        failure_policy: FailurePolicy | None = None,
+    ) -> None:
         super().__init__(client, job_id, "")
         self.opening = opening
+        self.failure_policy = failure_policy or FailurePolicy()
 
     def trajectory(
         self, trajectory_id: str, *, idle_timeout_s: float | None = None, deadline_s: float | None = None
@@ -64,8 +77,10 @@ class Job(ActionVerbs):
         *,
         size: int,
         quorum: int | None = None,
-        on_infra: OnInfra = OnInfra.REPLACE,
+        on_infra: OnInfra | None = None,
         max_replacements: int | None = None,
+        infra_budget: int | None = None,
+        lost_to: Iterable[FailureKind] | None = None,
     ) -> Group:
         """Returns siblings of one prompt. See `Group`.
 
@@ -73,14 +88,24 @@ class Job(ActionVerbs):
             group_id: Unique in the job.
             size: Seats: trajectories that may complete.
             quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
-            on_infra: What becomes of a member that is lost to an INFRA failure.
-            max_replacements: The most members that are replaced; None means `size`.
+            on_infra: What becomes of a member that is lost to an INFRA failure; None takes the job's failure policy.
+            max_replacements: The most members that this process replaces; None means `infra_budget`.
+            infra_budget: The most members that `on_infra` is applied to, or retries of RETRY; None takes that of the
+                failure policy if `on_infra` is taken from there, else `size`.
+            lost_to: Kinds of failure that a member is lost to; None takes those of the failure policy.
 
         Raises:
             InvalidArgumentError: A number out of its range.
-            UnimplementedError: `on_infra` names what is not built yet.
         """
-        return Group(self.client, self.job_id, GroupDescription(group_id, size, quorum, on_infra), max_replacements)
+        policy = self.failure_policy
+        if on_infra is None:
+            on_infra = policy.on_infra
+            infra_budget = policy.infra_budget if infra_budget is None else infra_budget
+        described = GroupDescription(group_id, size, quorum, on_infra, infra_budget)
+        kinds = (
+            policy.lost_to if lost_to is None else frozenset(items("lost_to", lost_to, FailureKind, "a FailureKind"))
+        )
+        return Group(self.client, self.job_id, described, max_replacements, lost_to=kinds)
 
     async def status(self) -> JobStatus:
         """Returns what the scheduler knows of the job; raises NotFoundError if it is not open."""
@@ -99,6 +124,36 @@ class Job(ActionVerbs):
     async def groups(self) -> list[GroupStatus]:
         """Returns its groups, by name order; raises NotFoundError if the job is not open."""
         return await self.client.backend().groups(self.job_id)
+
+    async def take_batch(
+        self, size: int, *, wait_s: float = 0.0, lease_s: float | None = None, batch_id: str | None = None
+    ) -> Batch | None:
+        """Takes the oldest finished trajectories out of the job's buffer, groups whole. They are leased to the caller.
+
+        Args:
+            size: The fewest trajectories, 1 to 2,048; a last group may make it more.
+            wait_s: How many seconds to wait while there are too few.
+            lease_s: After so many seconds the batch goes back, unless it was acknowledged or extended before; a day at
+                most. None takes the server's default (10 minutes).
+            batch_id: 1 to 256 characters, new in the job; None makes one up. The same id again is given the same batch,
+                so that a trainer that notes the id finds what it had taken after a crash.
+
+        Returns:
+            The batch; None if there were too few in time.
+
+        Raises:
+            InvalidArgumentError: A value out of its range; a size that the buffer never holds.
+            AlreadyExistsError: A batch of this id was acknowledged.
+            NotFoundError: The job is not open.
+            ConnectionLostError: There was no connection for too long.
+        """
+        name = uuid.uuid4().hex if batch_id is None else batch_id
+        content = await self.client.backend().take_batch(self.job_id, name, size, wait_s, lease_s)
+        return Batch(self.client, self.job_id, content) if content is not None else None
+
+    async def buffered(self) -> list[FinishedTrajectory]:
+        """Returns what is in the job's buffer, the oldest first, at most 10,000 and without payloads."""
+        return await self.client.backend().buffered(self.job_id)
 
     async def publish(
         self,

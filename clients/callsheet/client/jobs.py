@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
+
+from callsheet.client.outcomes import FailureKind
 
 
 class PriorityClass(Enum):
@@ -40,27 +42,63 @@ class TrajectoryEnd(Enum):
 
 
 class OnInfra(Enum):
-    """What a group does with a member that was lost to an INFRA failure."""
+    """What a group does with a member that was lost, as often as its budget allows; then such a member has failed."""
 
     REPLACE = "replace"
     """It takes no seat: another trajectory joins in its place."""
     RETRY = "retry"
-    """The same trajectory starts over. Not built yet."""
+    """The same trajectory starts over, with a fresh sandbox once it resets."""
     MASK = "mask"
-    """It keeps its seat and has no reward. Not built yet."""
+    """It keeps its seat, has no reward, and counts towards the quorum."""
     DROP = "drop"
-    """The group goes on with a member less. Not built yet."""
+    """The group goes on with a member less, and its quorum is at most what is left of its size."""
+
+
+LOST_TO_INFRA = frozenset({FailureKind.INFRA})
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What failures of rollouts mean for the groups of a job.
+
+    A failure of another kind abandons its member, which keeps its seat and tells the failure as its reason. It is
+    neither masked nor replaced.
+
+    Attributes:
+        on_infra: What becomes of members that are lost.
+        infra_budget: For how many members of a group, or retries of RETRY; None means the group's size.
+        lost_to: Kinds of failure that a member is lost to.
+    """
+
+    on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int | None = None
+    lost_to: frozenset[FailureKind] = LOST_TO_INFRA
+
+
+DEFAULT_ADMIT_WITHIN = 1
+"""What `Staleness()` asks for where nothing is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """A bound on how far a trajectory may fall behind the newest policy version.
+    """What a job wants of trajectories that fall behind the newest policy version.
+
+    A trajectory's staleness is the newest version less the newest when it was opened, counted up to its consumption.
+    `Staleness()` paces within 1. Without `admit_within` nothing is paced.
 
     Attributes:
-        max_versions: A trajectory that began more than this many versions ago is cancelled; at least 1.
+        max_versions: Evict: a live trajectory that is staler is cancelled; at least 1. None evicts none.
+        admit_within: Admit: a new trajectory waits to begin while one more could make any staler than this when it is
+            trained on; 0 or more. It takes the size of the batches from the last `take_batch`.
+        select_within: Select: what is staler when a batch is taken is dropped, a group as a whole; 0 or more.
+        mixed_versions: Whether what several versions made is trained on, as far as results tell their versions.
     """
 
-    max_versions: int
+    max_versions: int | None = None
+    _: KW_ONLY
+    admit_within: int | None = None
+    select_within: int | None = None
+    mixed_versions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +110,14 @@ class GroupDescription:
         size: Trajectories in the group, the same in every member.
         quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
         on_infra: What becomes of members that were lost to INFRA, the same in every member.
+        infra_budget: For how many, the same in every member; None means `size`.
     """
 
     group_id: str
     size: int
     quorum: int | None = None
     on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +137,8 @@ class JobDescription:
             takes the server's default (7 days), and means never if detached.
         dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA. By default it
             fails as ENV, as what runs there may have brought that about, to have its sample dropped.
+        max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
+            default (4,096).
     """
 
     job_id: str
@@ -108,6 +150,7 @@ class JobDescription:
     detached: bool = False
     idle_timeout_s: float | None = None
     dead_sandbox_is_infra: bool = False
+    max_buffered: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,4 +132,6 @@ class Reason(StrEnum):
     NO_TOKENS = "no_tokens"
     NON_FINITE_LOGITS = "non_finite_logits"
     PROMPT_TOO_LONG = "prompt_too_long"
+    SCRIPT_EXHAUSTED = "script_exhausted"
+    """The scripted engine has no reply left for the prompt."""
     TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"

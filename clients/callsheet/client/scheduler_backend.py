@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -11,6 +12,8 @@ import anyio.to_thread
 from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
+from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, keep_trying
 from callsheet.client.decode_jobs import (
     decode_group_status,
@@ -20,10 +23,17 @@ from callsheet.client.decode_jobs import (
     opening_of,
 )
 from callsheet.client.encode import content_bytes, encode_submission
+from callsheet.client.encode_batches import decode_batch, decode_finished, encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
 from callsheet.client.encode_weights import encode_publish
-from callsheet.client.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, RefusalCode
-from callsheet.client.fields import put
+from callsheet.client.errors import (
+    AlreadyExistsError,
+    CallsheetError,
+    FailedPreconditionError,
+    NotFoundError,
+    RefusalCode,
+)
+from callsheet.client.fields import duration, numbers, put, put_durations
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.live_output import LiveOutput
 from callsheet.client.session import Reply, Session
@@ -38,6 +48,10 @@ from callsheet.v1.encoded_fields import embedded, tag
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
 _ENCODE_IN_THREAD_BYTES = 1024 * 1024
 _PAGE = 1000
+_MOST_BUFFERED = 10_000
+# A longer wait for a batch asks again, so that a connection that is gone is noticed.
+_LONGEST_ASK_S = 20.0
+_SETTLEMENT = numbers(Settlement, "SETTLEMENT_", client_service_pb2.Settlement)
 _ALREADY_GONE = frozenset({RefusalCode.NOT_FOUND})
 # A version that was published and then overtaken is refused when it is sent again.
 _ALREADY_OVERTAKEN = frozenset({RefusalCode.FAILED_PRECONDITION})
@@ -86,27 +100,91 @@ class SchedulerBackend:
         """Tells that a job's trainer has a new policy version, and where its weights are if there are any."""
         request, uploads = await anyio.to_thread.run_sync(encode_publish, job_id, version, weights)
         item = client_service_pb2.ClientItem(publish_policy_version=request)
+        await self._control_with_payloads(job_id, item, _ALREADY_OVERTAKEN, uploads)
+
+    async def _control_with_payloads(
+        self,
+        job_id: str,
+        item: client_service_pb2.ClientItem,
+        replay_success: frozenset[RefusalCode],
+        uploads: Mapping[str, bytes],
+    ) -> None:
         if uploads:
             await self._session.connect()
             await self._session.payloads.store(uploads)
         try:
-            await self._control(job_id, item, _ALREADY_OVERTAKEN)
+            await self._control(job_id, item, replay_success)
         except FailedPreconditionError as error:
             if not _names_payload(error, uploads):
                 raise
             # It was stored once, and is not any more.
             self._session.payloads.forget(uploads)
             await self._session.payloads.store(uploads)
-            await self._control(job_id, item, _ALREADY_OVERTAKEN)
+            await self._control(job_id, item, replay_success)
 
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""
         item = client_service_pb2.ClientItem(open_trajectory=encode_trajectory(trajectory))
         return _opened(await self._control(trajectory.job_id, item))
 
-    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
-        await self._control(job_id, _close_trajectory(job_id, trajectory_id, end), _ALREADY_GONE)
+        item = _close_trajectory(job_id, trajectory_id, end)
+        put(item.close_trajectory, "", reason=shortened(instance("reason", reason, str, "text")).replace("\0", ""))
+        await self._control(job_id, item, _ALREADY_GONE)
+
+    async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
+        """Closes a trajectory as completed, with what its trainer gets of it."""
+        message, uploads = encode_result(result)
+        item = _close_trajectory(job_id, trajectory_id, TrajectoryEnd.COMPLETED)
+        item.close_trajectory.result.CopyFrom(message)
+        await self._control_with_payloads(job_id, item, _ALREADY_GONE, uploads)
+
+    async def take_batch(
+        self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
+    ) -> BatchContent | None:
+        """Takes a batch; a caller that is cancelled gives back what it may have been given."""
+        request = client_service_pb2.TakeBatchRequest()
+        put(request, "", job_id=job_id, batch_id=batch_id, size=size)
+        put_durations(request, "", lease=lease_s)
+        duration("wait_s", wait_s)
+        try:
+            return await self._take(request, wait_s)
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(self._options.close_timeout_s, shield=True), suppress(CallsheetError):
+                await self.settle_batch(job_id, batch_id, Settlement.GIVE_BACK, None)
+            raise
+
+    async def _take(self, request: client_service_pb2.TakeBatchRequest, wait_s: float) -> BatchContent | None:
+        ends = anyio.current_time() + wait_s
+        while True:
+            left = max(ends - anyio.current_time(), 0.0)
+            asked_s = min(left, _LONGEST_ASK_S)
+            request.wait.CopyFrom(duration("wait_s", asked_s))
+            response = await self._ask(self._session.stub.TakeBatch, request, asked_s)
+            if response.HasField("batch"):
+                blobs = BlobReader({})
+                content = decode_batch(response.batch, blobs)
+                if blobs.missing:
+                    fetched = await self._session.payloads.fetch(blobs.missing)
+                    content = decode_batch(response.batch, BlobReader(fetched))
+                return content
+            if left <= asked_s:
+                return None
+
+    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement, lease_s: float | None) -> None:
+        """Acknowledges a batch, gives it back or extends its lease."""
+        request = client_service_pb2.SettleBatchRequest(settlement=_SETTLEMENT[settlement])
+        put(request, "", job_id=job_id, batch_id=batch_id)
+        put_durations(request, "", lease=lease_s)
+        await self._ask(self._session.stub.SettleBatch, request)
+
+    async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
+        """The oldest of what is in a job's buffer, without payloads."""
+        request = client_service_pb2.ListBufferRequest(page_size=_MOST_BUFFERED)
+        put(request, "", job_id=job_id)
+        response = await self._ask(self._session.stub.ListBuffer, request)
+        return [decode_finished(each, BlobReader({})) for each in response.trajectories]
 
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""
@@ -229,13 +307,12 @@ class SchedulerBackend:
         self._session.held.hold(job_id)
         return reply
 
-    async def _ask(self, rpc: Callable[..., Any], request: Any) -> Any:
+    async def _ask(self, rpc: Callable[..., Any], request: Any, wait_s: float = 0.0) -> Any:
         await self._session.connect()
 
         async def call() -> Any:
-            return await answer_of(
-                rpc(request, timeout=self._options.call_timeout_s, metadata=self._options.credentials.metadata())
-            )
+            timeout_s = self._options.call_timeout_s + wait_s
+            return await answer_of(rpc(request, timeout=timeout_s, metadata=self._options.credentials.metadata()))
 
         return await keep_trying(call, self._options)
 

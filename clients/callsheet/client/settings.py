@@ -11,6 +11,7 @@ from callsheet.client.fields import is_number
 from callsheet.credentials.channel import SYSTEM, Credentials
 from callsheet.credentials.token import checked_token
 
+_GATEWAY_RULE: Final = "a URL that begins with http:// or https://"
 _SECONDS: Final = (
     "connect_timeout_s",
     "give_up_after_s",
@@ -62,6 +63,7 @@ class ClientOptions:
         token: Who the client is, for schedulers that ask.
         token_file: A file that holds the token; it goes before `token`. It is read anew for each connection and call,
             so a long job goes on with another one.
+        gateway: URL of the gateway that agents speak to; None takes http://127.0.0.1:7078.
 
     Raises:
         InvalidArgumentError: A number out of its range, or a token that is none.
@@ -78,6 +80,7 @@ class ClientOptions:
     tls: Tls | None = None
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
+    gateway: str | None = None
     _credentials: Credentials = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +95,9 @@ class ClientOptions:
         if self.token is not None and not isinstance(self.token, str):
             raise invalid("token", type(self.token).__name__, "text, or None")
         optional("token_file", self.token_file, str, "a path as text")
+        optional("gateway", self.gateway, str, _GATEWAY_RULE)
+        if self.gateway and not self.gateway.startswith(("http://", "https://")):
+            raise invalid("gateway", self.gateway, _GATEWAY_RULE)
         try:
             if self.token:
                 checked_token(self.token)

@@ -10,6 +10,60 @@ from callsheet.client.weights import RolloutStatus
 
 
 @dataclass(frozen=True, slots=True)
+class LeasedBatch:
+    """A batch that a trainer has taken: its id, its trajectories, and how long its lease goes on."""
+
+    batch_id: str
+    trajectories: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LengthShare:
+    """Trajectories of about one length, and what part of them was trained on.
+
+    Attributes:
+        up_to_s: They took at most so long.
+        trajectories: How many are over: trained on, dropped or evicted.
+        trained: The part of them that was trained on, 0 to 1.
+    """
+
+    up_to_s: float
+    trajectories: int
+    trained: float
+
+
+@dataclass(frozen=True, slots=True)
+class BufferStatus:
+    """A job's buffer of finished trajectories. What is counted over time is counted since the scheduler's start.
+
+    Attributes:
+        ready: Trajectories that may be taken now.
+        leased: Trajectories in batches that are leased.
+        incomplete: Finished trajectories that wait for the rest of their group.
+        bound: From so many that are ready or leased on, no new trajectory begins.
+        held_up: Why new trajectories do not begin now, as a sentence; empty if they may.
+        batches: The leased batches.
+        waiting_takers: Requests that wait for a batch.
+        counts: Trajectories that finished with a result, were trained on, or were dropped: "finished", "trained",
+            "stale", "mixed" and "evicted".
+        staleness: Trajectories that were trained on, by their staleness.
+        lengths: The part that was trained on by length, in about four quantiles.
+    """
+
+    ready: int = 0
+    leased: int = 0
+    incomplete: int = 0
+    bound: int = 0
+    held_up: str = ""
+    batches: tuple[LeasedBatch, ...] = ()
+    waiting_takers: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    staleness: Mapping[int, int] = field(default_factory=dict)
+    lengths: tuple[LengthShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One open job.
 
@@ -29,6 +83,7 @@ class JobStatus:
         forgotten_actions: Finished actions of which only the ids are kept, so that they never run again.
         dead_sandboxes: Actions that failed because their sandbox died while a command ran in it.
         rollouts: How far the weights are that it published last for each service.
+        buffer: Its finished trajectories that no trainer has acknowledged yet.
     """
 
     spec: JobDescription
@@ -45,6 +100,7 @@ class JobStatus:
     forgotten_actions: int = 0
     dead_sandboxes: int = 0
     rollouts: tuple[RolloutStatus, ...] = ()
+    buffer: BufferStatus = field(default_factory=BufferStatus)
 
     @property
     def job_id(self) -> str:
@@ -93,6 +149,8 @@ class GroupStatus:
         abandoned: Ids of members that were closed otherwise and keep their seats.
         lost: Ids of members that were lost to INFRA and take no seat.
         has_quorum: Whether it has its quorum.
+        masked: Ids of lost members that are masked; they are among `abandoned` too.
+        dropped: Ids of lost members that were dropped; they are among `abandoned` too.
     """
 
     spec: GroupDescription
@@ -101,6 +159,8 @@ class GroupStatus:
     abandoned: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     has_quorum: bool = False
+    masked: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     @property
     def group_id(self) -> str:

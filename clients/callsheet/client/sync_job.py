@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from functools import update_wrapper
 from inspect import signature
@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 from callsheet.client.actions import Action
 from callsheet.client.backend import ActionHandle
+from callsheet.client.batch import Batch, FinishedTrajectory, MissingMember
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import Opening, TrajectoryEnd
@@ -184,10 +185,13 @@ class SyncTrajectory(_SyncVerbs[Trajectory]):
 
     open = blocking(Trajectory.open)
     close = blocking(Trajectory.close)
+    finish = blocking(Trajectory.finish)
     status = blocking(Trajectory.status)
     cancel = blocking(Trajectory.cancel)
     env_reset = blocking(Trajectory.env_reset)
     env_step = blocking(Trajectory.env_step)
+    gateway = blocking(Trajectory.gateway)
+    samples = blocking(Trajectory.samples)
 
 
 class SyncGroup(_Blocking[Group]):
@@ -280,6 +284,72 @@ class SyncGroup(_Blocking[Group]):
         self._left.set()
 
 
+class SyncBatch(_Blocking[Batch]):
+    """See `Batch`. Its block extends the lease in the client's thread, whatever the caller computes meanwhile."""
+
+    def __init__(self, client: CoroutineThread, wrapped: Batch) -> None:
+        super().__init__(client, wrapped)
+        self._block: Future[None] | None = None
+        self._left: asyncio.Event | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def batch_id(self) -> str:
+        """Its id."""
+        return self._wrapped.batch_id
+
+    @property
+    def trajectories(self) -> tuple[FinishedTrajectory, ...]:
+        """See `Batch.trajectories`."""
+        return self._wrapped.trajectories
+
+    @property
+    def missing(self) -> tuple[MissingMember, ...]:
+        """See `Batch.missing`."""
+        return self._wrapped.missing
+
+    @property
+    def groups(self) -> Mapping[str, tuple[FinishedTrajectory, ...]]:
+        """See `Batch.groups`."""
+        return self._wrapped.groups
+
+    def __len__(self) -> int:
+        """How many trajectories it has."""
+        return len(self._wrapped)
+
+    acknowledge = blocking(Batch.acknowledge)
+    give_back = blocking(Batch.give_back)
+    extend = blocking(Batch.extend)
+
+    def __enter__(self) -> Self:
+        """Extends its lease from now on."""
+        entered: Future[None] = Future()
+        self._block = self._thread.start(self._hold_block(entered))
+        entered.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Acknowledges it, or gives it back after an error."""
+        assert self._block is not None
+        self._error = error
+        self._thread.run(self._leave())
+        self._block.result()
+
+    async def _hold_block(self, entered: Future[None]) -> None:
+        # A block is left by the task that entered it; each blocking call is a task of its own.
+        await self._wrapped.__aenter__()
+        self._left = asyncio.Event()
+        entered.set_result(None)
+        await self._left.wait()
+        await self._wrapped.__aexit__(type(self._error) if self._error else None, self._error, None)
+
+    async def _leave(self) -> None:
+        assert self._left is not None
+        self._left.set()
+
+
 class SyncJob(_SyncVerbs[Job]):
     """See `Job`."""
 
@@ -290,10 +360,20 @@ class SyncJob(_SyncVerbs[Job]):
 
     publish = blocking(Job.publish)
     rollout = blocking(Job.rollout)
+    buffered = blocking(Job.buffered)
     close = blocking(Job.close)
     cancel = blocking(Job.cancel)
     status = blocking(Job.status)
     trajectories = blocking(Job.trajectories)
     groups = blocking(Job.groups)
     trajectory = giving(SyncTrajectory, plain(Job.trajectory))
+
+    def take_batch(
+        self, size: int, *, wait_s: float = 0.0, lease_s: float | None = None, batch_id: str | None = None
+    ) -> SyncBatch | None:
+        """See `Job.take_batch`."""
+        taking = self._wrapped.take_batch(size, wait_s=wait_s, lease_s=lease_s, batch_id=batch_id)
+        batch = self._thread.run(taking)
+        return SyncBatch(self._thread, batch) if batch is not None else None
+
     group = giving(SyncGroup, plain(Job.group))

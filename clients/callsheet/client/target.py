@@ -55,6 +55,8 @@ def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
     if any(files.values()):
         ca = None if files["CA"] == SYSTEM else files["CA"]
         options = replace(options, tls=Tls(ca, files["CERT"], files["KEY"]))
+    if gateway := environ.get("CALLSHEET_GATEWAY"):
+        options = replace(options, gateway=gateway)
     return environ.get("CALLSHEET_SCHEDULER") or DEFAULT_TARGET, options
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, Unpack
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
 from callsheet.client.backend import CancelTarget, Connector
+from callsheet.client.batch import FinishedResult
 from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -17,12 +18,14 @@ from callsheet.client.errors import (
     FailedPreconditionError,
     InfraError,
     NotFoundError,
+    NotSucceededError,
     not_found,
     unfit,
 )
-from callsheet.client.jobs import Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key, read_samples
+from callsheet.client.jobs import LOST_TO_INFRA, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.options import ActionOptions
-from callsheet.client.outcomes import Outcome
+from callsheet.client.outcomes import Failed, FailureKind, Outcome
 from callsheet.client.results import CommandResult, EnvResetResult
 from callsheet.client.status import TrajectoryStatus
 from callsheet.client.verbs import ActionVerbs, listed
@@ -44,6 +47,8 @@ class Trajectory(ActionVerbs):
         trajectory_id: Its id.
         opening: What opening it found; None before.
         end: How this process ended it, or found it ended; None before.
+        tries: How often its group has begun its rollout; actions with ids of their own need others in each try.
+        lost_to: Kinds of failure that lose it.
     """
 
     def __init__(self, client: Connector, description: TrajectoryDescription) -> None:
@@ -51,6 +56,8 @@ class Trajectory(ActionVerbs):
         self._description = description
         self.opening: Opening | None = None
         self.end: TrajectoryEnd | None = None
+        self.tries = 0
+        self.lost_to = LOST_TO_INFRA
 
     @property
     def trajectory_id(self) -> str:
@@ -77,16 +84,40 @@ class Trajectory(ActionVerbs):
         self.opening, self.end = found.opening, found.end
         return found.opening
 
-    async def close(self, end: TrajectoryEnd = TrajectoryEnd.COMPLETED) -> None:
+    async def close(self, end: TrajectoryEnd = TrajectoryEnd.COMPLETED, *, reason: str = "") -> None:
         """Closes the trajectory: cancels its open actions and releases its sandbox. Closing it so again does nothing.
+
+        Args:
+            end: How it ends.
+            reason: Why, for status and for the trainer where it did not complete; shortened to 256 characters.
 
         Raises:
             AlreadyExistsError: It has ended otherwise.
             NotFoundError: There is none, or its job is not open.
             ConnectionLostError: There was no connection for too long.
         """
-        await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end)
+        await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end, reason)
         self.end = end
+
+    async def finish(self, reward: float, payload: bytes = b"", *, policy_versions: Iterable[int] = ()) -> None:
+        """Closes the trajectory as COMPLETED, and puts it into the buffer that trainers take batches from.
+
+        Doing so again with the same values does nothing.
+
+        Args:
+            reward: What it was worth; a finite number.
+            payload: What the trainer needs of it: any bytes, through the payload store above 4 KiB.
+            policy_versions: Versions that made its tokens, as far as that is known; at most 64.
+
+        Raises:
+            AlreadyExistsError: It has ended otherwise, or with another result.
+            InvalidArgumentError: A value does not fit.
+            NotFoundError: There is none, or its job is not open.
+            ConnectionLostError: There was no connection for too long.
+        """
+        result = FinishedResult(reward, payload, tuple(listed(policy_versions)))
+        await self.client.backend().finish_trajectory(self.job_id, self.trajectory_id, result)
+        self.end = TrajectoryEnd.COMPLETED
 
     async def status(self) -> TrajectoryStatus:
         """Returns what the scheduler knows of it; raises NotFoundError if its job is not open or never had it."""
@@ -107,6 +138,46 @@ class Trajectory(ActionVerbs):
         work = CancelTarget(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
         await self.client.backend().cancel_work(work)
         self.end = self.end or TrajectoryEnd.ABANDONED
+
+    async def gateway(
+        self,
+        *,
+        lifetime_s: float = 86_400.0,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        max_tokens: int | None = None,
+    ) -> GatewayAccess:
+        """Returns what an agent needs to speak to the model in this trajectory's name: a base URL and a key.
+
+        The key lets its bearer generate here and do nothing else. What is given of sampling is forced on every call,
+        whatever the agent asks for.
+
+        Args:
+            lifetime_s: How long the key is valid, at most 30 days.
+            temperature: At least 0.
+            top_p: Above 0 and at most 1.
+            top_k: At least 0; 0 means all.
+            max_tokens: The most new tokens of a call.
+
+        Raises:
+            InvalidArgumentError: A number is out of its range.
+            AccessDeniedError: This client's token is not for the job.
+            ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
+        """
+        asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_tokens": max_tokens}
+        sampling = {name: value for name, value in asked.items() if value is not None}
+        body = {"lifetime_s": lifetime_s, "sampling": sampling}
+        return await issue_key(self.client.options, self.job_id, self.trajectory_id, body)
+
+    async def samples(self) -> TrajectorySamples:
+        """Returns what the model said to agents in this trajectory, as a trainer takes it; also once it was closed.
+
+        Raises:
+            AccessDeniedError: This client's token is not for the job.
+            ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
+        """
+        return await read_samples(self.client.options, self.job_id, self.trajectory_id)
 
     async def __aenter__(self) -> Self:
         """Opens the trajectory.
@@ -130,15 +201,15 @@ class Trajectory(ActionVerbs):
         if error is None:
             await self._close_unless_closed(TrajectoryEnd.COMPLETED)
             return
-        end = TrajectoryEnd.LOST if is_loss(error) else TrajectoryEnd.ABANDONED
+        end = TrajectoryEnd.LOST if is_loss(error, self.lost_to) else TrajectoryEnd.ABANDONED
         # The idle timeout closes what stays open.
-        closing = self._close_unless_closed(end)
+        closing = self._close_unless_closed(end, _reason_of(error))
         await close_after_error(self.client, f"trajectory {self.job_id}/{self.trajectory_id}", closing)
         self.end = self.end or end
 
-    async def _close_unless_closed(self, end: TrajectoryEnd) -> None:
+    async def _close_unless_closed(self, end: TrajectoryEnd, reason: str = "") -> None:
         try:
-            await self.close(end)
+            await self.close(end, reason=reason)
         except _CLOSED_BEFORE as refusal:
             # Closed by the scheduler already: redundant in its group, too stale or idle. Its actions told so.
             logger.info("trajectory was closed job=%s trajectory=%s: %s", self.job_id, self.trajectory_id, refusal)
@@ -205,11 +276,22 @@ class Trajectory(ActionVerbs):
         )
 
 
-def is_loss(error: BaseException) -> bool:
-    """Whether an error says that the service failed, and nothing else."""
+def is_loss(error: BaseException, lost_to: frozenset[FailureKind] = LOST_TO_INFRA) -> bool:
+    """Whether an error says that a trajectory is lost, and nothing else: by default that the service failed."""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(is_loss, error.exceptions))
-    return isinstance(error, InfraError)
+        return all(is_loss(each, lost_to) for each in error.exceptions)
+    if isinstance(error, NotSucceededError) and isinstance(error.outcome, Failed):
+        return error.outcome.kind in lost_to
+    return isinstance(error, InfraError) and FailureKind.INFRA in lost_to
+
+
+def _reason_of(error: BaseException) -> str:
+    """Why an error ended a rollout, in few words: for status and the trainer, not for logs."""
+    if isinstance(error, BaseExceptionGroup):
+        return _reason_of(error.exceptions[0])
+    if isinstance(error, NotSucceededError) and isinstance(error.outcome, Failed):
+        return f"its rollout ended with {error.outcome.kind.name} {error.outcome.reason.value}"
+    return f"its rollout ended with {type(error).__name__}"
 
 
 async def close_after_error(client: Connector, what: str, closing: Coroutine[Any, Any, None]) -> None:

@@ -48,6 +48,21 @@ class AskedSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolForm:
+    """How a dialect speaks of a tool that the model knows as a function of `ChatRequest.tools`.
+
+    Attributes:
+        kind: The dialect's kind of tool, such as "custom".
+        name: The dialect's name of it.
+        namespace: What the dialect groups it under; empty for none.
+    """
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """What a caller asks for, whatever the dialect.
 
@@ -60,6 +75,10 @@ class ChatRequest:
         stream: Whether the answer is a stream of events.
         stream_usage: Whether a stream ends with the usage.
         template_arguments: Arguments of the chat template, such as `enable_thinking`.
+        prompt: A text or token ids to go on from, in place of messages; None where there are messages. The reply's
+            content is then all its text: neither reasoning nor calls of tools are taken out of it.
+        tool_forms: By the names of `tools`, those that the dialect speaks of in another way. Only dialects read it.
+        extras: What a dialect needs to know again when it answers. Only dialects read it.
     """
 
     messages: Sequence[Message]
@@ -70,6 +89,9 @@ class ChatRequest:
     stream: bool = False
     stream_usage: bool = False
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | Sequence[int] | None = None
+    tool_forms: Mapping[str, ToolForm] = field(default_factory=dict)
+    extras: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from callsheet.deploy.gateway_process import gateway_arguments
 from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
@@ -16,7 +17,9 @@ from callsheet.options.common import LogFormat
 from callsheet.options.declaration import command_line
 
 
-def role_arguments(role: str, settings: StackSettings, *, address: str, cores: int) -> list[str]:
+def role_arguments(
+    role: str, settings: StackSettings, *, address: str, cores: int, gateway: str = "", metrics: str | None = None
+) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
     Managers of any kind are given what the stack knows, as far as their kind declares an option of that name.
@@ -26,17 +29,27 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
         settings: The stack's.
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
+        gateway: Where the gateway listens.
+        metrics: Where the scheduler has its metrics; None for nowhere.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.logs_to_files:
         logs["log_format"] = settings.log_format or LogFormat.JSON
     extra = list(settings.arguments.get(role, ()))
     if role == Role.SCHEDULER:
-        own = {"listen": address, "data_dir": settings.data_dir, "expect": ",".join(settings.managers) or None}
+        own = {
+            "metrics_listen": metrics or "none",
+            "listen": address,
+            "data_dir": settings.data_dir,
+            "expect": ",".join(settings.managers) or None,
+        }
         access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
         return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
+    to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
+    if role == Role.GATEWAY:
+        return [*gateway_arguments(settings, gateway, to_dial), *command_line(ManagerOptions, logs), *extra]
     common = {
-        "scheduler": _to_dial(address) if settings.access.tls_cert is not None else address,
+        "scheduler": to_dial,
         "tls_ca": settings.tls_ca if settings.access.tls_cert is not None else None,
         "token_file": token_path(settings.data_dir, role) if settings.access.tokens is not None else None,
         "cpus": cores,
@@ -63,11 +76,15 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         "load_at_first_use": not own_model,
         # Reward managers have an option of this name for models of their own.
         "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
+        "script": settings.script,
         "url": settings.urls or None,
+        "launch": settings.launches or None,
+        "launch_stop": settings.launch_stop,
+        "launch_logs": settings.data_dir / "logs" if settings.launches else None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
-    if Role.INFERENCE in settings.managers and not settings.urls:
+    if Role.INFERENCE in settings.managers and not settings.served_apart:
         told["engine_threads"] = share_of_cores(cores, settings.engine_threads)
         told["shared_cpus"] = cores - share_of_cores(cores, settings.engine_threads) if shared else None
     if shared and Role.SANDBOX in settings.managers:

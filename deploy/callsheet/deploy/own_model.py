@@ -18,6 +18,8 @@ def describe_own_model(settings: StackSettings) -> str | None:
         return None
     if Role.INFERENCE not in settings.managers:
         raise ValueError(f"model: {settings.model!r}: needs the inference manager, which managers leaves out")
+    if settings.script is not None:
+        return f"the service {DEFAULT_SERVICE} answers by {settings.script} with the tokens of {directory}"
     from callsheet.managers.inference.torch_engine.settings import Dtype, served_dtype
     from callsheet.managers.models.config_file import WeightsError
     from callsheet.managers.models.hf_directory import read_model_directory

@@ -14,6 +14,7 @@ class Role(StrEnum):
     """The roles that come with Callsheet; a manager of any other kind has the kind's name as its role."""
 
     SCHEDULER = "scheduler"
+    GATEWAY = "gateway"
     SANDBOX = "sandbox"
     INFERENCE = "inference"
     REWARD = "reward"

@@ -68,5 +68,7 @@ async def _serve(settings: SchedulerSettings, expected: tuple[ExpectedRole, ...]
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
-        address = await tasks.start(functools.partial(serve, settings, expected))
-        link.report_ready(address=str(address))
+        facts: dict[str, str] = {}
+        told = functools.partial(facts.__setitem__, "metrics")
+        facts["address"] = await tasks.start(functools.partial(serve, settings, expected, on_metrics=told))
+        link.report_ready(**facts)

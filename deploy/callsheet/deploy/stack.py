@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 from callsheet.deploy.command_lines import role_arguments
+from callsheet.deploy.gateway_process import gateway_environment, gateway_listen, gateway_url
 from callsheet.deploy.processes import ProcessSpec, command_module
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
@@ -30,7 +32,8 @@ _MANAGER_GRACE_MARGIN_S = 15.0
 _OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
 _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
 _OF_FACADES = ("FACADE_TOKEN", "FACADE_TOKEN_FILE")
-_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES}
+_OF_GATEWAYS = ("GATEWAY_CERT", "GATEWAY_KEY", "GATEWAY_DATABASE_URL", "GATEWAY_DATABASE_URL_FILE")
+_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES + _OF_GATEWAYS}
 # Passwords may stand there, and managers have no use for them.
 _OF_STORES = ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE")
 _NO_SECRETS = _NO_CREDENTIALS | {f"CALLSHEET_{name}": "" for name in _OF_STORES}
@@ -40,8 +43,11 @@ _LOG_BYTES = 64 << 20
 class StackWatcher(Protocol):
     """Is told how a stack is doing."""
 
-    def scheduler_serves(self, address: str) -> None:
-        """The scheduler takes calls; managers are started now."""
+    def scheduler_serves(self, address: str, gateway_url: str | None) -> None:
+        """The scheduler takes calls; managers, and the gateway if there is to be one, are started now."""
+
+    def gateway_serves(self, url: str) -> None:
+        """The gateway takes calls."""
 
     def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
         """A manager has registered for the first time; those of `missing` have not."""
@@ -60,7 +66,7 @@ def check_machine(settings: StackSettings) -> int:
     cores = usable if settings.cpus is None else settings.cpus
     if not 1 <= cores <= usable:
         raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
-    if Role.INFERENCE in settings.managers and not settings.urls:
+    if Role.INFERENCE in settings.managers and not settings.served_apart:
         share_of_cores(cores, settings.engine_threads)
     return cores
 
@@ -71,13 +77,21 @@ class Stack:
     Attributes:
         settings: What it was started with.
         address: Where the scheduler listens, "host:port"; the same after its restarts.
+        gateway_url: Where the gateway is; None where there is none.
+        metrics_url: Where its metrics are; None for nowhere.
     """
 
     def __init__(self, settings: StackSettings) -> None:
         self.settings = settings
         self.address = settings.listen
+        self.metrics_url: str | None = None
+        self._metrics_listen = settings.metrics_listen
         self._cores = check_machine(settings)
+        self._gateway = gateway_listen(settings)
+        self.gateway_url = None if self._gateway is None else gateway_url(settings, self._gateway)
         roles: tuple[str, ...] = (Role.SCHEDULER, *settings.managers)
+        if self._gateway is not None:
+            roles += (Role.GATEWAY,)
         self._supervisors = {role: self._supervisor(role) for role in roles}
 
     def supervisor(self, role: str) -> Supervisor:
@@ -96,22 +110,41 @@ class Stack:
         return process.pid
 
     def _supervisor(self, role: str) -> Supervisor:
-        grace_s = _SCHEDULER_GRACE_S if role == Role.SCHEDULER else self.settings.drain_s + _MANAGER_GRACE_MARGIN_S
+        is_manager = role not in {Role.SCHEDULER, Role.GATEWAY}
+        grace_s = self.settings.drain_s + _MANAGER_GRACE_MARGIN_S if is_manager else _SCHEDULER_GRACE_S
         return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s)
 
     def _spec(self, role: str) -> ProcessSpec:
-        log_path = self.settings.data_dir / "logs" / f"{role}.log" if self.settings.logs_to_files else None
+        if role == Role.GATEWAY and self._gateway is not None:
+            return self._gateway_spec(self._gateway)
         return ProcessSpec(
             name=role,
             module=command_module(),
-            arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
+            arguments=role_arguments(
+                role, self.settings, address=self.address, cores=self._cores, metrics=self._metrics_listen
+            ),
             environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
-            log_path=bounded_log(log_path) if log_path is not None else None,
+            log_path=self._log_path(role),
             ready_timeout_s=self._ready_timeout_s(role),
         )
 
+    def _gateway_spec(self, listen: str) -> ProcessSpec:
+        return ProcessSpec(
+            name=Role.GATEWAY,
+            module=command_module(),
+            arguments=role_arguments(Role.GATEWAY, self.settings, address=self.address, cores=0, gateway=listen),
+            environment=_NO_SECRETS | dict(gateway_environment(self.settings)),
+            log_path=self._log_path(Role.GATEWAY),
+            ready_timeout_s=self.settings.ready_timeout_s,
+        )
+
+    def _log_path(self, role: str) -> Path | None:
+        if not self.settings.logs_to_files:
+            return None
+        return bounded_log(self.settings.data_dir / "logs" / f"{role}.log")
+
     def _ready_timeout_s(self, role: str) -> float:
-        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.urls):
+        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.served_apart):
             return max(self.settings.ready_timeout_s, _LOADING_TIMEOUT_S)
         return self.settings.ready_timeout_s
 
@@ -122,6 +155,17 @@ class Stack:
         process = supervisor.process
         if process is not None:
             self.address = process.facts["address"]
+            self.metrics_url = process.facts.get("metrics")
+        if self.metrics_url is not None:
+            self._metrics_listen = urlsplit(self.metrics_url).netloc
+
+    async def run_gateway(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
+        """Starts the gateway, if there is one."""
+        if self.gateway_url is None:
+            return
+        await tasks.start(self._supervisors[Role.GATEWAY].run)
+        if watcher is not None:
+            watcher.gateway_serves(self.gateway_url)
 
     async def run_managers(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
         """Starts all managers, together, and waits until each is registered.
@@ -157,7 +201,8 @@ class Stack:
     def stop(self, *roles: str) -> None:
         """Asks the processes of these roles to end for good."""
         for role in roles:
-            self._supervisors[role].stop()
+            if role in self._supervisors:
+                self._supervisors[role].stop()
 
 
 def bounded_log(path: Path) -> Path:
@@ -192,17 +237,22 @@ async def local_stack(
     if settings.access.tokens is not None:
         node_id = describe_node().node_id
         manager_ids = {role: f"{node_id}-{role}" for role in settings.managers}
-        issue_for_stack(settings.access.tokens, settings.data_dir, manager_ids)
+        gateway = Role.GATEWAY if stack.gateway_url is not None else ""
+        issue_for_stack(settings.access.tokens, settings.data_dir, manager_ids, gateway)
     async with AsyncExitStack() as exits:
         scheduler = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.SCHEDULER)
         await stack.run_scheduler(scheduler)
         if watcher is not None:
-            watcher.scheduler_serves(stack.address)
+            watcher.scheduler_serves(stack.address, stack.gateway_url)
         managers = await exits.enter_async_context(anyio.create_task_group())
         exits.push_async_callback(stack.drain, watcher)
+        gateway_tasks = await exits.enter_async_context(anyio.create_task_group())
+        exits.callback(stack.stop, Role.GATEWAY)
         if wait_for_managers:
+            await stack.run_gateway(gateway_tasks, watcher)
             await stack.run_managers(managers, watcher)
         else:
+            gateway_tasks.start_soon(stack.run_gateway, gateway_tasks, watcher)
             managers.start_soon(stack.run_managers, managers, watcher)
         yield stack

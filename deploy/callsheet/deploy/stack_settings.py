@@ -12,17 +12,39 @@ from callsheet.managers.inference.settings import (
     DEFAULT_ENGINE,
     DEFAULT_SERVICE,
     Engine,
+    EngineLaunches,
     EngineThreads,
     EngineUrls,
+    LaunchStop,
     Model,
+    Script,
     model_directory,
 )
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
-from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
+from callsheet.options.common import (
+    DataDir,
+    Listen,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    comma_separated,
+    host_and_port,
+    metrics_address,
+)
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
 
+AUTO_GATEWAY = "auto"
+"""A gateway at the port after the scheduler's, where its extra is installed."""
+_NO_GATEWAY = "none"
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
+
+
+def gateway_or_none(text: str) -> str | None:
+    """Reads where a gateway is to listen; raises ValueError that names the rule."""
+    if text == _NO_GATEWAY:
+        return None
+    return text if text == AUTO_GATEWAY else host_and_port(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +80,15 @@ class StackSettings:
 
     data_dir: DataDir
     listen: Listen = "127.0.0.1:0"
+    metrics_listen: Annotated[
+        str | None,
+        Setting(
+            "Where /metrics is, for Prometheus; port 0 takes a free one, which is told at the start.",
+            variable="CALLSHEET_METRICS_LISTEN",
+            metavar="HOST:PORT|none",
+            parse=metrics_address,
+        ),
+    ] = "127.0.0.1:0"
     access: AccessSettings = field(default_factory=AccessSettings)
     tls_ca: TlsCa = None
     managers: Annotated[
@@ -70,6 +101,17 @@ class StackSettings:
             parse=comma_separated,
         ),
     ] = STANDARD_MANAGERS
+    gateway: Annotated[
+        str | None,
+        Setting(
+            "Where the gateway listens: auto is the port after the scheduler's, none runs no gateway.",
+            variable="CALLSHEET_GATEWAY_LISTEN",
+            metavar="HOST:PORT|auto|none",
+            default=AUTO_GATEWAY,
+            text=str,
+            parse=gateway_or_none,
+        ),
+    ] = None
     cpus: Cpus = None
     memory_mib: MemoryMib = None
     isolation: IsolationOption = Isolation.BUBBLEWRAP
@@ -77,7 +119,10 @@ class StackSettings:
     engine_threads: EngineThreads = None
     model: Model = DEFAULT_SERVICE
     engine: Engine = DEFAULT_ENGINE
+    script: Script = None
     urls: EngineUrls = ()
+    launches: EngineLaunches = ()
+    launch_stop: LaunchStop = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[
@@ -99,8 +144,15 @@ class StackSettings:
         """The user's own model; None for the demo's."""
         return model_directory(self.model)
 
+    @property
+    def served_apart(self) -> bool:
+        """Whether engines are servers with processes and cores of their own."""
+        return bool(self.urls or self.launches)
+
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
+        if self.metrics_listen is not None:
+            self.access.check_listen(self.metrics_listen)
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
         if self.access.tls_cert is not None and self.tls_ca is None:

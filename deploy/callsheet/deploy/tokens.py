@@ -39,19 +39,22 @@ def token_path(data_dir: Path, name: str) -> Path:
     return data_dir / "tokens" / f"{name}.token"
 
 
-def issue_for_stack(path: Path, data_dir: Path, manager_ids: Mapping[str, str]) -> None:
+def issue_for_stack(path: Path, data_dir: Path, manager_ids: Mapping[str, str], gateway: str = "") -> None:
     """Gives a stack's managers tokens of their own, and its user one of an administrator; former ones of it end.
 
     Args:
         path: The scheduler's file of tokens.
         data_dir: The stack's.
         manager_ids: Ids of its managers, by role.
+        gateway: The role of its gateway; empty if it has none.
 
     Raises:
         TokenFileError: The file cannot be used, or a file that keeps a former token is damaged.
         OSError: A token cannot be written.
     """
     wanted = {"admin": (Scope.ADMIN, ""), **{role: (Scope.MANAGER, each) for role, each in manager_ids.items()}}
+    if gateway:
+        wanted[gateway] = (Scope.GATEWAY, "")
     make_private_directory(token_path(data_dir, "").parent)
     for name, (scope, subject) in wanted.items():
         kept = token_path(data_dir, name)

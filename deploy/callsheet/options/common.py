@@ -49,6 +49,15 @@ def host_and_port(address: str) -> str:
     return address
 
 
+def metrics_address(text: str) -> str | None:
+    """Reads where metrics are to be; None where they are off.
+
+    Raises:
+        ValueError: It is neither HOST:PORT nor "none".
+    """
+    return None if text == "none" else host_and_port(text)
+
+
 def comma_separated(text: str) -> tuple[str, ...]:
     """The parts of a text that commas separate, without the space around them; empty ones are dropped."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -13,6 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 from callsheet.v1 import action_pb2 as callsheet_dot_v1_dot_action__pb2
+from callsheet.v1 import buffer_pb2 as callsheet_dot_v1_dot_buffer__pb2
 from callsheet.v1 import common_pb2 as callsheet_dot_v1_dot_common__pb2
 from callsheet.v1 import job_pb2 as callsheet_dot_v1_dot_job__pb2
 from callsheet.v1 import outcome_pb2 as callsheet_dot_v1_dot_outcome__pb2
@@ -21,77 +22,91 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from callsheet.v1.google_rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!callsheet/v1/client_service.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/action.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x16\x63\x61llsheet/v1/job.proto\x1a\x1a\x63\x61llsheet/v1/outcome.proto\x1a\x1a\x63\x61llsheet/v1/weights.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"?\n\x14\x43lientSessionRequest\x12\'\n\x05items\x18\x01 \x03(\x0b\x32\x18.callsheet.v1.ClientItem\"\xf2\x03\n\nClientItem\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12)\n\x08open_job\x18\x02 \x01(\x0b\x32\x15.callsheet.v1.JobSpecH\x00\x12\x13\n\tclose_job\x18\x03 \x01(\tH\x00\x12\x37\n\x0fopen_trajectory\x18\x04 \x01(\x0b\x32\x1c.callsheet.v1.TrajectorySpecH\x00\x12@\n\x10\x63lose_trajectory\x18\x05 \x01(\x0b\x32$.callsheet.v1.CloseTrajectoryRequestH\x00\x12*\n\x06submit\x18\x06 \x01(\x0b\x32\x18.callsheet.v1.ActionSpecH\x00\x12\x33\n\x06\x63\x61ncel\x18\x07 \x01(\x0b\x32!.callsheet.v1.CancelActionRequestH\x00\x12K\n\x16publish_policy_version\x18\x08 \x01(\x0b\x32).callsheet.v1.PublishPolicyVersionRequestH\x00\x12\x12\n\x08hold_job\x18\t \x01(\tH\x00\x12\x15\n\x0brelease_job\x18\n \x01(\tH\x00\x12\x36\n\x0b\x63\x61ncel_work\x18\x0b \x01(\x0b\x32\x1f.callsheet.v1.CancelWorkRequestH\x00\x42\x06\n\x04item\"\xd3\x01\n\x15\x43lientSessionResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.callsheet.v1.ItemResult\x12\'\n\x08outcomes\x18\x02 \x03(\x0b\x32\x15.callsheet.v1.Outcome\x12*\n\x06output\x18\x03 \x03(\x0b\x32\x1a.callsheet.v1.ActionOutput\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x03(\x04\x12(\n\x06opened\x18\x05 \x03(\x0b\x32\x18.callsheet.v1.ItemOpened\"p\n\nItemOpened\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x07opening\x18\x02 \x01(\x0e\x32\x15.callsheet.v1.Opening\x12(\n\x03\x65nd\x18\x03 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\".\n\x14GetServerInfoRequest\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\"b\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x63ontract\x18\x02 \x01(\x05\x12\x17\n\x0foldest_contract\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\"^\n\x0c\x41\x63tionOutput\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x19.callsheet.v1.OutputChunk\"B\n\nItemResult\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"4\n\x0eOpenJobRequest\x12\"\n\x03job\x18\x01 \x01(\x0b\x32\x15.callsheet.v1.JobSpec\"9\n\x0fOpenJobResponse\x12&\n\x07opening\x18\x01 \x01(\x0e\x32\x15.callsheet.v1.Opening\"!\n\x0f\x43loseJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x12\n\x10\x43loseJobResponse\"I\n\x15OpenTrajectoryRequest\x12\x30\n\ntrajectory\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.TrajectorySpec\"j\n\x16OpenTrajectoryResponse\x12&\n\x07opening\x18\x01 \x01(\x0e\x32\x15.callsheet.v1.Opening\x12(\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\"i\n\x16\x43loseTrajectoryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rtrajectory_id\x18\x02 \x01(\t\x12(\n\x03\x65nd\x18\x03 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\"\x19\n\x17\x43loseTrajectoryResponse\"?\n\x13SubmitActionRequest\x12(\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x18.callsheet.v1.ActionSpec\"\x16\n\x14SubmitActionResponse\"K\n\x13\x43\x61ncelActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x16\n\x14\x43\x61ncelActionResponse\"b\n\x11GetOutcomeRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"<\n\x12GetOutcomeResponse\x12&\n\x07outcome\x18\x01 \x01(\x0b\x32\x15.callsheet.v1.Outcome\"z\n\x1bPublishPolicyVersionRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06source\x18\x03 \x01(\t\x12*\n\x07rollout\x18\x04 \x01(\x0b\x32\x19.callsheet.v1.RolloutPlan\"\x1e\n\x1cPublishPolicyVersionResponse\"\\\n\x11\x43\x61ncelWorkRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x15\n\rtrajectory_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x14\n\x12\x43\x61ncelWorkResponse\"!\n\x0fListJobsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"9\n\x10ListJobsResponse\x12%\n\x04jobs\x18\x01 \x03(\x0b\x32\x17.callsheet.v1.JobStatus\"\x84\x01\n\x17ListTrajectoriesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rtrajectory_id\x18\x02 \x01(\t\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63losed\x18\x04 \x01(\x08\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\t\"^\n\x18ListTrajectoriesResponse\x12\x34\n\x0ctrajectories\x18\x01 \x03(\x0b\x32\x1e.callsheet.v1.TrajectoryStatus\x12\x0c\n\x04more\x18\x02 \x01(\x08\"W\n\x11ListGroupsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\"M\n\x12ListGroupsResponse\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.callsheet.v1.GroupStatus\x12\x0c\n\x04more\x18\x02 \x01(\x08\x32\xd5\t\n\rClientService\x12\\\n\rClientSession\x12\".callsheet.v1.ClientSessionRequest\x1a#.callsheet.v1.ClientSessionResponse(\x01\x30\x01\x12X\n\rGetServerInfo\x12\".callsheet.v1.GetServerInfoRequest\x1a#.callsheet.v1.GetServerInfoResponse\x12\x46\n\x07OpenJob\x12\x1c.callsheet.v1.OpenJobRequest\x1a\x1d.callsheet.v1.OpenJobResponse\x12I\n\x08\x43loseJob\x12\x1d.callsheet.v1.CloseJobRequest\x1a\x1e.callsheet.v1.CloseJobResponse\x12[\n\x0eOpenTrajectory\x12#.callsheet.v1.OpenTrajectoryRequest\x1a$.callsheet.v1.OpenTrajectoryResponse\x12^\n\x0f\x43loseTrajectory\x12$.callsheet.v1.CloseTrajectoryRequest\x1a%.callsheet.v1.CloseTrajectoryResponse\x12U\n\x0cSubmitAction\x12!.callsheet.v1.SubmitActionRequest\x1a\".callsheet.v1.SubmitActionResponse\x12U\n\x0c\x43\x61ncelAction\x12!.callsheet.v1.CancelActionRequest\x1a\".callsheet.v1.CancelActionResponse\x12O\n\nGetOutcome\x12\x1f.callsheet.v1.GetOutcomeRequest\x1a .callsheet.v1.GetOutcomeResponse\x12m\n\x14PublishPolicyVersion\x12).callsheet.v1.PublishPolicyVersionRequest\x1a*.callsheet.v1.PublishPolicyVersionResponse\x12O\n\nCancelWork\x12\x1f.callsheet.v1.CancelWorkRequest\x1a .callsheet.v1.CancelWorkResponse\x12I\n\x08ListJobs\x12\x1d.callsheet.v1.ListJobsRequest\x1a\x1e.callsheet.v1.ListJobsResponse\x12\x61\n\x10ListTrajectories\x12%.callsheet.v1.ListTrajectoriesRequest\x1a&.callsheet.v1.ListTrajectoriesResponse\x12O\n\nListGroups\x12\x1f.callsheet.v1.ListGroupsRequest\x1a .callsheet.v1.ListGroupsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!callsheet/v1/client_service.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/action.proto\x1a\x19\x63\x61llsheet/v1/buffer.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x16\x63\x61llsheet/v1/job.proto\x1a\x1a\x63\x61llsheet/v1/outcome.proto\x1a\x1a\x63\x61llsheet/v1/weights.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"?\n\x14\x43lientSessionRequest\x12\'\n\x05items\x18\x01 \x03(\x0b\x32\x18.callsheet.v1.ClientItem\"\xf2\x03\n\nClientItem\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12)\n\x08open_job\x18\x02 \x01(\x0b\x32\x15.callsheet.v1.JobSpecH\x00\x12\x13\n\tclose_job\x18\x03 \x01(\tH\x00\x12\x37\n\x0fopen_trajectory\x18\x04 \x01(\x0b\x32\x1c.callsheet.v1.TrajectorySpecH\x00\x12@\n\x10\x63lose_trajectory\x18\x05 \x01(\x0b\x32$.callsheet.v1.CloseTrajectoryRequestH\x00\x12*\n\x06submit\x18\x06 \x01(\x0b\x32\x18.callsheet.v1.ActionSpecH\x00\x12\x33\n\x06\x63\x61ncel\x18\x07 \x01(\x0b\x32!.callsheet.v1.CancelActionRequestH\x00\x12K\n\x16publish_policy_version\x18\x08 \x01(\x0b\x32).callsheet.v1.PublishPolicyVersionRequestH\x00\x12\x12\n\x08hold_job\x18\t \x01(\tH\x00\x12\x15\n\x0brelease_job\x18\n \x01(\tH\x00\x12\x36\n\x0b\x63\x61ncel_work\x18\x0b \x01(\x0b\x32\x1f.callsheet.v1.CancelWorkRequestH\x00\x42\x06\n\x04item\"\xd3\x01\n\x15\x43lientSessionResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.callsheet.v1.ItemResult\x12\'\n\x08outcomes\x18\x02 \x03(\x0b\x32\x15.callsheet.v1.Outcome\x12*\n\x06output\x18\x03 \x03(\x0b\x32\x1a.callsheet.v1.ActionOutput\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x03(\x04\x12(\n\x06opened\x18\x05 \x03(\x0b\x32\x18.callsheet.v1.ItemOpened\"p\n\nItemOpened\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x07opening\x18\x02 \x01(\x0e\x32\x15.callsheet.v1.Opening\x12(\n\x03\x65nd\x18\x03 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\".\n\x14GetServerInfoRequest\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\"\x90\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x63ontract\x18\x02 \x01(\x05\x12\x17\n\x0foldest_contract\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x14\n\x0c\x63\x61ller_scope\x18\x05 \x01(\t\x12\x16\n\x0e\x63\x61ller_subject\x18\x06 \x01(\t\"^\n\x0c\x41\x63tionOutput\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x19.callsheet.v1.OutputChunk\"B\n\nItemResult\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"4\n\x0eOpenJobRequest\x12\"\n\x03job\x18\x01 \x01(\x0b\x32\x15.callsheet.v1.JobSpec\"9\n\x0fOpenJobResponse\x12&\n\x07opening\x18\x01 \x01(\x0e\x32\x15.callsheet.v1.Opening\"!\n\x0f\x43loseJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x12\n\x10\x43loseJobResponse\"I\n\x15OpenTrajectoryRequest\x12\x30\n\ntrajectory\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.TrajectorySpec\"j\n\x16OpenTrajectoryResponse\x12&\n\x07opening\x18\x01 \x01(\x0e\x32\x15.callsheet.v1.Opening\x12(\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\"\xa9\x01\n\x16\x43loseTrajectoryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rtrajectory_id\x18\x02 \x01(\t\x12(\n\x03\x65nd\x18\x03 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\x12.\n\x06result\x18\x04 \x01(\x0b\x32\x1e.callsheet.v1.TrajectoryResult\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x19\n\x17\x43loseTrajectoryResponse\"\x95\x01\n\x10TakeBatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x05\x12\'\n\x04wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"A\n\x11TakeBatchResponse\x12,\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1d.callsheet.v1.TrajectoryBatch\"\x8e\x01\n\x12SettleBatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12,\n\nsettlement\x18\x03 \x01(\x0e\x32\x18.callsheet.v1.Settlement\x12(\n\x05lease\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x15\n\x13SettleBatchResponse\"6\n\x11ListBufferRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\"Z\n\x12ListBufferResponse\x12\x36\n\x0ctrajectories\x18\x01 \x03(\x0b\x32 .callsheet.v1.BufferedTrajectory\x12\x0c\n\x04more\x18\x02 \x01(\x08\"?\n\x13SubmitActionRequest\x12(\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x18.callsheet.v1.ActionSpec\"\x16\n\x14SubmitActionResponse\"K\n\x13\x43\x61ncelActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x16\n\x14\x43\x61ncelActionResponse\"b\n\x11GetOutcomeRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"<\n\x12GetOutcomeResponse\x12&\n\x07outcome\x18\x01 \x01(\x0b\x32\x15.callsheet.v1.Outcome\"z\n\x1bPublishPolicyVersionRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06source\x18\x03 \x01(\t\x12*\n\x07rollout\x18\x04 \x01(\x0b\x32\x19.callsheet.v1.RolloutPlan\"\x1e\n\x1cPublishPolicyVersionResponse\"\\\n\x11\x43\x61ncelWorkRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x15\n\rtrajectory_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x14\n\x12\x43\x61ncelWorkResponse\"!\n\x0fListJobsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"9\n\x10ListJobsResponse\x12%\n\x04jobs\x18\x01 \x03(\x0b\x32\x17.callsheet.v1.JobStatus\"\x84\x01\n\x17ListTrajectoriesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rtrajectory_id\x18\x02 \x01(\t\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63losed\x18\x04 \x01(\x08\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\t\"^\n\x18ListTrajectoriesResponse\x12\x34\n\x0ctrajectories\x18\x01 \x03(\x0b\x32\x1e.callsheet.v1.TrajectoryStatus\x12\x0c\n\x04more\x18\x02 \x01(\x08\"W\n\x11ListGroupsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\"M\n\x12ListGroupsResponse\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.callsheet.v1.GroupStatus\x12\x0c\n\x04more\x18\x02 \x01(\x08*u\n\nSettlement\x12\x1a\n\x16SETTLEMENT_UNSPECIFIED\x10\x00\x12\x1a\n\x16SETTLEMENT_ACKNOWLEDGE\x10\x01\x12\x18\n\x14SETTLEMENT_GIVE_BACK\x10\x02\x12\x15\n\x11SETTLEMENT_EXTEND\x10\x03\x32\xc8\x0b\n\rClientService\x12\\\n\rClientSession\x12\".callsheet.v1.ClientSessionRequest\x1a#.callsheet.v1.ClientSessionResponse(\x01\x30\x01\x12X\n\rGetServerInfo\x12\".callsheet.v1.GetServerInfoRequest\x1a#.callsheet.v1.GetServerInfoResponse\x12\x46\n\x07OpenJob\x12\x1c.callsheet.v1.OpenJobRequest\x1a\x1d.callsheet.v1.OpenJobResponse\x12I\n\x08\x43loseJob\x12\x1d.callsheet.v1.CloseJobRequest\x1a\x1e.callsheet.v1.CloseJobResponse\x12[\n\x0eOpenTrajectory\x12#.callsheet.v1.OpenTrajectoryRequest\x1a$.callsheet.v1.OpenTrajectoryResponse\x12^\n\x0f\x43loseTrajectory\x12$.callsheet.v1.CloseTrajectoryRequest\x1a%.callsheet.v1.CloseTrajectoryResponse\x12U\n\x0cSubmitAction\x12!.callsheet.v1.SubmitActionRequest\x1a\".callsheet.v1.SubmitActionResponse\x12U\n\x0c\x43\x61ncelAction\x12!.callsheet.v1.CancelActionRequest\x1a\".callsheet.v1.CancelActionResponse\x12O\n\nGetOutcome\x12\x1f.callsheet.v1.GetOutcomeRequest\x1a .callsheet.v1.GetOutcomeResponse\x12m\n\x14PublishPolicyVersion\x12).callsheet.v1.PublishPolicyVersionRequest\x1a*.callsheet.v1.PublishPolicyVersionResponse\x12O\n\nCancelWork\x12\x1f.callsheet.v1.CancelWorkRequest\x1a .callsheet.v1.CancelWorkResponse\x12I\n\x08ListJobs\x12\x1d.callsheet.v1.ListJobsRequest\x1a\x1e.callsheet.v1.ListJobsResponse\x12\x61\n\x10ListTrajectories\x12%.callsheet.v1.ListTrajectoriesRequest\x1a&.callsheet.v1.ListTrajectoriesResponse\x12O\n\nListGroups\x12\x1f.callsheet.v1.ListGroupsRequest\x1a .callsheet.v1.ListGroupsResponse\x12L\n\tTakeBatch\x12\x1e.callsheet.v1.TakeBatchRequest\x1a\x1f.callsheet.v1.TakeBatchResponse\x12R\n\x0bSettleBatch\x12 .callsheet.v1.SettleBatchRequest\x1a!.callsheet.v1.SettleBatchResponse\x12O\n\nListBuffer\x12\x1f.callsheet.v1.ListBufferRequest\x1a .callsheet.v1.ListBufferResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'callsheet.v1.client_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_CLIENTSESSIONREQUEST']._serialized_start=242
-  _globals['_CLIENTSESSIONREQUEST']._serialized_end=305
-  _globals['_CLIENTITEM']._serialized_start=308
-  _globals['_CLIENTITEM']._serialized_end=806
-  _globals['_CLIENTSESSIONRESPONSE']._serialized_start=809
-  _globals['_CLIENTSESSIONRESPONSE']._serialized_end=1020
-  _globals['_ITEMOPENED']._serialized_start=1022
-  _globals['_ITEMOPENED']._serialized_end=1134
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=1136
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=1182
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=1184
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=1282
-  _globals['_ACTIONOUTPUT']._serialized_start=1284
-  _globals['_ACTIONOUTPUT']._serialized_end=1378
-  _globals['_ITEMRESULT']._serialized_start=1380
-  _globals['_ITEMRESULT']._serialized_end=1446
-  _globals['_OPENJOBREQUEST']._serialized_start=1448
-  _globals['_OPENJOBREQUEST']._serialized_end=1500
-  _globals['_OPENJOBRESPONSE']._serialized_start=1502
-  _globals['_OPENJOBRESPONSE']._serialized_end=1559
-  _globals['_CLOSEJOBREQUEST']._serialized_start=1561
-  _globals['_CLOSEJOBREQUEST']._serialized_end=1594
-  _globals['_CLOSEJOBRESPONSE']._serialized_start=1596
-  _globals['_CLOSEJOBRESPONSE']._serialized_end=1614
-  _globals['_OPENTRAJECTORYREQUEST']._serialized_start=1616
-  _globals['_OPENTRAJECTORYREQUEST']._serialized_end=1689
-  _globals['_OPENTRAJECTORYRESPONSE']._serialized_start=1691
-  _globals['_OPENTRAJECTORYRESPONSE']._serialized_end=1797
-  _globals['_CLOSETRAJECTORYREQUEST']._serialized_start=1799
-  _globals['_CLOSETRAJECTORYREQUEST']._serialized_end=1904
-  _globals['_CLOSETRAJECTORYRESPONSE']._serialized_start=1906
-  _globals['_CLOSETRAJECTORYRESPONSE']._serialized_end=1931
-  _globals['_SUBMITACTIONREQUEST']._serialized_start=1933
-  _globals['_SUBMITACTIONREQUEST']._serialized_end=1996
-  _globals['_SUBMITACTIONRESPONSE']._serialized_start=1998
-  _globals['_SUBMITACTIONRESPONSE']._serialized_end=2020
-  _globals['_CANCELACTIONREQUEST']._serialized_start=2022
-  _globals['_CANCELACTIONREQUEST']._serialized_end=2097
-  _globals['_CANCELACTIONRESPONSE']._serialized_start=2099
-  _globals['_CANCELACTIONRESPONSE']._serialized_end=2121
-  _globals['_GETOUTCOMEREQUEST']._serialized_start=2123
-  _globals['_GETOUTCOMEREQUEST']._serialized_end=2221
-  _globals['_GETOUTCOMERESPONSE']._serialized_start=2223
-  _globals['_GETOUTCOMERESPONSE']._serialized_end=2283
-  _globals['_PUBLISHPOLICYVERSIONREQUEST']._serialized_start=2285
-  _globals['_PUBLISHPOLICYVERSIONREQUEST']._serialized_end=2407
-  _globals['_PUBLISHPOLICYVERSIONRESPONSE']._serialized_start=2409
-  _globals['_PUBLISHPOLICYVERSIONRESPONSE']._serialized_end=2439
-  _globals['_CANCELWORKREQUEST']._serialized_start=2441
-  _globals['_CANCELWORKREQUEST']._serialized_end=2533
-  _globals['_CANCELWORKRESPONSE']._serialized_start=2535
-  _globals['_CANCELWORKRESPONSE']._serialized_end=2555
-  _globals['_LISTJOBSREQUEST']._serialized_start=2557
-  _globals['_LISTJOBSREQUEST']._serialized_end=2590
-  _globals['_LISTJOBSRESPONSE']._serialized_start=2592
-  _globals['_LISTJOBSRESPONSE']._serialized_end=2649
-  _globals['_LISTTRAJECTORIESREQUEST']._serialized_start=2652
-  _globals['_LISTTRAJECTORIESREQUEST']._serialized_end=2784
-  _globals['_LISTTRAJECTORIESRESPONSE']._serialized_start=2786
-  _globals['_LISTTRAJECTORIESRESPONSE']._serialized_end=2880
-  _globals['_LISTGROUPSREQUEST']._serialized_start=2882
-  _globals['_LISTGROUPSREQUEST']._serialized_end=2969
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=2971
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=3048
-  _globals['_CLIENTSERVICE']._serialized_start=3051
-  _globals['_CLIENTSERVICE']._serialized_end=4288
+  _globals['_SETTLEMENT']._serialized_start=3724
+  _globals['_SETTLEMENT']._serialized_end=3841
+  _globals['_CLIENTSESSIONREQUEST']._serialized_start=269
+  _globals['_CLIENTSESSIONREQUEST']._serialized_end=332
+  _globals['_CLIENTITEM']._serialized_start=335
+  _globals['_CLIENTITEM']._serialized_end=833
+  _globals['_CLIENTSESSIONRESPONSE']._serialized_start=836
+  _globals['_CLIENTSESSIONRESPONSE']._serialized_end=1047
+  _globals['_ITEMOPENED']._serialized_start=1049
+  _globals['_ITEMOPENED']._serialized_end=1161
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=1163
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=1209
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=1212
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=1356
+  _globals['_ACTIONOUTPUT']._serialized_start=1358
+  _globals['_ACTIONOUTPUT']._serialized_end=1452
+  _globals['_ITEMRESULT']._serialized_start=1454
+  _globals['_ITEMRESULT']._serialized_end=1520
+  _globals['_OPENJOBREQUEST']._serialized_start=1522
+  _globals['_OPENJOBREQUEST']._serialized_end=1574
+  _globals['_OPENJOBRESPONSE']._serialized_start=1576
+  _globals['_OPENJOBRESPONSE']._serialized_end=1633
+  _globals['_CLOSEJOBREQUEST']._serialized_start=1635
+  _globals['_CLOSEJOBREQUEST']._serialized_end=1668
+  _globals['_CLOSEJOBRESPONSE']._serialized_start=1670
+  _globals['_CLOSEJOBRESPONSE']._serialized_end=1688
+  _globals['_OPENTRAJECTORYREQUEST']._serialized_start=1690
+  _globals['_OPENTRAJECTORYREQUEST']._serialized_end=1763
+  _globals['_OPENTRAJECTORYRESPONSE']._serialized_start=1765
+  _globals['_OPENTRAJECTORYRESPONSE']._serialized_end=1871
+  _globals['_CLOSETRAJECTORYREQUEST']._serialized_start=1874
+  _globals['_CLOSETRAJECTORYREQUEST']._serialized_end=2043
+  _globals['_CLOSETRAJECTORYRESPONSE']._serialized_start=2045
+  _globals['_CLOSETRAJECTORYRESPONSE']._serialized_end=2070
+  _globals['_TAKEBATCHREQUEST']._serialized_start=2073
+  _globals['_TAKEBATCHREQUEST']._serialized_end=2222
+  _globals['_TAKEBATCHRESPONSE']._serialized_start=2224
+  _globals['_TAKEBATCHRESPONSE']._serialized_end=2289
+  _globals['_SETTLEBATCHREQUEST']._serialized_start=2292
+  _globals['_SETTLEBATCHREQUEST']._serialized_end=2434
+  _globals['_SETTLEBATCHRESPONSE']._serialized_start=2436
+  _globals['_SETTLEBATCHRESPONSE']._serialized_end=2457
+  _globals['_LISTBUFFERREQUEST']._serialized_start=2459
+  _globals['_LISTBUFFERREQUEST']._serialized_end=2513
+  _globals['_LISTBUFFERRESPONSE']._serialized_start=2515
+  _globals['_LISTBUFFERRESPONSE']._serialized_end=2605
+  _globals['_SUBMITACTIONREQUEST']._serialized_start=2607
+  _globals['_SUBMITACTIONREQUEST']._serialized_end=2670
+  _globals['_SUBMITACTIONRESPONSE']._serialized_start=2672
+  _globals['_SUBMITACTIONRESPONSE']._serialized_end=2694
+  _globals['_CANCELACTIONREQUEST']._serialized_start=2696
+  _globals['_CANCELACTIONREQUEST']._serialized_end=2771
+  _globals['_CANCELACTIONRESPONSE']._serialized_start=2773
+  _globals['_CANCELACTIONRESPONSE']._serialized_end=2795
+  _globals['_GETOUTCOMEREQUEST']._serialized_start=2797
+  _globals['_GETOUTCOMEREQUEST']._serialized_end=2895
+  _globals['_GETOUTCOMERESPONSE']._serialized_start=2897
+  _globals['_GETOUTCOMERESPONSE']._serialized_end=2957
+  _globals['_PUBLISHPOLICYVERSIONREQUEST']._serialized_start=2959
+  _globals['_PUBLISHPOLICYVERSIONREQUEST']._serialized_end=3081
+  _globals['_PUBLISHPOLICYVERSIONRESPONSE']._serialized_start=3083
+  _globals['_PUBLISHPOLICYVERSIONRESPONSE']._serialized_end=3113
+  _globals['_CANCELWORKREQUEST']._serialized_start=3115
+  _globals['_CANCELWORKREQUEST']._serialized_end=3207
+  _globals['_CANCELWORKRESPONSE']._serialized_start=3209
+  _globals['_CANCELWORKRESPONSE']._serialized_end=3229
+  _globals['_LISTJOBSREQUEST']._serialized_start=3231
+  _globals['_LISTJOBSREQUEST']._serialized_end=3264
+  _globals['_LISTJOBSRESPONSE']._serialized_start=3266
+  _globals['_LISTJOBSRESPONSE']._serialized_end=3323
+  _globals['_LISTTRAJECTORIESREQUEST']._serialized_start=3326
+  _globals['_LISTTRAJECTORIESREQUEST']._serialized_end=3458
+  _globals['_LISTTRAJECTORIESRESPONSE']._serialized_start=3460
+  _globals['_LISTTRAJECTORIESRESPONSE']._serialized_end=3554
+  _globals['_LISTGROUPSREQUEST']._serialized_start=3556
+  _globals['_LISTGROUPSREQUEST']._serialized_end=3643
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=3645
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=3722
+  _globals['_CLIENTSERVICE']._serialized_start=3844
+  _globals['_CLIENTSERVICE']._serialized_end=5324
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ What trainers and evaluations call."""
 
 import builtins
 import callsheet.v1.action_pb2
+import callsheet.v1.buffer_pb2
 import callsheet.v1.common_pb2
 import callsheet.v1.job_pb2
 import callsheet.v1.outcome_pb2
@@ -13,11 +14,46 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import callsheet.v1.google_rpc.status_pb2
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _Settlement:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SettlementEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Settlement.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SETTLEMENT_UNSPECIFIED: _Settlement.ValueType  # 0
+    """The default, the same as SETTLEMENT_ACKNOWLEDGE."""
+    SETTLEMENT_ACKNOWLEDGE: _Settlement.ValueType  # 1
+    """It was trained on: it never comes again."""
+    SETTLEMENT_GIVE_BACK: _Settlement.ValueType  # 2
+    """It goes back whole."""
+    SETTLEMENT_EXTEND: _Settlement.ValueType  # 3
+    """Its lease begins anew."""
+
+class Settlement(_Settlement, metaclass=_SettlementEnumTypeWrapper):
+    """What a taker wants with its batch."""
+
+SETTLEMENT_UNSPECIFIED: Settlement.ValueType  # 0
+"""The default, the same as SETTLEMENT_ACKNOWLEDGE."""
+SETTLEMENT_ACKNOWLEDGE: Settlement.ValueType  # 1
+"""It was trained on: it never comes again."""
+SETTLEMENT_GIVE_BACK: Settlement.ValueType  # 2
+"""It goes back whole."""
+SETTLEMENT_EXTEND: Settlement.ValueType  # 3
+"""Its lease begins anew."""
+global___Settlement = Settlement
 
 @typing.final
 class ClientSessionRequest(google.protobuf.message.Message):
@@ -216,6 +252,8 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     CONTRACT_FIELD_NUMBER: builtins.int
     OLDEST_CONTRACT_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    CALLER_SCOPE_FIELD_NUMBER: builtins.int
+    CALLER_SUBJECT_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The scheduler's version."""
     contract: builtins.int
@@ -226,6 +264,12 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     """The oldest state of the contract whose clients it serves."""
     epoch: builtins.int
     """Grows with every start."""
+    caller_scope: builtins.str
+    """What the caller's token lets it do: "admin", "read-only", "job", "gateway" or "manager"; empty where the scheduler
+    asks for no tokens.
+    """
+    caller_subject: builtins.str
+    """The one job or manager that the caller's token is for; empty for the others."""
     def __init__(
         self,
         *,
@@ -233,8 +277,10 @@ class GetServerInfoResponse(google.protobuf.message.Message):
         contract: builtins.int = ...,
         oldest_contract: builtins.int = ...,
         epoch: builtins.int = ...,
+        caller_scope: builtins.str = ...,
+        caller_subject: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caller_scope", b"caller_scope", "caller_subject", b"caller_subject", "contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "version", b"version"]) -> None: ...
 
 global___GetServerInfoResponse = GetServerInfoResponse
 
@@ -411,20 +457,31 @@ class CloseTrajectoryRequest(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """Its job."""
     trajectory_id: builtins.str
     """The trajectory."""
     end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType
     """How it ended."""
+    reason: builtins.str
+    """Why, as a sentence of at most 256 characters, for one that did not complete; empty says that it was closed."""
+    @property
+    def result(self) -> callsheet.v1.buffer_pb2.TrajectoryResult:
+        """With a result, which only a completed one may have, it enters the buffer of its job."""
+
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         trajectory_id: builtins.str = ...,
         end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType = ...,
+        result: callsheet.v1.buffer_pb2.TrajectoryResult | None = ...,
+        reason: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "job_id", b"job_id", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "job_id", b"job_id", "reason", b"reason", "result", b"result", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___CloseTrajectoryRequest = CloseTrajectoryRequest
 
@@ -439,6 +496,157 @@ class CloseTrajectoryResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 global___CloseTrajectoryResponse = CloseTrajectoryResponse
+
+@typing.final
+class TakeBatchRequest(google.protobuf.message.Message):
+    """See TakeBatch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    BATCH_ID_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    WAIT_FIELD_NUMBER: builtins.int
+    LEASE_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """An open job."""
+    batch_id: builtins.str
+    """Chosen by the caller, 1 to 256 characters, unique in the job."""
+    size: builtins.int
+    """The fewest trajectories, 1 to 2,048; a last group may make it more."""
+    @property
+    def wait(self) -> google.protobuf.duration_pb2.Duration:
+        """How long to wait while there are too few; unset does not wait. At most 10 minutes."""
+
+    @property
+    def lease(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long it is leased; unset takes 10 minutes. At most a day."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        batch_id: builtins.str = ...,
+        size: builtins.int = ...,
+        wait: google.protobuf.duration_pb2.Duration | None = ...,
+        lease: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease", "wait", b"wait"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "job_id", b"job_id", "lease", b"lease", "size", b"size", "wait", b"wait"]) -> None: ...
+
+global___TakeBatchRequest = TakeBatchRequest
+
+@typing.final
+class TakeBatchResponse(google.protobuf.message.Message):
+    """See TakeBatch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: builtins.int
+    @property
+    def batch(self) -> callsheet.v1.buffer_pb2.TrajectoryBatch:
+        """Unset if there were too few in time."""
+
+    def __init__(
+        self,
+        *,
+        batch: callsheet.v1.buffer_pb2.TrajectoryBatch | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch"]) -> None: ...
+
+global___TakeBatchResponse = TakeBatchResponse
+
+@typing.final
+class SettleBatchRequest(google.protobuf.message.Message):
+    """See SettleBatch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    BATCH_ID_FIELD_NUMBER: builtins.int
+    SETTLEMENT_FIELD_NUMBER: builtins.int
+    LEASE_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """Its job."""
+    batch_id: builtins.str
+    """The batch."""
+    settlement: global___Settlement.ValueType
+    """What is wanted."""
+    @property
+    def lease(self) -> google.protobuf.duration_pb2.Duration:
+        """For SETTLEMENT_EXTEND: the length of the lease from now on; unset is as long as before. At most a day."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        batch_id: builtins.str = ...,
+        settlement: global___Settlement.ValueType = ...,
+        lease: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "job_id", b"job_id", "lease", b"lease", "settlement", b"settlement"]) -> None: ...
+
+global___SettleBatchRequest = SettleBatchRequest
+
+@typing.final
+class SettleBatchResponse(google.protobuf.message.Message):
+    """See SettleBatch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SettleBatchResponse = SettleBatchResponse
+
+@typing.final
+class ListBufferRequest(google.protobuf.message.Message):
+    """See ListBuffer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """An open job."""
+    page_size: builtins.int
+    """At most so many, 1 to 10,000; 0 takes 1,000."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "page_size", b"page_size"]) -> None: ...
+
+global___ListBufferRequest = ListBufferRequest
+
+@typing.final
+class ListBufferResponse(google.protobuf.message.Message):
+    """See ListBuffer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRAJECTORIES_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    more: builtins.bool
+    """Whether there are more."""
+    @property
+    def trajectories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.buffer_pb2.BufferedTrajectory]:
+        """The trajectories."""
+
+    def __init__(
+        self,
+        *,
+        trajectories: collections.abc.Iterable[callsheet.v1.buffer_pb2.BufferedTrajectory] | None = ...,
+        more: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["more", b"more", "trajectories", b"trajectories"]) -> None: ...
+
+global___ListBufferResponse = ListBufferResponse
 
 @typing.final
 class SubmitActionRequest(google.protobuf.message.Message):

@@ -87,6 +87,21 @@ class ClientServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsResponse.FromString,
                 )
+        self.TakeBatch = channel.unary_unary(
+                '/callsheet.v1.ClientService/TakeBatch',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.TakeBatchRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.TakeBatchResponse.FromString,
+                )
+        self.SettleBatch = channel.unary_unary(
+                '/callsheet.v1.ClientService/SettleBatch',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.SettleBatchRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.SettleBatchResponse.FromString,
+                )
+        self.ListBuffer = channel.unary_unary(
+                '/callsheet.v1.ClientService/ListBuffer',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.ListBufferRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListBufferResponse.FromString,
+                )
 
 
 class ClientServiceServicer(object):
@@ -200,6 +215,29 @@ class ClientServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeBatch(self, request, context):
+        """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
+        given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SettleBatch(self, request, context):
+        """Acknowledges a batch, gives it back or extends its lease. NOT_FOUND if it is not leased (any more);
+        acknowledging one again succeeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBuffer(self, request, context):
+        """What is in a job's buffer, the oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -272,6 +310,21 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'TakeBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeBatch,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.TakeBatchRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.TakeBatchResponse.SerializeToString,
+            ),
+            'SettleBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.SettleBatch,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.SettleBatchRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.SettleBatchResponse.SerializeToString,
+            ),
+            'ListBuffer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBuffer,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListBufferRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.ListBufferResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -521,5 +574,56 @@ class ClientService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/ListGroups',
             callsheet_dot_v1_dot_client__service__pb2.ListGroupsRequest.SerializeToString,
             callsheet_dot_v1_dot_client__service__pb2.ListGroupsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def TakeBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/TakeBatch',
+            callsheet_dot_v1_dot_client__service__pb2.TakeBatchRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.TakeBatchResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def SettleBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/SettleBatch',
+            callsheet_dot_v1_dot_client__service__pb2.SettleBatchRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.SettleBatchResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListBuffer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/ListBuffer',
+            callsheet_dot_v1_dot_client__service__pb2.ListBufferRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.ListBufferResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -119,6 +119,28 @@ class ClientServiceStub:
     ]
     """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
 
+    TakeBatch: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.TakeBatchRequest,
+        callsheet.v1.client_service_pb2.TakeBatchResponse,
+    ]
+    """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
+    given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+    """
+
+    SettleBatch: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.SettleBatchRequest,
+        callsheet.v1.client_service_pb2.SettleBatchResponse,
+    ]
+    """Acknowledges a batch, gives it back or extends its lease. NOT_FOUND if it is not leased (any more);
+    acknowledging one again succeeds.
+    """
+
+    ListBuffer: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListBufferRequest,
+        callsheet.v1.client_service_pb2.ListBufferResponse,
+    ]
+    """What is in a job's buffer, the oldest first."""
+
 class ClientServiceAsyncStub:
     """Jobs, trajectories, actions and their outcomes. The stream is the hot path; the unary rpcs do the same one at a time.
     Every change is durable before it is acknowledged. Every call is idempotent: repeating it with the same body succeeds,
@@ -219,6 +241,28 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.ListGroupsResponse,
     ]
     """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
+
+    TakeBatch: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.TakeBatchRequest,
+        callsheet.v1.client_service_pb2.TakeBatchResponse,
+    ]
+    """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
+    given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+    """
+
+    SettleBatch: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.SettleBatchRequest,
+        callsheet.v1.client_service_pb2.SettleBatchResponse,
+    ]
+    """Acknowledges a batch, gives it back or extends its lease. NOT_FOUND if it is not leased (any more);
+    acknowledging one again succeeds.
+    """
+
+    ListBuffer: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListBufferRequest,
+        callsheet.v1.client_service_pb2.ListBufferResponse,
+    ]
+    """What is in a job's buffer, the oldest first."""
 
 class ClientServiceServicer(metaclass=abc.ABCMeta):
     """Jobs, trajectories, actions and their outcomes. The stream is the hot path; the unary rpcs do the same one at a time.
@@ -348,5 +392,33 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.ListGroupsResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.ListGroupsResponse]]:
         """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
+
+    @abc.abstractmethod
+    def TakeBatch(
+        self,
+        request: callsheet.v1.client_service_pb2.TakeBatchRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.TakeBatchResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.TakeBatchResponse]]:
+        """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
+        given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+        """
+
+    @abc.abstractmethod
+    def SettleBatch(
+        self,
+        request: callsheet.v1.client_service_pb2.SettleBatchRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.SettleBatchResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.SettleBatchResponse]]:
+        """Acknowledges a batch, gives it back or extends its lease. NOT_FOUND if it is not leased (any more);
+        acknowledging one again succeeds.
+        """
+
+    @abc.abstractmethod
+    def ListBuffer(
+        self,
+        request: callsheet.v1.client_service_pb2.ListBufferRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.ListBufferResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.ListBufferResponse]]:
+        """What is in a job's buffer, the oldest first."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

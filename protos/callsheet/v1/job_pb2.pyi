@@ -4,6 +4,7 @@ isort:skip_file
 Jobs, groups and trajectories: what owns actions."""
 
 import builtins
+import callsheet.v1.buffer_pb2
 import callsheet.v1.weights_pb2
 import collections.abc
 import google.protobuf.descriptor
@@ -88,25 +89,31 @@ class _OnInfraEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     ON_INFRA_REPLACE: _OnInfra.ValueType  # 1
     """It takes no seat: another trajectory may join in its place."""
     ON_INFRA_RETRY: _OnInfra.ValueType  # 2
-    """The same trajectory starts over. Not built yet: refused with UNIMPLEMENTED."""
+    """The same trajectory starts over: its client runs it again and does not close it. One that is closed as lost all the
+    same keeps its seat.
+    """
     ON_INFRA_MASK: _OnInfra.ValueType  # 3
-    """It keeps its seat and has no reward. Not built yet: refused with UNIMPLEMENTED."""
+    """It keeps its seat, has no reward, and counts towards the quorum."""
     ON_INFRA_DROP: _OnInfra.ValueType  # 4
-    """The group goes on with a member less. Not built yet: refused with UNIMPLEMENTED."""
+    """The group goes on with a member less: no other joins, and the quorum is at most what is left of its size."""
 
 class OnInfra(_OnInfra, metaclass=_OnInfraEnumTypeWrapper):
-    """What a group does with a member that was lost to an INFRA failure."""
+    """What a group does with a member that was lost to an INFRA failure, as often as its `infra_budget` allows. A member that
+    is lost beyond that keeps its seat and has failed.
+    """
 
 ON_INFRA_UNSPECIFIED: OnInfra.ValueType  # 0
 """The default, the same as ON_INFRA_REPLACE."""
 ON_INFRA_REPLACE: OnInfra.ValueType  # 1
 """It takes no seat: another trajectory may join in its place."""
 ON_INFRA_RETRY: OnInfra.ValueType  # 2
-"""The same trajectory starts over. Not built yet: refused with UNIMPLEMENTED."""
+"""The same trajectory starts over: its client runs it again and does not close it. One that is closed as lost all the
+same keeps its seat.
+"""
 ON_INFRA_MASK: OnInfra.ValueType  # 3
-"""It keeps its seat and has no reward. Not built yet: refused with UNIMPLEMENTED."""
+"""It keeps its seat, has no reward, and counts towards the quorum."""
 ON_INFRA_DROP: OnInfra.ValueType  # 4
-"""The group goes on with a member less. Not built yet: refused with UNIMPLEMENTED."""
+"""The group goes on with a member less: no other joins, and the quorum is at most what is left of its size."""
 global___OnInfra = OnInfra
 
 class _TrajectoryEnd:
@@ -152,6 +159,7 @@ class JobSpec(google.protobuf.message.Message):
     DETACHED_FIELD_NUMBER: builtins.int
     IDLE_TIMEOUT_FIELD_NUMBER: builtins.int
     DEAD_SANDBOX_IS_INFRA_FIELD_NUMBER: builtins.int
+    MAX_BUFFERED_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """1 to 256 characters, unique in the scheduler."""
     share: builtins.float
@@ -165,6 +173,10 @@ class JobSpec(google.protobuf.message.Message):
     dead_sandbox_is_infra: builtins.bool
     """True: an action whose sandbox dies while a command runs in it fails as INFRA. By default it fails as ENV, as what
     runs there may have brought that about; so do later actions of the trajectory until its next reset.
+    """
+    max_buffered: builtins.int
+    """From so many finished trajectories in its buffer on no new one begins, at most 100,000; 0 takes the server's default
+    (4,096).
     """
     @property
     def staleness(self) -> global___Staleness:
@@ -195,27 +207,49 @@ class JobSpec(google.protobuf.message.Message):
         detached: builtins.bool = ...,
         idle_timeout: google.protobuf.duration_pb2.Duration | None = ...,
         dead_sandbox_is_infra: builtins.bool = ...,
+        max_buffered: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["grace", b"grace", "idle_timeout", b"idle_timeout", "staleness", b"staleness"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dead_sandbox_is_infra", b"dead_sandbox_is_infra", "detached", b"detached", "grace", b"grace", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "max_actions", b"max_actions", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dead_sandbox_is_infra", b"dead_sandbox_is_infra", "detached", b"detached", "grace", b"grace", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "max_actions", b"max_actions", "max_buffered", b"max_buffered", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
 
 global___JobSpec = JobSpec
 
 @typing.final
 class Staleness(google.protobuf.message.Message):
-    """A bound on how far a trajectory may fall behind."""
+    """What a job wants of trajectories that fall behind the newest policy version. A trajectory's staleness is the newest
+    version less the newest when it was opened, counted up to its consumption.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MAX_VERSIONS_FIELD_NUMBER: builtins.int
+    ADMIT_WITHIN_FIELD_NUMBER: builtins.int
+    SELECT_WITHIN_FIELD_NUMBER: builtins.int
+    REFUSE_MIXED_FIELD_NUMBER: builtins.int
     max_versions: builtins.int
-    """A trajectory that began more than this many policy versions ago is cancelled. 0 means no bound."""
+    """Evict: a live trajectory that is staler is cancelled. 0 means that none is."""
+    admit_within: builtins.int
+    """Admit: a new trajectory waits to begin while one more could make any staler than this when it is trained on. Unset
+    does not ask. It takes the size of the batches from the last request for one, and a version to each batch.
+    """
+    select_within: builtins.int
+    """Select: what is staler when a batch is taken is dropped, a group as a whole. Unset drops none."""
+    refuse_mixed: builtins.bool
+    """True: what several policy versions made is dropped when a batch is taken, as far as results tell their versions."""
     def __init__(
         self,
         *,
         max_versions: builtins.int = ...,
+        admit_within: builtins.int | None = ...,
+        select_within: builtins.int | None = ...,
+        refuse_mixed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_versions", b"max_versions"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_admit_within", b"_admit_within", "_select_within", b"_select_within", "admit_within", b"admit_within", "select_within", b"select_within"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_admit_within", b"_admit_within", "_select_within", b"_select_within", "admit_within", b"admit_within", "max_versions", b"max_versions", "refuse_mixed", b"refuse_mixed", "select_within", b"select_within"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_admit_within", b"_admit_within"]) -> typing.Literal["admit_within"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_select_within", b"_select_within"]) -> typing.Literal["select_within"] | None: ...
 
 global___Staleness = Staleness
 
@@ -229,6 +263,7 @@ class GroupSpec(google.protobuf.message.Message):
     SIZE_FIELD_NUMBER: builtins.int
     QUORUM_FIELD_NUMBER: builtins.int
     ON_INFRA_FIELD_NUMBER: builtins.int
+    INFRA_BUDGET_FIELD_NUMBER: builtins.int
     group_id: builtins.str
     """Unique in the job."""
     size: builtins.int
@@ -237,6 +272,10 @@ class GroupSpec(google.protobuf.message.Message):
     """Completed trajectories after which the others are redundant and are cancelled; 0 means `size`."""
     on_infra: global___OnInfra.ValueType
     """What becomes of members that were lost to INFRA; the same in every member."""
+    infra_budget: builtins.int
+    """How many members it does so for, 0 or more; unset takes `size`. The same in every member. With ON_INFRA_RETRY clients
+    keep it.
+    """
     def __init__(
         self,
         *,
@@ -244,8 +283,11 @@ class GroupSpec(google.protobuf.message.Message):
         size: builtins.int = ...,
         quorum: builtins.int = ...,
         on_infra: global___OnInfra.ValueType = ...,
+        infra_budget: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "on_infra", b"on_infra", "quorum", b"quorum", "size", b"size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_infra_budget", b"_infra_budget", "infra_budget", b"infra_budget"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_infra_budget", b"_infra_budget", "group_id", b"group_id", "infra_budget", b"infra_budget", "on_infra", b"on_infra", "quorum", b"quorum", "size", b"size"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_infra_budget", b"_infra_budget"]) -> typing.Literal["infra_budget"] | None: ...
 
 global___GroupSpec = GroupSpec
 
@@ -342,6 +384,7 @@ class JobStatus(google.protobuf.message.Message):
     FORGOTTEN_ACTIONS_FIELD_NUMBER: builtins.int
     DEAD_SANDBOXES_FIELD_NUMBER: builtins.int
     ROLLOUTS_FIELD_NUMBER: builtins.int
+    BUFFER_FIELD_NUMBER: builtins.int
     open_trajectories: builtins.int
     """Open trajectories."""
     waiting_trajectories: builtins.int
@@ -386,6 +429,10 @@ class JobStatus(google.protobuf.message.Message):
     def rollouts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.weights_pb2.RolloutStatus]:
         """Where engines are with the weights that it published, by service; at most one for each."""
 
+    @property
+    def buffer(self) -> callsheet.v1.buffer_pb2.BufferStatus:
+        """Its finished trajectories that no trainer has acknowledged yet."""
+
     def __init__(
         self,
         *,
@@ -403,9 +450,10 @@ class JobStatus(google.protobuf.message.Message):
         forgotten_actions: builtins.int = ...,
         dead_sandboxes: builtins.int = ...,
         rollouts: collections.abc.Iterable[callsheet.v1.weights_pb2.RolloutStatus] | None = ...,
+        buffer: callsheet.v1.buffer_pb2.BufferStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["buffer", b"buffer", "closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "buffer", b"buffer", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 
@@ -470,6 +518,8 @@ class GroupStatus(google.protobuf.message.Message):
     ABANDONED_FIELD_NUMBER: builtins.int
     LOST_FIELD_NUMBER: builtins.int
     HAS_QUORUM_FIELD_NUMBER: builtins.int
+    MASKED_FIELD_NUMBER: builtins.int
+    DROPPED_FIELD_NUMBER: builtins.int
     has_quorum: builtins.bool
     """Whether it has its quorum."""
     @property
@@ -492,6 +542,14 @@ class GroupStatus(google.protobuf.message.Message):
     def lost(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Ids of members that were lost to INFRA and take no seat."""
 
+    @property
+    def masked(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of lost members that are masked; they are among `abandoned` too."""
+
+    @property
+    def dropped(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of lost members that were dropped; they are among `abandoned` too."""
+
     def __init__(
         self,
         *,
@@ -501,8 +559,10 @@ class GroupStatus(google.protobuf.message.Message):
         abandoned: collections.abc.Iterable[builtins.str] | None = ...,
         lost: collections.abc.Iterable[builtins.str] | None = ...,
         has_quorum: builtins.bool = ...,
+        masked: collections.abc.Iterable[builtins.str] | None = ...,
+        dropped: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "has_quorum", b"has_quorum", "lost", b"lost", "open", b"open", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "dropped", b"dropped", "has_quorum", b"has_quorum", "lost", b"lost", "masked", b"masked", "open", b"open", "spec", b"spec"]) -> None: ...
 
 global___GroupStatus = GroupStatus

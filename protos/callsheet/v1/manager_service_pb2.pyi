@@ -407,6 +407,7 @@ class HostedService(google.protobuf.message.Message):
     COPIES_SANDBOXES_FIELD_NUMBER: builtins.int
     WEIGHTS_FIELD_NUMBER: builtins.int
     KV_TOKENS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
     INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
@@ -431,6 +432,8 @@ class HostedService(google.protobuf.message.Message):
     sequences of a batch. Generations are sent to the engine where they are expected to end first, and no more of them
     than its cache holds.
     """
+    problem: builtins.str
+    """In answers of the admin service: as in ServiceState."""
     instance_slots: builtins.int
     """As in ServiceState, which may change it."""
     @property
@@ -471,10 +474,11 @@ class HostedService(google.protobuf.message.Message):
         copies_sandboxes: builtins.bool = ...,
         weights: global___EngineWeights | None = ...,
         kv_tokens: builtins.int = ...,
+        problem: builtins.str = ...,
         instance_slots: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "problem", b"problem", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -699,6 +703,7 @@ class ServiceState(google.protobuf.message.Message):
     WEIGHTS_FIELD_NUMBER: builtins.int
     OTHERS_SEQUENCES_FIELD_NUMBER: builtins.int
     OTHERS_KV_TOKENS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
     INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
@@ -714,6 +719,10 @@ class ServiceState(google.protobuf.message.Message):
     """For engines that others use too: sequences that did not come through this manager."""
     others_kv_tokens: builtins.int
     """Tokens of the KV cache that those hold."""
+    problem: builtins.str
+    """Why nothing can begin on it, as a sentence for operators, for instance that its engine's server crashes and where
+    its log is; empty if it can. It must hold no payloads, and is cut after 1024 characters.
+    """
     instance_slots: builtins.int
     """For services of which there is one instance at most, which serves several attempts at once: how many of them it takes
     before it is better to bring one in elsewhere. 0 for services whose instances take one attempt each.
@@ -741,10 +750,11 @@ class ServiceState(google.protobuf.message.Message):
         weights: global___EngineWeights | None = ...,
         others_sequences: builtins.int = ...,
         others_kv_tokens: builtins.int = ...,
+        problem: builtins.str = ...,
         instance_slots: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
 
 global___ServiceState = ServiceState
 

@@ -6,12 +6,30 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from callsheet.benchmarks.weights.load import Generated
-from callsheet.benchmarks.weights.models import errors_of
+from callsheet.benchmarks.weights.load import BEGINNING_TOKENS, Generated
+from callsheet.benchmarks.weights.versions import ModelVersions
 from callsheet.client import FinishReason
 
-TOLERANCE = 1e-3
-"""By how much a log-probability may differ from the reference's: kernels and batches round differently."""
+
+@dataclass(frozen=True, slots=True)
+class WhatHolds:
+    """What must hold of tokens.
+
+    Attributes:
+        mode: Of the updates.
+        versions: The model that computes tokens anew.
+        kept_kv: Whether updates of mode keep leave the KV cache of running requests in place. Tokens before a switch
+            then have KV of older weights: what follows them is marked as of another version, and is not recomputed.
+        tolerance: By how much a log-probability may differ from the model's: kernels and batches round differently.
+        begun: By how a prompt begins, under which versions something did before. Loads that follow each other share it,
+            as they share the engines' caches.
+    """
+
+    mode: str
+    versions: ModelVersions
+    kept_kv: bool = True
+    tolerance: float = 1e-3
+    begun: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -43,24 +61,22 @@ class CheckedTokens:
     findings: list[str] = field(default_factory=list)
 
 
-def check(generated: Sequence[Generated], published: frozenset[int], *, mode: str) -> CheckedTokens:
+def check(generated: Sequence[Generated], published: frozenset[int], holds: WhatHolds) -> CheckedTokens:
     """Looks at all that was generated.
 
     Args:
         generated: In the order of outcomes.
         published: All versions, the first one included.
-        mode: Of the updates. With "keep" the KV of tokens before a switch is that of older weights: what follows it in
-            the same action is marked as of another version, and is not recomputed.
+        holds: What must hold of it.
     """
     found = CheckedTokens()
-    begun: dict[int, set[int]] = {}
     for each in generated:
         found.actions += 1
         found.tokens += len(each.result.token_ids)
-        _check_length(found, each, mode)
-        _check_versions(found, each, published, mode)
-        _check_cache(found, each, begun)
-        _recompute(found, each, mode)
+        _check_length(found, each, holds.mode)
+        _check_versions(found, each, published, holds.mode)
+        _check_cache(found, each, holds.begun)
+        _recompute(found, each, holds)
     _check_turns(found, generated)
     return found
 
@@ -111,9 +127,9 @@ def _check_versions(found: CheckedTokens, each: Generated, published: frozenset[
         found.findings.append(f"{_name(each)}: it has tokens of several versions in mode {mode}")
 
 
-def _check_cache(found: CheckedTokens, each: Generated, begun: dict[int, set[int]]) -> None:
-    """Only what its own trajectory left, beginning under the same version, can be in the cache for an action."""
-    versions = begun.setdefault(each.trajectory, set())
+def _check_cache(found: CheckedTokens, each: Generated, begun: dict[tuple[int, ...], set[int]]) -> None:
+    """Only what something with the same beginning left, beginning under the same version, can be in the cache."""
+    versions = begun.setdefault(each.prompt[:BEGINNING_TOKENS], set())
     now = each.result.begun_version
     if each.result.cached_tokens:
         found.hits += 1
@@ -123,21 +139,23 @@ def _check_cache(found: CheckedTokens, each: Generated, begun: dict[int, set[int
         versions.add(now)
 
 
-def _recompute(found: CheckedTokens, each: Generated, mode: str) -> None:
+def _recompute(found: CheckedTokens, each: Generated, holds: WhatHolds) -> None:
     spans = each.result.policy_versions
     if not spans:
         return
-    first = spans[0]
-    if mode == "keep" and each.result.begun_version != first.version:
+    if holds.mode == "keep" and each.result.begun_version != spans[0].version:
         # The switch came while its prompt was computed.
         found.marked += 1
-        return
-    output, log_probs = each.result.token_ids[: first.end], each.result.log_probs[: first.end]
-    error, behind = errors_of(first.version, each.prompt, output, log_probs)
-    found.recomputed += first.end
-    found.largest_error = max(found.largest_error, error)
-    if error > TOLERANCE or behind > TOLERANCE:
-        found.findings.append(
-            f"{_name(each)}: {len(output)} tokens of version {first.version} are not that version's: a log-probability "
-            f"is off by {error:.3g}, a token is less likely by {behind:.3g}"
-        )
+        if holds.kept_kv:
+            return
+    for span in spans[:1] if holds.kept_kv else spans:
+        prompt = (*each.prompt, *each.result.token_ids[: span.begin])
+        output, log_probs = each.result.token_ids[span.begin : span.end], each.result.log_probs[span.begin : span.end]
+        error, behind = holds.versions.errors_of(span.version, prompt, output, log_probs)
+        found.recomputed += len(output)
+        found.largest_error = max(found.largest_error, error)
+        if error > holds.tolerance or behind > holds.tolerance:
+            found.findings.append(
+                f"{_name(each)}: {len(output)} tokens of version {span.version} are not that version's: a "
+                f"log-probability is off by {error:.3g}, a token is less likely by {behind:.3g}"
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
@@ -11,8 +11,10 @@ import anyio
 from callsheet.managers.inference.driver import (
     EngineCapabilities,
     EngineDriver,
+    EngineError,
     EngineFailedError,
     EngineHealth,
+    EngineLimits,
     EngineLoad,
     GenerateRequest,
     Generation,
@@ -49,13 +51,22 @@ class FaultyEngine(EngineDriver):
         updating: Set once an update has come.
     """
 
-    def __init__(self, engine: EngineDriver, first: Path, wrong: Path) -> None:
-        """Args: engine: The real one. first: Weights that it was started with. wrong: Weights that nobody publishes."""
+    def __init__(
+        self, engine: EngineDriver, first: Path, wrong: Path, kill: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Puts itself before an engine.
+
+        Args:
+            engine: The real one.
+            first: Weights that it was started with.
+            wrong: Weights that nobody publishes.
+            kill: Kills the engine's server and starts it again; None where it has none, or that is not ours to kill.
+        """
         self.engine = engine
         self.faults: list[Fault | None] = []
         self.begun = anyio.Event()
         self.updating = anyio.Event()
-        self._first, self._wrong = first, wrong
+        self._first, self._wrong, self._kill = first, wrong, kill
         self._incarnation = 0
         self._claimed: int | None = None
 
@@ -82,11 +93,24 @@ class FaultyEngine(EngineDriver):
     @property
     @override
     def incarnation(self) -> str:
-        return str(self._incarnation)
+        return f"{self._incarnation}.{self.engine.incarnation}"
+
+    @property
+    @override
+    def limits(self) -> EngineLimits:
+        return self.engine.limits
+
+    @override
+    async def serve(self) -> None:
+        await self.engine.serve()
+
+    @override
+    async def wait_failed(self) -> str:
+        return await self.engine.wait_failed()
 
     @override
     async def read_policy_version(self) -> int:
-        return self.policy_version
+        return await self.engine.read_policy_version() if self._claimed is None else self._claimed
 
     @override
     async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
@@ -128,8 +152,16 @@ class FaultyEngine(EngineDriver):
                 await self.engine.update_weights(update)
                 self._claimed = update.version + 1
             case Fault.DEAD:
-                await self.restart()
+                await self._die(update)
                 raise EngineFailedError("the engine died")
+
+    async def _die(self, update: WeightUpdate) -> None:
+        if self._kill is None:
+            await self.restart()
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._try, update)
+            await self._kill()
 
     async def restart(self) -> None:
         """The engine is another one now, with the weights that it was started with."""
@@ -137,6 +169,12 @@ class FaultyEngine(EngineDriver):
         self._claimed = None
         first = WeightUpdate(source=DiskWeights(str(self._first)), version=0, mode=UpdateMode.ABORT)
         await self.engine.update_weights(first)
+
+    async def _try(self, update: WeightUpdate) -> None:
+        try:
+            await self.engine.update_weights(update)
+        except EngineError:
+            return  # It was to die of it.
 
     @override
     async def close(self) -> None:

@@ -12,6 +12,8 @@ from callsheet.client import Failed, GenerateResult, Job, LogProbsMode, Sampling
 
 OBSERVED_TOKENS = 8
 PROMPT_TOKENS = 48
+BEGINNING_TOKENS = 2
+"""A prompt begins with as many that tell its trajectory's number."""
 _OUTCOME_S = 300.0
 
 
@@ -67,7 +69,7 @@ async def _run_one(
 ) -> None:
     name, number = which
     chance = random.Random(f"{settings.seed} {name} {number}")
-    # No two trajectories begin alike: a prefix in a cache is a trajectory's own.
+    # No two trajectories of a load begin alike: a prefix in a cache is a trajectory's own, or of an earlier load.
     known = [number % 256, number // 256, *(chance.randrange(256) for _ in range(PROMPT_TOKENS))]
     async with job.trajectory(f"{name}-{number}") as trajectory:
         for turn in range(settings.turns):

@@ -72,6 +72,7 @@ class WeightsReport:
 
     modes: tuple[ModeResult, ...]
     faults: tuple[FaultResult, ...]
+    engine: str = ""
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -106,6 +107,7 @@ class WeightsReport:
         return {
             "holds": not self.findings,
             "findings": self.findings,
+            "engine": self.engine,
             "modes": modes,
             "faults": faults,
             "machine": dict(self.machine),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
+from callsheet.integrations.http_server.bounded_body import BoundedBody
 from callsheet.integrations.swerex import protocol
 from callsheet.integrations.swerex.archives import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error
@@ -22,7 +23,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _TRANSFERRED = 511
 _ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
@@ -53,7 +54,7 @@ def make_app(runtimes: Runtimes, settings: FacadeSettings) -> Starlette:
             Route(f"{address}/upload", endpoints.upload, methods=["POST"]),
             Route(f"{address}/close", endpoints.close, methods=["POST"]),
         ]
-    middleware = [Middleware(_BoundedBody, limit=settings.max_request_bytes)]
+    middleware = [Middleware(BoundedBody, limit=settings.max_request_bytes)]
     if settings.auth_token is not None:
         middleware.insert(0, Middleware(_Authentication, token=settings.auth_token))
     handlers: dict[Any, Any] = {
@@ -131,27 +132,6 @@ class _Authentication:
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-class _BoundedBody:
-    """Refuses bodies that are too large, while they come."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        left = self._limit
-
-        async def bounded() -> Message:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise HTTPException(413, f"a request has at most {self._limit} bytes")
-            return message
-
-        await self._app(scope, bounded, send)
 
 
 async def _root(request: Request) -> Response:

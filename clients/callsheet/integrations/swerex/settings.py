@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, Address
+from callsheet.options.common import DEFAULT_ADDRESS, Address, host_and_port
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 from callsheet.options.listening import INSECURE, check_exposure
 
@@ -98,7 +98,10 @@ class FacadeSettings:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
-        split_address(self.listen)
+        try:
+            host_and_port(self.listen)
+        except ValueError as error:
+            raise ValueError(f"listen: {error}") from error
         if self.auth_token == "":
             raise ValueError("auth_token: empty: must be a token, or None to let everybody in")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -125,15 +128,3 @@ class FacadeSettings:
             return None
         what = "read what is said, the token included" if self.auth_token else "run commands in its sandboxes"
         return f"INSECURE: whoever reaches {self.listen} may {what}"
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of "host:port"; an IPv6 host is in brackets.
-
-    Raises:
-        ValueError: It is no such address.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 0xFFFF:
-        raise ValueError(f"listen: {address!r}: must be HOST:PORT, for instance 127.0.0.1:8000 or [::1]:8000")
-    return host.removeprefix("[").removesuffix("]"), int(port)

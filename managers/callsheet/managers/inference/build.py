@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from callsheet.managers.inference.driver import EngineDriver
@@ -19,7 +20,8 @@ def build_inference_manager(settings: InferenceSettings, manager: ManagerSetting
     Raises:
         ValueError: A setting breaks its rule, or there is no such engine.
     """
-    if not settings.urls:
+    settings = replace(settings, launch_name=manager.manager_id)
+    if not settings.served_apart:
         # A server has cores of its own.
         settings = on_cores(settings, manager.cores)
     kind = ENGINE_KINDS.get(settings.engine)

@@ -24,7 +24,7 @@ class RequestRefusedError(EngineError):
 
     Attributes:
         reason: A stable word: "no_tokens", "prompt_too_long", "token_out_of_vocabulary", "no_tokenizer",
-            "non_finite_logits", "duplicate_request".
+            "non_finite_logits", "duplicate_request", "script_exhausted".
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -40,6 +40,8 @@ from typing_extensions import override
 
 log = structlog.get_logger(__name__)
 
+CANARY_PLACES = 1
+"""Places in a server's batch that no attempt takes."""
 _FINISH_REASONS = {
     FinishReason.STOP: outcome_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: outcome_pb2.FINISH_REASON_LENGTH,
@@ -162,7 +164,11 @@ class InferenceExecutor(Executor):
         # An engine that is paused for an update is to be given nothing for the sake of its weights.
         ready = ready or self._weights.standing is Standing.UPDATING
         state = manager_service_pb2.ServiceState(
-            name=self._settings.service, instances=int(ready), no_room=not ready, weights=weights
+            name=self._settings.service,
+            instances=int(ready),
+            no_room=not ready,
+            weights=weights,
+            problem="" if ready or driver is None else _why_not(driver),
         )
         return [state]
 
@@ -220,7 +226,9 @@ class InferenceExecutor(Executor):
     @property
     def _slots(self) -> int:
         if self._description.attached and self.engine.value is not None:
-            return self.engine.value.limits.sequences or self._settings.slots
+            sequences = self.engine.value.limits.sequences
+            # A canary must not wait until an attempt has ended: its engine serves nothing new meanwhile.
+            return max(1, sequences - CANARY_PLACES) if sequences else self._settings.slots
         return self._settings.slots
 
     @property
@@ -315,6 +323,11 @@ def _broken_by(error: EngineError) -> Broken:
 
 def _unproved(message: str) -> Broken:
     return Broken(infra_failure("weights_unproved", message))
+
+
+def _why_not(driver: EngineDriver) -> str:
+    health = driver.health
+    return health.reason or ("the engine is paused" if health.paused else "the engine is dead")
 
 
 def _tell_nobody() -> None:

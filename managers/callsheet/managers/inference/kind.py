@@ -20,7 +20,9 @@ def _build(settings: InferenceSettings, manager: ManagerSettings) -> Executor:
 
 def _one_per_server(settings: InferenceSettings) -> Sequence[InferenceSettings]:
     """An engine is a manager, so that each generation is sent to one of them by the scheduler."""
-    return [replace(settings, urls=(url,)) for url in settings.urls] or [settings]
+    attached = [replace(settings, urls=(url,)) for url in settings.urls]
+    launched = [replace(settings, launches=(command,)) for command in settings.launches]
+    return attached or launched or [settings]
 
 
 KIND = ManagerKind(

@@ -9,7 +9,8 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
-from callsheet.options.declaration import AtLeast, Setting, check_least
+from callsheet.options.common import default_data_dir
+from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 DEFAULT_SERVICE = "policy"
 """Name of the service where the user chose none."""
@@ -36,6 +37,25 @@ EngineThreads = Annotated[
 
 
 Engine = Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")]
+EngineLaunches = Annotated[
+    tuple[str, ...],
+    Setting(
+        "Command of an engine's server that the manager is to run itself; repeatable: each is an engine of its own. It "
+        "is split as a shell would, {port} and {host} are filled in, or added at the end for SGLang and vLLM.",
+        flag="--launch",
+        metavar="COMMAND",
+        repeatable=True,
+    ),
+]
+LaunchStop = Annotated[
+    str | None,
+    Setting(
+        'Command that ends what is no process of that server\'s, such as "docker rm --force {name}".',
+        flag="--launch-stop",
+        metavar="COMMAND",
+        default_text="none",
+    ),
+]
 EngineUrls = Annotated[
     tuple[str, ...],
     Setting(
@@ -45,6 +65,21 @@ EngineUrls = Annotated[
         repeatable=True,
     ),
 ]
+Script = Annotated[
+    Path | None,
+    Setting(
+        "What the scripted engine answers: a JSON file.",
+        metavar="FILE",
+        variable="CALLSHEET_SCRIPT",
+        default_text="none",
+        path=PathRule(exists=True, file=True, directory=False, resolve=True),
+    ),
+]
+
+
+def default_log_dir() -> Path:
+    """Where the logs of launched servers go unless told otherwise."""
+    return default_data_dir() / "logs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +89,7 @@ class InferenceSettings:
     Attributes:
         policy_version: Version of the weights at the start.
         cores: The cores to pin them to, see `on_cores`; empty does not pin.
+        launch_name: What the launched server is called in the names of its log and its container.
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
     """
 
@@ -65,10 +101,24 @@ class InferenceSettings:
         ),
     ] = ()
     urls: EngineUrls = ()
+    launches: EngineLaunches = ()
+    launch_stop: LaunchStop = None
+    launch_logs: Annotated[
+        Path,
+        Setting(
+            "Directory of the logs of those servers.",
+            default=default_log_dir,
+            default_text="~/.local/state/callsheet/logs",
+            parse=Path.absolute,
+            path=PathRule(),
+        ),
+    ] = field(default_factory=default_log_dir)
+    launch_name: str = DEFAULT_SERVICE
     engine_api_key: Annotated[
         str | None,
         Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
     ] = field(default=None, repr=False)
+    script: Script = None
     model: Model = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
@@ -86,6 +136,12 @@ class InferenceSettings:
         for url in self.urls:
             _check_url(url)
         check_least(self)
+        if self.script is not None and self.engine == DEFAULT_ENGINE:
+            raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")
+        if self.urls and self.launches:
+            raise ValueError(f"url: {self.urls[0]!r}: must not be given with launch, whose servers have free ports")
+        if self.launches and self.engine == DEFAULT_ENGINE:
+            raise ValueError("launch: needs an engine that is a server: give --engine sglang, vllm or openai")
         if self.model_directory is not None and self.weights is not None:
             raise ValueError(f"model: {self.model!r}: is a directory, which weights must not be given with")
 
@@ -109,6 +165,22 @@ class InferenceSettings:
         if len(self.urls) != 1:
             raise ValueError(f"url: {len(self.urls)} are given; an engine behind HTTP has exactly one")
         return self.urls[0]
+
+    @property
+    def launch_command(self) -> str:
+        """The command of the one server of this manager.
+
+        Raises:
+            ValueError: None is given, or several are.
+        """
+        if len(self.launches) != 1:
+            raise ValueError(f"launch: {len(self.launches)} are given; a manager launches exactly one")
+        return self.launches[0]
+
+    @property
+    def served_apart(self) -> bool:
+        """Whether the engine is a server with a process and cores of its own."""
+        return bool(self.urls or self.launches)
 
     @property
     def thread_count(self) -> int:

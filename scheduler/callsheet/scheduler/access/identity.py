@@ -12,13 +12,15 @@ class Scope(Enum):
     """What a token lets its bearer do.
 
     ADMIN: everything. READ_ONLY: look at everything, change nothing. JOB: all that concerns one job. MANAGER: be one
-    manager, and store and read the payloads of its attempts.
+    manager, and store and read the payloads of its attempts. GATEWAY: generate in trajectories of all jobs, and
+    see which there are.
     """
 
     ADMIN = "admin"
     READ_ONLY = "read-only"
     JOB = "job"
     MANAGER = "manager"
+    GATEWAY = "gateway"
 
 
 OF_ONE_SUBJECT = frozenset({Scope.JOB, Scope.MANAGER})

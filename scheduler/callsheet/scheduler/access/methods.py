@@ -9,7 +9,9 @@ from callsheet.v1 import admin_service_pb2, client_service_pb2, manager_service_
 from grpc_health.v1 import health_pb2
 
 _JOB: Final = frozenset({Scope.JOB})
+_WORKING: Final = frozenset({Scope.JOB, Scope.GATEWAY})
 _LOOKING: Final = frozenset({Scope.JOB, Scope.READ_ONLY})
+_LISTING: Final = frozenset({Scope.JOB, Scope.READ_ONLY, Scope.GATEWAY})
 _ALL: Final = frozenset(Scope)
 _NOBODY_ELSE: Final[frozenset[Scope]] = frozenset()
 
@@ -30,23 +32,27 @@ OPEN_TO_ALL: Final = frozenset(_methods(_HEALTH, *(method.name for method in _HE
 
 _OF_A_JOB: Final = _methods(
     _CLIENT,
-    "ClientSession",
     "OpenJob",
     "CloseJob",
-    "OpenTrajectory",
     "CloseTrajectory",
     "SubmitAction",
     "CancelAction",
     "CancelWork",
     "PublishPolicyVersion",
+    "TakeBatch",
+    "SettleBatch",
 )
 
 # Each one by its name: a new method is for administrators until somebody has thought about it.
 SCOPES: Final = {
     **dict.fromkeys(_OF_A_JOB, _JOB),
-    **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListJobs", "ListTrajectories", "ListGroups"), _LOOKING),
+    # On its session a gateway may submit generates, cancel and open trajectories: `service.requests` looks.
+    **dict.fromkeys(_methods(_CLIENT, "ClientSession", "OpenTrajectory"), _WORKING),
+    **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListGroups", "ListBuffer"), _LOOKING),
+    **dict.fromkeys(_methods(_CLIENT, "ListJobs", "ListTrajectories"), _LISTING),
     **dict.fromkeys(_methods(_CLIENT, "GetServerInfo"), _ALL),
-    **dict.fromkeys(_methods(_ADMIN, "GetStatus", "WhatIf", "GetPredictionErrors"), frozenset({Scope.READ_ONLY})),
+    **dict.fromkeys(_methods(_ADMIN, "GetStatus"), frozenset({Scope.READ_ONLY, Scope.GATEWAY})),
+    **dict.fromkeys(_methods(_ADMIN, "WhatIf", "GetPredictionErrors"), frozenset({Scope.READ_ONLY})),
     **dict.fromkeys(_methods(_ADMIN, "ResizeAction", "PauseAction", "ResumeAction"), _JOB),
     **dict.fromkeys(_methods(_ADMIN, "Explain"), _LOOKING),
     **dict.fromkeys(_methods(_ADMIN, "DrainManager"), _NOBODY_ELSE),

@@ -27,6 +27,7 @@ from callsheet.scheduler.core.lifecycle import (
     note_death,
 )
 from callsheet.scheduler.core.model import ActionKind, ActionState, Demand, FailureKind
+from callsheet.scheduler.core.pacing import PacingGate
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.resizing import change_cores, note_booked
@@ -40,10 +41,13 @@ NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager 
 
 def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
     """Admits and dispatches what a planner proposed, and changes cores, as far as the state of now allows it."""
+    gates: dict[str, PacingGate] = {}
     for key in event.plan.admitted:
         trajectory = state.waiting_trajectories.get(key[0], {}).get(key[1])
         if trajectory is not None:
-            admit(state, trajectory, now)
+            gate = gates.get(key[0]) or gates.setdefault(key[0], PacingGate(state, trajectory.job))
+            if gate.admits(trajectory):
+                admit(state, trajectory, now)
     for assignment in event.plan.assignments:
         action = state.find_action(assignment.key)
         manager = state.managers.get(assignment.manager_id)

@@ -12,6 +12,7 @@ from typing import ClassVar
 from callsheet.scheduler.core.events import AttemptResult, ReplyTo
 from callsheet.scheduler.core.model import (
     ActionKey,
+    ActionKind,
     ActionRequest,
     ActionState,
     Opened,
@@ -19,7 +20,7 @@ from callsheet.scheduler.core.model import (
     TimeoutKind,
     Token,
 )
-from callsheet.scheduler.core.peers import ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.peers import BatchTaker, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.registration import SandboxRef
@@ -90,6 +91,16 @@ class DeliverStored(CoreCommand):
     after_commit: ClassVar[bool] = True
     watcher: Watcher
     key: ActionKey
+
+
+@dataclass(slots=True)
+class GiveBatch(CoreCommand):
+    """Tell a trainer that a batch is leased to it."""
+
+    after_commit: ClassVar[bool] = True
+    taker: BatchTaker
+    job_id: str
+    batch_id: str
 
 
 @dataclass(slots=True)
@@ -233,6 +244,7 @@ class OutcomeFacts:
     """All there is to say about a finished action. Times are seconds since the epoch; 0 for a step never reached."""
 
     key: ActionKey
+    kind: ActionKind
     state: ActionState
     result: OutcomeResult
     usage: Usage | None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from callsheet.scheduler.core.buffer import Buffer
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.commands import OutcomeResult
 from callsheet.scheduler.core.events import AttemptEnded, result_bytes
@@ -17,6 +18,7 @@ from callsheet.scheduler.core.model import (
     ActionRequest,
     ActionState,
     JobRequest,
+    OnInfra,
     Token,
     TrajectoryKey,
     TrajectoryRequest,
@@ -291,16 +293,45 @@ class Group:
         cancelled: It takes no more members.
         unfinished: Those of which something is open still, lost ones included.
         closed: Its members as they will be forgotten, while nothing of it is open.
+        on_infra: What becomes of members that are lost, for `infra_budget` of them.
+        masked: Lost members that keep their seats and count towards the quorum.
+        dropped: Lost members without which it goes on.
     """
 
     size: int
     quorum: int
+    on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int = 0
     members: dict[str, None] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     completed: int = 0
     cancelled: bool = False
     unfinished: int = 0
     closed: ClosedTogether | None = None
+    masked: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough members completed, or stand masked for one that did."""
+        return self.completed + len(self.masked) >= min(self.quorum, self.size - len(self.dropped))
+
+    @property
+    def spec(self) -> tuple[int, int, OnInfra, int]:
+        """What must be the same in every member."""
+        return self.size, self.quorum, self.on_infra, self.infra_budget
+
+    def lose(self, trajectory_id: str) -> None:
+        """A member was lost: it leaves its seat to another, or keeps it."""
+        if self.on_infra is OnInfra.REPLACE and len(self.lost) < self.infra_budget:
+            self.members.pop(trajectory_id, None)
+            self.lost[trajectory_id] = None
+            return
+        self.members[trajectory_id] = None
+        if self.on_infra is OnInfra.MASK and len(self.masked) < self.infra_budget:
+            self.masked.add(trajectory_id)
+        elif self.on_infra is OnInfra.DROP and len(self.dropped) < self.infra_budget:
+            self.dropped.add(trajectory_id)
 
 
 @dataclass(slots=True)
@@ -343,6 +374,7 @@ class Job:
         forgotten: Those actions, trajectories and groups of which nothing else is kept.
         state_counts: Actions by their states, those with an outcome included.
         dead_sandboxes: Actions that ended as their sandbox died under them.
+        buffer: Its finished trajectories that no trainer has acknowledged yet.
         rewards_asked: Rewards ever asked of each service, by those of its trajectories that this process saw.
     """
 
@@ -372,6 +404,7 @@ class Job:
     state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
     dead_sandboxes: int = 0
+    buffer: Buffer = field(default_factory=Buffer)
     rewards_asked: dict[str, int] = field(default_factory=dict)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.generations import GeneratedTokens
@@ -20,8 +21,9 @@ from callsheet.scheduler.core.model import (
     Token,
     TrajectoryEnd,
     TrajectoryRequest,
+    TrajectoryResult,
 )
-from callsheet.scheduler.core.peers import ClientSession, ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.peers import BatchTaker, ClientSession, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.registration import (
     NodeDescription,
@@ -104,11 +106,42 @@ class TrajectoryOpenRequested(Request):
 
 @dataclass(slots=True)
 class TrajectoryCloseRequested(Request):
-    """A client closes a trajectory."""
+    """A client closes a trajectory; with a `result` it enters the buffer of its job."""
 
     job_id: str
     trajectory_id: str
     end: TrajectoryEnd
+    result: TrajectoryResult | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class BatchRequested(Request):
+    """A trainer wants a batch of at least `size` finished trajectories, under an id that it has chosen."""
+
+    job_id: str
+    batch_id: str
+    size: int
+    lease_s: float
+    taker: BatchTaker
+
+
+class Settlement(Enum):
+    """What a trainer wants with a batch that it has taken."""
+
+    ACKNOWLEDGE = "acknowledge"
+    GIVE_BACK = "give_back"
+    EXTEND = "extend"
+
+
+@dataclass(slots=True)
+class BatchSettled(Request):
+    """A trainer is done with a batch, or extends its lease by `lease_s` from now; 0 s is as long as it was."""
+
+    job_id: str
+    batch_id: str
+    settlement: Settlement
+    lease_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.batches import give_all_back
 from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.idleness import idle_at, watch
 from callsheet.scheduler.core.leases import begin, let_go, open_job, save
@@ -68,6 +69,7 @@ def _expire(state: SchedulerState, job: Job, now: float) -> None:
     job.lease.expired, job.lease.left = True, None
     state.persist(JobLease(job.request.job_id, expired=True, left=None))
     _give_up(state, job, EXPIRED, now)
+    give_all_back(state, job, now)
     begin(state, job, now)
 
 

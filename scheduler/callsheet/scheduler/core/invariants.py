@@ -6,17 +6,15 @@ import math
 from collections import Counter
 
 from callsheet.scheduler.core.adoption import is_of
+from callsheet.scheduler.core.buffer_invariants import check_buffer
 from callsheet.scheduler.core.closed import ClosedTogether
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
+from callsheet.scheduler.core.requirement import require
 from callsheet.scheduler.core.resizing import elastic_cores
 from callsheet.scheduler.core.rollouts import engines_of
 from callsheet.scheduler.core.state import SchedulerState
-
-
-class InvariantViolationError(AssertionError):
-    """The core's state contradicts itself."""
 
 
 def check_invariants(state: SchedulerState) -> None:
@@ -42,102 +40,103 @@ def check_invariants(state: SchedulerState) -> None:
         _check_groups(job)
         _check_finished(job)
         _check_closed(job)
+        check_buffer(state, job)
     _check_kept(state)
     _check_rollouts(state)
     orphan_bytes = sum(orphan.size for orphan in state.orphans.values())
-    _require(
+    require(
         state.orphan_bytes == orphan_bytes, f"{state.orphan_bytes} bytes of orphans are counted, {orphan_bytes} kept"
     )
     jobs = state.jobs.values()
-    _require(state.open_actions == open_actions, "open actions are miscounted")
-    _require(state.open_trajectories == sum(job.open_trajectories for job in jobs), "trajectories are miscounted")
-    _require(state.open_bytes == sum(job.open_bytes for job in jobs), "bytes of open actions are miscounted")
-    _require(state.spec_bytes == sum(job.spec_bytes for job in jobs), "bytes of specs are miscounted")
+    require(state.open_actions == open_actions, "open actions are miscounted")
+    require(state.open_trajectories == sum(job.open_trajectories for job in jobs), "trajectories are miscounted")
+    require(state.open_bytes == sum(job.open_bytes for job in jobs), "bytes of open actions are miscounted")
+    require(state.spec_bytes == sum(job.spec_bytes for job in jobs), "bytes of specs are miscounted")
 
 
 def _check_counts(job: Job, live: list[Action]) -> None:
     """Checks what a job counts of its actions, and the bytes of all that is open in it."""
     job_id = job.request.job_id
-    _require(job.open_actions == len(live), f"job {job_id} miscounts its open actions")
+    require(job.open_actions == len(live), f"job {job_id} miscounts its open actions")
     over = {trajectory_id for each in _kept_closed(job) for trajectory_id in each.trajectory_ids}
     specs = [spec for trajectory_id, spec in job.trajectory_specs.items() if trajectory_id not in over]
-    _require(job.open_trajectories == len(specs), f"job {job_id} counts {job.open_trajectories} trajectories")
+    require(job.open_trajectories == len(specs), f"job {job_id} counts {job.open_trajectories} trajectories")
     size = sum(len(action.request.spec) for action in live)
-    _require(job.open_bytes == size, f"job {job_id} counts {job.open_bytes} bytes of open actions, not {size}")
+    require(job.open_bytes == size, f"job {job_id} counts {job.open_bytes} bytes of open actions, not {size}")
     size = len(job.request.spec) + sum(map(len, specs))
-    _require(job.spec_bytes == size, f"job {job_id} counts {job.spec_bytes} bytes of specs, not {size}")
+    require(job.spec_bytes == size, f"job {job_id} counts {job.spec_bytes} bytes of specs, not {size}")
     kept, counted = Counter(action.state for action in job.actions.values()), Counter(job.state_counts)
     forgotten = counted - kept
-    _require(kept <= counted, f"job {job_id} counts {counted} and keeps {kept}")
-    _require(all(state.terminal for state in forgotten), f"job {job_id} counts {counted} and keeps {kept}")
-    _require(forgotten.total() == len(job.forgotten), f"job {job_id} counts {forgotten} that are not forgotten")
+    require(kept <= counted, f"job {job_id} counts {counted} and keeps {kept}")
+    require(all(state.terminal for state in forgotten), f"job {job_id} counts {counted} and keeps {kept}")
+    require(forgotten.total() == len(job.forgotten), f"job {job_id} counts {forgotten} that are not forgotten")
 
 
 def _check_lease(state: SchedulerState, job: Job) -> None:
     lease, job_id = job.lease, job.request.job_id
     runs = not lease.sessions and not job.request.detached
-    _require((lease.ends_at is not None) == runs, f"the clock of job {job_id}'s lease does not run as it must")
+    require((lease.ends_at is not None) == runs, f"the clock of job {job_id}'s lease does not run as it must")
     due = state.timers.get(("job", job_id))
-    _require((due is not None) == runs, f"job {job_id} has a lease that runs and no deadline, or the other way round")
-    _require(due is None or lease.ends_at is None or due <= lease.ends_at, f"job {job_id} is looked after too late")
-    _require(not (lease.expired and lease.sessions), f"job {job_id} has expired and is held")
-    _require(not (lease.expired and job.trajectories), f"job {job_id} has expired and has open trajectories")
+    require((due is not None) == runs, f"job {job_id} has a lease that runs and no deadline, or the other way round")
+    require(due is None or lease.ends_at is None or due <= lease.ends_at, f"job {job_id} is looked after too late")
+    require(not (lease.expired and lease.sessions), f"job {job_id} has expired and is held")
+    require(not (lease.expired and job.trajectories), f"job {job_id} has expired and has open trajectories")
 
 
 def _check_finished(job: Job) -> None:
     job_id = job.request.job_id
     finished = {id_: each for id_, each in job.actions.items() if isinstance(each, FinishedAction)}
-    _require(len(job.finished) == len(finished), f"job {job_id} miscounts its finished actions")
-    _require(set(job.finished) == finished.keys(), f"job {job_id} has lost sight of a finished action")
+    require(len(job.finished) == len(finished), f"job {job_id} miscounts its finished actions")
+    require(set(job.finished) == finished.keys(), f"job {job_id} has lost sight of a finished action")
     size = sum(each.size for each in finished.values()) + sum(each.size for each in _kept_closed(job))
-    _require(job.finished_bytes == size, f"job {job_id} miscounts its bytes")
+    require(job.finished_bytes == size, f"job {job_id} miscounts its bytes")
     times = [finished[action_id].finished_at for action_id in job.finished]
-    _require(times == sorted(times), f"job {job_id} would not forget the oldest first")
+    require(times == sorted(times), f"job {job_id} would not forget the oldest first")
     again = [action_id for action_id in job.actions if action_id in job.forgotten]
-    _require(not again, f"job {job_id} has forgotten actions again: {again}")
+    require(not again, f"job {job_id} has forgotten actions again: {again}")
 
 
 def _check_kept(state: SchedulerState) -> None:
     kept = sum(len(job.finished) for job in state.jobs.values())
-    _require(state.finished_actions == kept, f"{state.finished_actions} finished actions are counted, {kept} are kept")
+    require(state.finished_actions == kept, f"{state.finished_actions} finished actions are counted, {kept} are kept")
     closed = sum(job.closed_count for job in state.jobs.values())
-    _require(state.closed_trajectories == closed, f"{state.closed_trajectories} closed ones are counted, not {closed}")
+    require(state.closed_trajectories == closed, f"{state.closed_trajectories} closed ones are counted, not {closed}")
     kept_bytes = sum(job.finished_bytes for job in state.jobs.values())
-    _require(state.finished_bytes == kept_bytes, f"{state.finished_bytes} bytes are counted, {kept_bytes} are kept")
+    require(state.finished_bytes == kept_bytes, f"{state.finished_bytes} bytes are counted, {kept_bytes} are kept")
     due = state.timers.get(("retention", ""))
-    _require(due is not None or not (kept or closed), "what is over is kept for ever")
+    require(due is not None or not (kept or closed), "what is over is kept for ever")
 
 
 def _check_rollouts(state: SchedulerState) -> None:
     for name, rollout in state.rollouts.items():
-        _require(rollout.job_id in state.jobs, f"the weights of {name} belong to {rollout.job_id}, which is not open")
+        require(rollout.job_id in state.jobs, f"the weights of {name} belong to {rollout.job_id}, which is not open")
         due = state.timers.get(("rollout", name))
         engines = engines_of(state, name)
         updating = [each for each in engines if each.weights.updating is not None]
-        _require(due is not None or not updating, f"an engine of {name} updates and nobody looks after it")
+        require(due is not None or not updating, f"an engine of {name} updates and nobody looks after it")
         for engine in engines:
             weights, manager_id = engine.weights, engine.manager.manager_id
             gated = weights.gated_since is not None
-            _require(gated == weights.gated, f"{manager_id} miscounts for how long it is given nothing")
+            require(gated == weights.gated, f"{manager_id} miscounts for how long it is given nothing")
             waits = weights.busy or weights.has_proved(rollout) or rollout.offer.group_ranks > 0
             waits = waits or not engine.manager.accepting or weights.retry_at == math.inf
             waits = waits or len([each for each in engines if each.weights.busy]) >= rollout.width
             waits = waits or (due is not None and weights.retry_at > -math.inf)
-            _require(waits, f"{manager_id} neither has the weights of {name} nor is it told to take them")
+            require(waits, f"{manager_id} neither has the weights of {name} nor is it told to take them")
 
 
 def _check_groups(job: Job) -> None:
     for group_id, group in job.groups.items():
         members = [job.closed_trajectories.get(member) for member in group.members]
-        _require(len(members) <= group.size, f"group {group_id} has more members than seats")
+        require(len(members) <= group.size, f"group {group_id} has more members than seats")
         completed = sum(closed is not None and closed.end is TrajectoryEnd.COMPLETED for closed in members)
-        _require(group.completed == completed, f"group {group_id} counts {group.completed} completed, not {completed}")
-        _require(not (group.members.keys() & group.lost.keys()), f"group {group_id} has a lost member in a seat")
-        _require(bool(group.members or group.lost), f"group {group_id} is kept without any trajectory")
+        require(group.completed == completed, f"group {group_id} counts {group.completed} completed, not {completed}")
+        require(not (group.members.keys() & group.lost.keys()), f"group {group_id} has a lost member in a seat")
+        require(bool(group.members or group.lost), f"group {group_id} is kept without any trajectory")
         unfinished = sum(each in job.trajectories or each in job.closing for each in (*group.members, *group.lost))
-        _require(group.unfinished == unfinished, f"group {group_id} counts {group.unfinished} unfinished ones")
-        _require((group.closed is None) == bool(unfinished), f"group {group_id} is kept for ever, or too short")
-        _require(not job.forgotten.has_group(group_id), f"group {group_id} is forgotten and there")
+        require(group.unfinished == unfinished, f"group {group_id} counts {group.unfinished} unfinished ones")
+        require((group.closed is None) == bool(unfinished), f"group {group_id} is kept for ever, or too short")
+        require(not job.forgotten.has_group(group_id), f"group {group_id} is forgotten and there")
 
 
 def _kept_closed(job: Job) -> list[ClosedTogether]:
@@ -148,17 +147,17 @@ def _check_closed(job: Job) -> None:
     """Each closed trajectory is either unfinished itself, or its group is, or it is among what will be forgotten."""
     job_id, specs = job.request.job_id, job.trajectory_specs
     known = job.trajectories.keys() | job.closed_trajectories.keys()
-    _require(known == specs.keys(), f"job {job_id} has specs of {specs.keys() ^ known} too many or too few")
-    _require(job.trajectories.keys().isdisjoint(job.closed_trajectories), f"job {job_id} has one open and closed")
-    _require(job.closing.keys() <= job.closed_trajectories.keys(), f"job {job_id} stops actions of what is not closed")
+    require(known == specs.keys(), f"job {job_id} has specs of {specs.keys() ^ known} too many or too few")
+    require(job.trajectories.keys().isdisjoint(job.closed_trajectories), f"job {job_id} has one open and closed")
+    require(job.closing.keys() <= job.closed_trajectories.keys(), f"job {job_id} stops actions of what is not closed")
     stopping = {
         action.trajectory.request.trajectory_id
         for action in job.actions.values()
         if isinstance(action, Action) and action.trajectory is not None
     }
-    _require(stopping - job.trajectories.keys() == job.closing.keys(), f"job {job_id} has {job.closing.keys()} closing")
+    require(stopping - job.trajectories.keys() == job.closing.keys(), f"job {job_id} has {job.closing.keys()} closing")
     kept = [trajectory_id for each in _kept_closed(job) for trajectory_id in each.trajectory_ids]
-    _require(len(kept) == len(set(kept)) == job.closed_count, f"job {job_id} keeps a closed trajectory twice")
+    require(len(kept) == len(set(kept)) == job.closed_count, f"job {job_id} keeps a closed trajectory twice")
     waiting = {
         trajectory_id
         for trajectory_id, closed in job.closed_trajectories.items()
@@ -170,18 +169,12 @@ def _check_closed(job: Job) -> None:
         )
     }
     lost_sight = job.closed_trajectories.keys() - waiting - set(kept)
-    _require(not lost_sight, f"job {job_id} keeps {lost_sight} for ever")
-    _require(waiting.isdisjoint(kept), f"job {job_id} would forget {waiting & set(kept)} too early")
+    require(not lost_sight, f"job {job_id} keeps {lost_sight} for ever")
+    require(waiting.isdisjoint(kept), f"job {job_id} would forget {waiting & set(kept)} too early")
     times = [each.ended_at for each in job.closed]
-    _require(times == sorted(times), f"job {job_id} would not forget the oldest trajectory first")
+    require(times == sorted(times), f"job {job_id} would not forget the oldest trajectory first")
     again = [each for each in specs if job.forgotten.recall_trajectory(each) is not None]
-    _require(not again, f"job {job_id} has forgotten trajectories again: {again}")
-
-
-def _require(condition: bool, message: str, action: Action | None = None) -> None:
-    if not condition:
-        story = "".join(f"\n  {time:.6f} {event}" for time, event in action.story) if action is not None else ""
-        raise InvariantViolationError(message + story)
+    require(not again, f"job {job_id} has forgotten trajectories again: {again}")
 
 
 def _check_node(state: SchedulerState, node: Node) -> None:
@@ -196,50 +189,50 @@ def _check_node(state: SchedulerState, node: Node) -> None:
             cores.extend(held_cores)
             for resource, count in units.items():
                 booked[resource] = booked.get(resource, 0) + count
-    _require(
+    require(
         {r: u for r, u in booked.items() if u} == {r: u for r, u in node.granted.items() if u},
         f"node {node.node_id} books {node.granted} but {booked} is held",
     )
-    _require(len(cores) == len(set(cores)), f"node {node.node_id} granted a core twice: {sorted(cores)}")
+    require(len(cores) == len(set(cores)), f"node {node.node_id} granted a core twice: {sorted(cores)}")
     _check_pools(state, node, cores)
-    _require(booked.keys().isdisjoint(node.quotas), f"node {node.node_id} has quotas booked: {booked}")
+    require(booked.keys().isdisjoint(node.quotas), f"node {node.node_id} has quotas booked: {booked}")
     for resource, bucket in node.quotas.items():
-        _require(node.free[resource] == bucket.units, f"node {node.node_id} miscounts what there is of {resource}")
+        require(node.free[resource] == bucket.units, f"node {node.node_id} miscounts what there is of {resource}")
         in_bounds = -1e-6 <= bucket.level <= bucket.limits.burst
-        _require(in_bounds, f"node {node.node_id} has {bucket.level} of {resource}, out of {bucket.limits.burst}")
+        require(in_bounds, f"node {node.node_id} has {bucket.level} of {resource}, out of {bucket.limits.burst}")
     for resource, capacity in node.capacity.items():
         if resource in node.quotas:
             continue
         free = capacity - node.reserved.get(resource, 0) - booked.get(resource, 0)
-        _require(node.free[resource] == free, f"node {node.node_id} miscounts free {resource}")
+        require(node.free[resource] == free, f"node {node.node_id} miscounts free {resource}")
     if node.free.get(CPU, 0) > 0:
-        _require(node.free_core_count() >= node.free[CPU], f"node {node.node_id} has fewer free cores than units")
+        require(node.free_core_count() >= node.free[CPU], f"node {node.node_id} has fewer free cores than units")
 
 
 def _check_pools(state: SchedulerState, node: Node, booked_cores: list[int]) -> None:
     pools = {manager_id: state.managers[manager_id].pool for manager_id in node.managers}
     for manager_id, cores in node.pool_cores.items():
         expected = pools[manager_id].get(CPU, 0)
-        _require(len(cores) == expected, f"the pool of {manager_id} has the cores {cores} and should have {expected}")
+        require(len(cores) == expected, f"the pool of {manager_id} has the cores {cores} and should have {expected}")
     pooled = [core for cores in node.pool_cores.values() for core in cores]
-    _require(len(pooled) == len(set(pooled)), f"node {node.node_id} has a core in two pools: {node.pool_cores}")
+    require(len(pooled) == len(set(pooled)), f"node {node.node_id} has a core in two pools: {node.pool_cores}")
     free = sum(len(numa) for numa in node.description.numa_cores) - len(set(booked_cores) | node.reserved_cores)
-    _require(node.free_core_count() == free, f"node {node.node_id} miscounts its free cores")
+    require(node.free_core_count() == free, f"node {node.node_id} miscounts its free cores")
 
 
 def _check_manager(manager: Manager) -> None:
     for service in manager.services.values():
         running = sum(attempt.service == service.description.name for attempt in manager.attempts.values())
-        _require(service.busy == running, f"{manager.manager_id} miscounts the slots of {service.description.name}")
+        require(service.busy == running, f"{manager.manager_id} miscounts the slots of {service.description.name}")
         ours = (attempt for attempt in manager.attempts.values() if attempt.service == service.description.name)
         held = sum(attempt.kv_tokens for attempt in ours)
-        _require(service.kv_booked == held, f"{manager.manager_id} books {service.kv_booked} tokens of KV, not {held}")
+        require(service.kv_booked == held, f"{manager.manager_id} books {service.kv_booked} tokens of KV, not {held}")
     for attempt in manager.attempts.values():
         service = manager.services[attempt.service]
         own = attempt.units.keys() & service.description.shared.keys()
-        _require(not own, f"{attempt.token} has {own} booked, which {attempt.service} shares", attempt.action)
+        require(not own, f"{attempt.token} has {own} booked, which {attempt.service} shares", attempt.action)
         pooled = service.pool_has(attempt.granted)
-        _require(pooled, f"{attempt.token} has {attempt.granted}, more than {attempt.service} shares", attempt.action)
+        require(pooled, f"{attempt.token} has {attempt.granted}, more than {attempt.service} shares", attempt.action)
 
 
 def _check_admission(state: SchedulerState) -> None:
@@ -250,11 +243,11 @@ def _check_admission(state: SchedulerState) -> None:
             for trajectory_id, trajectory in job.trajectories.items()
             if trajectory.admitted_at is None and trajectory.open_actions
         }
-        _require(waiting.keys() == expected, f"job {job_id} has {list(waiting)} wait for admission, not {expected}")
+        require(waiting.keys() == expected, f"job {job_id} has {list(waiting)} wait for admission, not {expected}")
         live = sum(trajectory.admitted_at is not None for trajectory in job.trajectories.values())
-        _require(job.live_trajectories == live, f"job {job_id} counts {job.live_trajectories} live ones, not {live}")
-    _require(all(state.waiting_trajectories.values()), "a job without waiting trajectories has an entry")
-    _require(state.waiting_trajectories.keys() <= state.jobs.keys(), "a closed job has waiting trajectories")
+        require(job.live_trajectories == live, f"job {job_id} counts {job.live_trajectories} live ones, not {live}")
+    require(all(state.waiting_trajectories.values()), "a job without waiting trajectories has an entry")
+    require(state.waiting_trajectories.keys() <= state.jobs.keys(), "a closed job has waiting trajectories")
 
 
 def _check_elastic(state: SchedulerState) -> None:
@@ -265,26 +258,26 @@ def _check_elastic(state: SchedulerState) -> None:
         if CPU in attempt.units and elastic_cores(attempt.action.request.demand) is not None
     }
     known = {token for token, attempt in state.elastic_attempts.items() if attempt.manager is not None}
-    _require(booked <= known, f"{booked - known} can be narrowed and is not known for it")
-    _require(state.elastic_attempts.keys() <= state.attempts.keys(), "an elastic attempt is over")
-    _require(state.narrowed_attempts.keys() <= state.elastic_attempts.keys(), "a narrowed attempt is not elastic")
+    require(booked <= known, f"{booked - known} can be narrowed and is not known for it")
+    require(state.elastic_attempts.keys() <= state.attempts.keys(), "an elastic attempt is over")
+    require(state.narrowed_attempts.keys() <= state.elastic_attempts.keys(), "a narrowed attempt is not elastic")
     for attempt in state.narrowed_attempts.values():
         fewer = attempt.units.get(CPU, 0) < attempt.narrowed_from
-        _require(fewer, f"{attempt.token} counts as narrowed and has all its cores", attempt.action)
+        require(fewer, f"{attempt.token} counts as narrowed and has all its cores", attempt.action)
 
 
 def _check_action(state: SchedulerState, action: Action) -> None:
-    _require(not action.state.terminal, f"{action.key} has its outcome but is kept as live", action)
+    require(not action.state.terminal, f"{action.key} has its outcome but is kept as live", action)
     has_attempt = action.state is not ActionState.QUEUED
-    _require((action.attempt is not None) == has_attempt, f"{action.key} is {action.state} without reason", action)
+    require((action.attempt is not None) == has_attempt, f"{action.key} is {action.state} without reason", action)
     if action.attempt is not None:
-        _require(state.attempts.get(action.attempt.token) is action.attempt, f"{action.key} lost its attempt", action)
-        _require(not action.ready_ticket, f"{action.key} is running and ready at once", action)
+        require(state.attempts.get(action.attempt.token) is action.attempt, f"{action.key} lost its attempt", action)
+        require(not action.ready_ticket, f"{action.key} is running and ready at once", action)
         own = is_of(action.job, action.attempt.token)
-        _require(own, f"{action.key} has an attempt of a former job of its id", action)
+        require(own, f"{action.key} has an attempt of a former job of its id", action)
         return
     if action.trajectory is not None and action.trajectory.admitted_at is None:
-        _require(not action.ready_ticket, f"{action.key} is ready before its trajectory is admitted", action)
+        require(not action.ready_ticket, f"{action.key} is ready before its trajectory is admitted", action)
         return
     trajectory = action.trajectory if action.request.in_sandbox else None
     waits_in_line = (
@@ -293,5 +286,5 @@ def _check_action(state: SchedulerState, action: Action) -> None:
         and (trajectory.line[0] is not action or trajectory.occupied is not None)
     )
     waits = bool(action.ready_ticket) or waits_in_line or state.timers.get(("backoff", action.key)) is not None
-    _require(waits, f"{action.key} is queued but waits for nothing", action)
-    _require(state.timers.get(("action", action.key)) is not None, f"{action.key} has no deadline", action)
+    require(waits, f"{action.key} is queued but waits for nothing", action)
+    require(state.timers.get(("action", action.key)) is not None, f"{action.key} has no deadline", action)

@@ -325,6 +325,7 @@ def finish(
     ended = last.attempt if last is not None else None
     facts = OutcomeFacts(
         key=key,
+        kind=action.request.kind,
         state=ended_as,
         result=result,
         usage=last.usage if last is not None else None,

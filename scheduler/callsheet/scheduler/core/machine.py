@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
+from callsheet.scheduler.core import attempts, batches, control, events, expiry, fleet, submission, timers, trajectories
 from callsheet.scheduler.core.commands import CoreCommand, Refuse
 from callsheet.scheduler.core.events import Event, Request
 from callsheet.scheduler.core.metering import next_refill
@@ -25,6 +25,8 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.WorkCancelRequested: expiry.on_work_cancel,
     events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
     events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
+    events.BatchRequested: batches.on_batch_requested,
+    events.BatchSettled: batches.on_batch_settled,
     events.SubmitRequested: submission.on_submit,
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,

@@ -11,6 +11,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
 from callsheet.scheduler.core.generations import GenerationSize
+from callsheet.scheduler.core.staleness import StalenessPolicy
 from callsheet.timing.backoff import backoff_s
 
 CPU = "cpu"
@@ -328,6 +329,9 @@ class JobRequest:
         detached: It needs no session and never expires.
         dead_sandbox_is_infra: Whether nothing in a sandbox is taken to have ended it.
         idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
+        max_buffered: Finished trajectories in its buffer from which on no more begin; 0 takes the scheduler's.
+        admit_within: See `StalenessPolicy`, as for the next two.
+        max_staleness: Its `evict_beyond`; 0 for none.
     """
 
     job_id: str
@@ -340,15 +344,57 @@ class JobRequest:
     detached: bool = False
     idle_timeout: float | None = None
     dead_sandbox_is_infra: bool = False
+    max_buffered: int = 0
+    admit_within: int | None = None
+    select_within: int | None = None
+    mixed_versions: bool = True
+
+    @property
+    def staleness(self) -> StalenessPolicy:
+        """Its staleness policy."""
+        return StalenessPolicy(
+            self.admit_within, self.select_within, self.max_staleness or None, mixed_versions=self.mixed_versions
+        )
+
+
+class OnInfra(IntEnum):
+    """What a group does with a member that was lost to an INFRA failure."""
+
+    REPLACE = 1
+    RETRY = 2
+    MASK = 3
+    DROP = 4
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """Membership in a group of siblings; `quorum` completed ones make the others redundant."""
+    """Membership in a group of siblings; `quorum` completed ones make the others redundant.
+
+    Attributes:
+        on_infra: What becomes of members that are lost.
+        infra_budget: For how many; None for as many as it has seats.
+    """
 
     group_id: str
     size: int
     quorum: int
+    on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryResult:
+    """What a finished trajectory has for its trainer.
+
+    Attributes:
+        encoded: As the contract has it.
+        payloads: SHA-256 of the stored payloads that it refers to.
+        versions: Policy versions that made its tokens, as far as its rollout told.
+    """
+
+    encoded: bytes
+    payloads: tuple[str, ...] = ()
+    versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

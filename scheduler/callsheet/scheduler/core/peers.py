@@ -31,6 +31,17 @@ class Watcher(Protocol):
         """An outcome that it asked for was forgotten meanwhile."""
 
 
+class BatchTaker(Protocol):
+    """Takes a batch of finished trajectories."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for it any more."""
+
+    def put_batch(self, job_id: str, batch_id: str) -> None:
+        """Takes the batch, which is leased to it."""
+
+
 class ManagerSession(Protocol):
     """One stream of a manager."""
 

@@ -233,6 +233,58 @@ class WorkForgotten(Record):
 
 
 @dataclass(slots=True)
+class TrajectoryBuffered(Record):
+    """A trajectory finished with a result, a serialized TrajectoryResult, and is the job's `number`-th to do so."""
+
+    job_id: str
+    trajectory_id: str
+    group_id: str
+    number: int
+    policy_version: int
+    opened_at: float
+    finished_at: float
+    result: bytes
+
+
+@dataclass(slots=True)
+class BufferedTrajectoriesRemoved(Record):
+    """Finished trajectories left the buffer of their job without having been in a batch that was acknowledged."""
+
+    job_id: str
+    trajectory_ids: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class BatchTaken(Record):
+    """A batch was leased, for `lease_s` seconds; `size` is what was asked for, the version the newest then."""
+
+    job_id: str
+    batch_id: str
+    size: int
+    lease_s: float
+    policy_version: int
+    trajectory_ids: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class BatchReturned(Record):
+    """A batch went back: what was in it may be given out again."""
+
+    job_id: str
+    batch_id: str
+
+
+@dataclass(slots=True)
+class BatchAcknowledged(Record):
+    """A batch was acknowledged: what was in it never comes again. Of the `forgotten` ones not even the id stays."""
+
+    job_id: str
+    batch_id: str
+    trajectory_ids: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
 class SchedulerAlive(Record):
     """A scheduler is running, at this time in seconds since the epoch."""
 
@@ -351,6 +403,33 @@ class RecoveredAction:
 
 
 @dataclass(slots=True)
+class RecoveredFinished:
+    """A trajectory in the buffer of an open job; see `TrajectoryBuffered`."""
+
+    job_id: str
+    trajectory_id: str
+    group_id: str
+    number: int
+    policy_version: int
+    opened_at: float
+    finished_at: float
+    result: bytes
+
+
+@dataclass(slots=True)
+class RecoveredBatch:
+    """A batch of an open job, leased or acknowledged; see `BatchTaken`. Without members if it was acknowledged."""
+
+    job_id: str
+    batch_id: str
+    size: int
+    lease_s: float
+    policy_version: int
+    trajectory_ids: tuple[str, ...]
+    acknowledged: bool = False
+
+
+@dataclass(slots=True)
 class Recovered:
     """Everything a restarted scheduler continues from. Actions come in the order of their first commit.
 
@@ -360,6 +439,8 @@ class Recovered:
         forgotten: Entries of what was forgotten, with the ids of their jobs; see `ForgottenWork`.
         alive_at: When a scheduler was last known to run; None if the journal does not say.
         away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
+        buffered: Finished trajectories, by growing number.
+        batches: In the order in which they were taken.
     """
 
     jobs: tuple[RecoveredJob, ...] = ()
@@ -371,3 +452,5 @@ class Recovered:
     alive_at: float | None = None
     away: tuple[tuple[float, float], ...] = ()
     rollouts: tuple[RecoveredRollout, ...] = ()
+    buffered: tuple[RecoveredFinished, ...] = ()
+    batches: tuple[RecoveredBatch, ...] = ()

@@ -7,6 +7,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
+from callsheet.scheduler.core.batches import restore_batch, restore_whole
+from callsheet.scheduler.core.buffer import BufferedTrajectory
 from callsheet.scheduler.core.engine_weights import WeightsOffer, WeightsRollout
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.forgotten import completed_of, states_of
@@ -20,6 +22,7 @@ from callsheet.scheduler.core.model import (
     Token,
     TrajectoryEnd,
     TrajectoryRequest,
+    TrajectoryResult,
 )
 from callsheet.scheduler.core.records import (
     Recovered,
@@ -44,6 +47,7 @@ class RequestDecoder(NamedTuple):
     trajectory: Callable[[bytes], TrajectoryRequest]
     action: Callable[[bytes], ActionRequest]
     weights: Callable[[bytes], WeightsOffer]
+    result: Callable[[bytes], TrajectoryResult]
 
 
 def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:
@@ -73,6 +77,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
                 waiting.append(action)
     _restore_closed(state, recovered.trajectories, away, now)
     _restore_finished(state, recovered.actions, away, now)
+    _restore_buffers(state, recovered, decode, now)
     for action in waiting:
         enqueue(state, action, now)
     for manager_id in awaited:
@@ -127,6 +132,25 @@ def _restore_finished(state: SchedulerState, rows: Sequence[RecoveredAction], aw
         job = state.jobs[row.job_id]
         job.state_counts[kept.state] = job.state_counts.get(kept.state, 0) + 1
         keep(state, job, row.action_id, kept)
+
+
+def _restore_buffers(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:
+    """Leases begin anew: nobody could acknowledge meanwhile."""
+    for row in recovered.buffered:
+        finished = BufferedTrajectory(
+            row.trajectory_id,
+            row.group_id,
+            row.number,
+            row.policy_version,
+            row.opened_at,
+            row.finished_at,
+            decode.result(row.result),
+        )
+        state.jobs[row.job_id].buffer.add(finished)
+    for job in state.jobs.values():
+        restore_whole(job)
+    for batch in recovered.batches:
+        restore_batch(state, batch, now)
 
 
 def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:

@@ -90,6 +90,7 @@ class ServiceState:
         weights: As in `ServiceDescription`; None leaves what was told before.
         others_sequences: Sequences on an engine that did not come through its manager.
         others_kv_tokens: Tokens of its KV cache that those hold.
+        problem: Why nothing can begin on it, as a sentence; empty if it can.
         instance_slots: As in `ServiceDescription`.
     """
 
@@ -101,6 +102,7 @@ class ServiceState:
     weights: WeightsTold | None = None
     others_sequences: int = 0
     others_kv_tokens: int = 0
+    problem: str = ""
     instance_slots: int = 0
 
 

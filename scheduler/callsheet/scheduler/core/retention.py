@@ -229,6 +229,8 @@ def _forget_closed(state: SchedulerState, job: Job, leaving: _Leaving) -> None:
             _leave_group(state, job, closed, trajectory_id, leaving)
     if together.group_id:
         del job.groups[together.group_id]
+        if (bundle := job.buffer.bundles.get((together.group_id, ""))) is not None:
+            job.buffer.make_whole(bundle)
         leaving.entries += group_entry(together.group_id)
 
 

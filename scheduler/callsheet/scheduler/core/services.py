@@ -30,6 +30,7 @@ class Service:
     kv_booked: int = 0
     others_sequences: int = 0
     others_kv_tokens: int = 0
+    problem: str = ""
     instance_slots: int = 0
     demand_told: tuple[int, float] | None = None
 

@@ -24,6 +24,7 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
+    | tuple[Literal["batch"], tuple[str, str]]
     | tuple[Literal["job", "idle", "manager", "rollout"], str]
     | tuple[Literal["retention", "round"], Literal[""]]
 )
@@ -60,6 +61,7 @@ class CoreSettings:
         job_grace: How long a job that says nothing else lives on without a client session, until it expires.
         expired_job_lifetime: How long an expired job stays open without a client session.
         job_idle_timeout: How long a job that says nothing else, and is not detached, stays open without work.
+        max_buffered: Finished trajectories in the buffer of a job that says nothing else, from which on no more begin.
     """
 
     max_open_actions: int = 1_000_000
@@ -84,6 +86,7 @@ class CoreSettings:
     job_grace: float = 120.0
     expired_job_lifetime: float = 24 * 3600.0
     job_idle_timeout: float = 7 * 24 * 3600.0
+    max_buffered: int = 4096
 
 
 class SchedulerState:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.attempts import on_ended
+from callsheet.scheduler.core.batches import drop_buffer
 from callsheet.scheduler.core.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.demand import count_reward
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
@@ -38,6 +39,7 @@ from callsheet.scheduler.core.records import (
 from callsheet.scheduler.core.retention import drop_job
 from callsheet.scheduler.core.rollouts import begin_rollout, end_rollouts
 from callsheet.scheduler.core.servability import check_servable
+from callsheet.scheduler.core.staleness import is_evicted
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon
 
@@ -85,6 +87,7 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
             finish(state, action, Cancellation(reason), now)
     job_id = job.request.job_id
     drop_job(state, job)
+    drop_buffer(state, job)
     del state.jobs[job_id]
     end_rollouts(state, job_id, now)
     state.timers.drop(("job", job_id))
@@ -242,8 +245,16 @@ def on_policy_published(state: SchedulerState, event: events.PolicyPublished, no
     if event.version > job.policy_version:
         job.policy_version = event.version
         state.persist(PolicyVersionPublished(event.job_id, event.version))
-        bound = job.request.max_staleness
-        if bound:
-            stale = [id_ for id_, each in job.trajectories.items() if event.version - each.policy_version > bound]
-            abandon(state, job, stale, f"its staleness is beyond {bound} versions", now)
+        _evict(state, job, now)
     state.accept(event.reply_to)
+
+
+def _evict(state: SchedulerState, job: Job, now: float) -> None:
+    """Closes live trajectories that a new version made too stale."""
+    policy, version = job.request.staleness, job.policy_version
+    if policy.evict_beyond is None:
+        return
+    stale = [id_ for id_, each in job.trajectories.items() if is_evicted(policy, version, each.policy_version)]
+    for trajectory_id in stale:
+        job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].opened_at)
+    abandon(state, job, stale, f"its staleness is beyond {policy.evict_beyond} versions", now)

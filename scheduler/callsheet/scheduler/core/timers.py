@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
+from callsheet.scheduler.core.batches import batch_due
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
 from callsheet.scheduler.core.expiry import idle_due, job_due
@@ -50,6 +51,8 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                     _attempt_due(state, attempt, now)
             case ("trajectory", (str() as job_id, str() as trajectory_id)):
                 trajectory_due(state, job_id, trajectory_id, now)
+            case ("batch", (str() as job_id, str() as batch_id)):
+                batch_due(state, job_id, batch_id, now)
             case ("job", str() as job_id):
                 job_due(state, job_id, now)
             case ("idle", str() as job_id):

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.batches import buffer_result, check_same_result, member_closed
 from callsheet.scheduler.core.closed import ClosedTrajectory
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import (
+    GroupRequest,
     Opened,
     Opening,
     RefusalCode,
     RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
+    TrajectoryResult,
     failed_precondition,
 )
 from callsheet.scheduler.core.open_work import check_room_for_trajectory
@@ -47,7 +50,7 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
         state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
         if request.group is not None:
             group = job.groups[request.group.group_id]
-            if group.completed >= group.quorum:
+            if group.has_quorum:
                 close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, REDUNDANT, now)
     closed = job.closed_trajectories.get(request.trajectory_id)
     if closed is not None:
@@ -63,8 +66,9 @@ def _check_group(job: Job, request: TrajectoryRequest) -> None:
     group = job.groups.get(request.group.group_id)
     if group is None:
         return
-    if (group.size, group.quorum) != (request.group.size, request.group.quorum):
-        rule = f"must agree with its siblings: size {group.size}, quorum {group.quorum}"
+    if group.spec != _new_group(request.group).spec:
+        rule = f"must agree with its siblings: size {group.size}, quorum {group.quorum}, "
+        rule += f"{group.on_infra.name} for {group.infra_budget} of them"
         raise failed_precondition("trajectory.group", request.group, rule)
     if group.cancelled:
         rule = "was cancelled; it takes no more trajectories"
@@ -77,7 +81,12 @@ def group_of(job: Job, request: TrajectoryRequest) -> Group | None:
     """The group of a trajectory, made with its first member; None if it has none."""
     if request.group is None:
         return None
-    return job.groups.setdefault(request.group.group_id, Group(request.group.size, request.group.quorum))
+    return job.groups.setdefault(request.group.group_id, _new_group(request.group))
+
+
+def _new_group(spec: GroupRequest) -> Group:
+    budget = spec.size if spec.infra_budget is None else spec.infra_budget
+    return Group(spec.size, spec.quorum, spec.on_infra, budget)
 
 
 def add_trajectory(
@@ -132,19 +141,26 @@ def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequ
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     trajectory = job.trajectories.get(event.trajectory_id)
     if trajectory is not None:
-        close_trajectory(state, trajectory, event.end, CLOSED, now)
+        close_trajectory(state, trajectory, event.end, event.reason or CLOSED, now, result=event.result)
     else:
         closed = closed_trajectory(job, event.trajectory_id)
         if closed.end is not event.end:
             rule = f"was closed as {closed.end.value}: {closed.reason}"
             raise RefusedError(RefusalCode.ALREADY_EXISTS, "end", event.end.value, rule)
+        check_same_result(job, event.trajectory_id, event.end, event.result)
     state.accept(event.reply_to)
 
 
 def close_trajectory(
-    state: SchedulerState, trajectory: Trajectory, end: TrajectoryEnd, reason: str, now: float
+    state: SchedulerState,
+    trajectory: Trajectory,
+    end: TrajectoryEnd,
+    reason: str,
+    now: float,
+    *,
+    result: TrajectoryResult | None = None,
 ) -> None:
-    """Cancels a trajectory's actions, releases its sandbox and counts it in its group."""
+    """Cancels a trajectory's actions, releases its sandbox and counts it in its group; a result enters the buffer."""
     job_id, trajectory_id = trajectory.key
     job = trajectory.job
     del job.trajectories[trajectory_id]
@@ -159,14 +175,19 @@ def close_trajectory(
         drop_sandbox(state, trajectory, now, lost=False)
     if not job.over:
         state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now))
+        if result is not None:
+            buffer_result(state, trajectory, result, now)
     if trajectory.open_actions:
         job.closing[trajectory_id] = trajectory
     group = group_of(job, trajectory.request)
+    group_id = trajectory.request.group.group_id if trajectory.request.group is not None else ""
     if group is not None:
         count_closed(group, trajectory_id, end)
-        if end is TrajectoryEnd.COMPLETED and group.completed >= group.quorum:
+        if end is not TrajectoryEnd.ABANDONED and group.has_quorum:
             abandon(state, job, sorted(group.members), REDUNDANT, now)
     closed_now(state, trajectory, now)
+    if not job.over:
+        member_closed(state, job, group_id, now)
 
 
 def add_closed(job: Job, request: TrajectoryRequest, end: TrajectoryEnd, reason: str, policy_version: int) -> None:
@@ -185,10 +206,9 @@ def abandon(state: SchedulerState, job: Job, trajectory_ids: Iterable[str], reas
 
 
 def count_closed(group: Group, trajectory_id: str, end: TrajectoryEnd) -> None:
-    """Counts a closed trajectory in its group: one that was lost leaves its seat to another."""
+    """Counts a closed trajectory in its group."""
     if end is TrajectoryEnd.LOST:
-        group.members.pop(trajectory_id, None)
-        group.lost[trajectory_id] = None
+        group.lose(trajectory_id)
     else:
         group.members[trajectory_id] = None
         group.completed += end is TrajectoryEnd.COMPLETED
@@ -210,3 +230,4 @@ def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, no
         first = next(iter([*group.members, *group.lost]))
         state.persist(GroupCancelled(job.request.job_id, first))
     abandon(state, job, list(group.members), reason, now)
+    member_closed(state, job, group_id, now)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
+from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
@@ -32,6 +33,7 @@ from callsheet.scheduler.planner.round.arrivals import ArrivalRates, thinking_we
 from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.generations import GenerationRound, routed_classes
+from callsheet.scheduler.planner.round.kv_claims import ClaimJudge
 from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
 from callsheet.scheduler.planner.round.pinned import PinnedRound
 from callsheet.scheduler.planner.round.reclaim import give_back
@@ -139,6 +141,7 @@ class ElasticPlanner:
         self.settings = settings or ElasticSettings()
         self._estimates = Estimates(predictors)
         self._engines = engines or EngineKnowledge()
+        self._claims = ClaimJudge(self._engines, self._estimates)
         self._stopwatch = stopwatch or (lambda: 0.0)
         self._fleet = Fleet()
         self._offers = Offers(self._fleet)
@@ -170,11 +173,13 @@ class ElasticPlanner:
     def review(self, state: SchedulerState, now: float) -> Review:
         """What the next round would do; see `Reviewer.review`."""
         begun = self._begun.copy()
+        self._claims.judge(state, now)
+        claims, self._engines.claims = self._engines.claims, self._engines.claims.copy()
         plan = self.plan(state, now)
         self._placed.take_back(plan.assignments)
-        self._begun = begun
+        self._begun, self._engines.claims = begun, claims
         kept_for = dict(self._kept_for(plan.question)) if plan.question is not None else {}
-        return Review(plan, state, kept_for, self._engines.lengths.room)
+        return Review(plan, state, kept_for, self._engines.lengths.room, self._engines.claims.tokens_on)
 
     def _kept_for(self, question: Snapshot) -> Iterator[tuple[ClassKey, Action]]:
         """The classes of a question that fit on the fleet, but not beside what is kept for older actions."""
@@ -235,6 +240,7 @@ class ElasticPlanner:
         classes = routed_classes(state, waiting)
         if not classes:
             return _Generations()
+        self._claims.judge(state, now)
         round_ = GenerationRound(state, self._estimates, self._engines, self._placed.generating_of, now)
         assignments = []
         for action, assignment in round_.route(classes, self.settings.dispatch_cap):
@@ -276,7 +282,7 @@ class ElasticPlanner:
 
     def _admit(self, state: SchedulerState, now: float) -> tuple[TrajectoryKey, ...]:
         if not self.settings.admission:
-            return tuple(each.key for job in state.waiting_trajectories.values() for each in job.values())
+            return tuple(each.key for job_id in state.waiting_trajectories for each in may_begin(state, job_id))
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
         room = SandboxRoom(state, self._fleet, lambda key: self._snapshots.block(key, self._fleet, now))
         return self._admission.decide(state, self._cpu_load(state), room, now)

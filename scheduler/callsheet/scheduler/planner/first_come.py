@@ -15,6 +15,7 @@ from callsheet.scheduler.core.admission import first_actions
 from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
+from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
@@ -50,7 +51,7 @@ class FirstComePlanner:
     def _decide(self, state: SchedulerState, round_: _Round) -> Plan:
         state.ready.prune()
         assignments: list[Assignment] = []
-        waiting = [trajectory for job in state.waiting_trajectories.values() for trajectory in job.values()]
+        waiting = [trajectory for job_id in state.waiting_trajectories for trajectory in may_begin(state, job_id)]
         admitted = tuple(trajectory.key for trajectory in waiting)
         heads = _heads(state, waiting)
         while heads:

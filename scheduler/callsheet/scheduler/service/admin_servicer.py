@@ -162,6 +162,7 @@ def _hosted(service: Service) -> manager_service_pb2.HostedService:
         reserved=description.reserved,
         policy_version=told.version if is_engine else description.policy_version,
         shared=description.shared,
+        problem=service.problem,
     )
 
 

@@ -8,6 +8,8 @@ import anyio
 import structlog
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.service.buffer_answers import batch_message, list_buffer
+from callsheet.scheduler.service.decode_buffer import decode_settlement, decode_take
 from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.listing import list_groups, list_jobs, list_trajectories
 from callsheet.scheduler.service.loop import CoreLoop
@@ -51,7 +53,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request_iterator: AsyncIterator[client_service_pb2.ClientSessionRequest], context: Context
     ) -> None:
         """One session of one client."""
-        session, peer = ClientStream(self._unread), peer_of(context)
+        session, peer = ClientStream(self._unread, self._loop.tally.refused), peer_of(context)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.write_all, context.write)
@@ -182,11 +184,14 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     ) -> client_service_pb2.GetServerInfoResponse:
         """What this scheduler is and which clients it serves."""
         _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
+        identity = caller()
         return client_service_pb2.GetServerInfoResponse(
             version=scheduler_version(),
             contract=CONTRACT,
             oldest_contract=OLDEST_CONTRACT,
             epoch=self._loop.state.epoch,
+            caller_scope=identity.scope.value if identity.token_id else "",
+            caller_subject=identity.subject,
         )
 
     async def ListJobs(  # noqa: N802
@@ -210,3 +215,44 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         """Groups of an open job."""
         caller().require_job("job_id", request.job_id)
         return await list_groups(self._loop.state, request)
+
+    async def TakeBatch(  # noqa: N802
+        self, request: client_service_pb2.TakeBatchRequest, context: Context
+    ) -> client_service_pb2.TakeBatchResponse:
+        """Takes a batch of finished trajectories, waiting for one if asked."""
+        reply = UnaryReply()
+        response = client_service_pb2.TakeBatchResponse()
+        try:
+            caller().require_job("job_id", request.job_id)
+            wait = min(seconds("wait", request.wait), MAX_OUTCOME_WAIT)
+            await self._loop.wait_for_room()
+            self._loop.post([decode_take(request, events.ReplyTo(reply, 0), reply)])
+            await reply.result(ANSWER_TIMEOUT)
+            # What was given at once has been told by now: with the acceptance, after the same commit.
+            with anyio.move_on_after(wait):
+                await reply.batch_given.wait()
+        finally:
+            reply.gone = True
+        job = self._loop.state.jobs.get(request.job_id)
+        batch = job.buffer.batches.get(request.batch_id) if job is not None else None
+        if reply.batch_given.is_set() and job is not None and batch is not None:
+            response.batch.CopyFrom(batch_message(job, batch, self._loop.clock.now()))
+        return response
+
+    async def SettleBatch(  # noqa: N802
+        self, request: client_service_pb2.SettleBatchRequest, context: Context
+    ) -> client_service_pb2.SettleBatchResponse:
+        """Acknowledges a batch, gives it back or extends its lease."""
+        caller().require_job("job_id", request.job_id)
+        reply = UnaryReply()
+        await self._loop.wait_for_room()
+        self._loop.post([decode_settlement(request, events.ReplyTo(reply, 0))])
+        await reply.result(ANSWER_TIMEOUT)
+        return client_service_pb2.SettleBatchResponse()
+
+    async def ListBuffer(  # noqa: N802
+        self, request: client_service_pb2.ListBufferRequest, context: Context
+    ) -> client_service_pb2.ListBufferResponse:
+        """What is in a job's buffer."""
+        caller().require_job("job_id", request.job_id)
+        return list_buffer(self._loop.state, request, self._loop.clock.now())

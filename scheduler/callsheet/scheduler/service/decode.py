@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from callsheet.scheduler.core.generations import GenerationSize
 from callsheet.scheduler.core.model import (
@@ -16,6 +16,7 @@ from callsheet.scheduler.core.model import (
     Demand,
     GroupRequest,
     JobRequest,
+    OnInfra,
     PriorityClass,
     ResourceDemand,
     RetryPolicy,
@@ -31,7 +32,6 @@ from callsheet.scheduler.service.rules import (
     identifier,
     known,
     longer_than_zero,
-    not_built,
     seconds,
     short_text,
     within,
@@ -58,7 +58,7 @@ DEFAULT_START_TO_CLOSE = 600.0
 DEFAULT_SCHEDULE_TO_CLOSE = 3600.0
 
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
-_BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
+MAX_BUFFERED: Final = 100_000
 # Thousandths of a unit.
 MILLI = 1000
 
@@ -81,23 +81,33 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         detached=spec.detached,
         dead_sandbox_is_infra=spec.dead_sandbox_is_infra,
         idle_timeout=longer_than_zero("job.idle_timeout", spec.idle_timeout) if spec.HasField("idle_timeout") else None,
+        max_buffered=int(within("job.max_buffered", spec.max_buffered, 0, MAX_BUFFERED)),
+        admit_within=_versions(spec.staleness, "admit_within"),
+        select_within=_versions(spec.staleness, "select_within"),
+        mixed_versions=not spec.staleness.refuse_mixed,
     )
+
+
+def _versions(staleness: job_pb2.Staleness, name: Literal["admit_within", "select_within"]) -> int | None:
+    return int(at_least(f"job.staleness.{name}", getattr(staleness, name), 0)) if staleness.HasField(name) else None
 
 
 def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
     """A validated trajectory.
 
     Raises:
-        RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
+        RefusedError: INVALID_ARGUMENT naming the field.
     """
     group = None
     if spec.HasField("group"):
         size = int(at_least("trajectory.group.size", spec.group.size, 1))
         quorum = int(within("trajectory.group.quorum", spec.group.quorum, 0, size)) or size
         on_infra = known("trajectory.group.on_infra", spec.group.on_infra, job_pb2.OnInfra.values())
-        if on_infra not in _BUILT_ON_INFRA:
-            raise not_built("trajectory.group.on_infra", job_pb2.OnInfra.Name(job_pb2.OnInfra.ValueType(on_infra)))
-        group = GroupRequest(identifier("trajectory.group.group_id", spec.group.group_id), size, quorum)
+        budget = None
+        if spec.group.HasField("infra_budget"):
+            budget = int(at_least("trajectory.group.infra_budget", spec.group.infra_budget, 0))
+        group_id = identifier("trajectory.group.group_id", spec.group.group_id)
+        group = GroupRequest(group_id, size, quorum, OnInfra(on_infra or OnInfra.REPLACE), budget)
     return TrajectoryRequest(
         job_id=identifier("trajectory.job_id", spec.job_id),
         trajectory_id=identifier("trajectory.trajectory_id", spec.trajectory_id),

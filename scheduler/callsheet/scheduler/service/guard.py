@@ -160,6 +160,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         """
 
         async def refuse(_: Any, context: Context) -> None:
+            self._refusals.count(refusal.code)
             self._refusals.warn("call_refused", context.peer(), method=method, reason=refusal.rule)
             await abort(context, refusal)
 

@@ -1,9 +1,9 @@
 """Payloads that open jobs have not used for long are let go, so that a job of weeks does not fill the store.
 
-Three things of an open job may need a payload: weights that it published, an action without an outcome, and an outcome
-that is still kept. The first two are looked at. The third needs no look: the payloads of an outcome are retained when
-it comes, and every use renews the time for which they are, which is longer than that of outcomes. As theirs, it stands
-still while no scheduler runs.
+Four things of an open job may need a payload: weights that it published, a finished trajectory in its buffer, an
+action without an outcome, and an outcome that is still kept. The first three are looked at. The last needs no look:
+the payloads of an outcome are retained when it comes, and every use renews the time for which they are. That is longer
+than the time of outcomes. As theirs, it stands still while no scheduler runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 import structlog
 from anyio import to_thread
+from callsheet.scheduler.core.batches import buffered
 from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.payload_claims import PayloadClaims
@@ -77,6 +78,7 @@ class IdlePayloads:
             return 0
         # Actions that are submitted from here on use their payloads now, so that these are idle no more.
         needed = await to_thread.run_sync(_needed, list(job.actions.values()))
+        needed |= {sha256 for each in buffered(job) for sha256 in each.result.payloads}
         needed |= {sha256 for each in self._state.rollouts.values() for sha256 in each.offer.payloads}
         return sum([await self._claims.release_idle(job_id, each, idle_s) for each in idle if each not in needed])
 

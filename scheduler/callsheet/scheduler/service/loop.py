@@ -23,6 +23,7 @@ from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.opening_jobs import OpeningJobs
 from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.scheduler.store.writer import GroupCommitWriter
+from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import common_pb2
 
 MAX_PENDING_EVENTS = 50_000
@@ -76,12 +77,14 @@ class CoreLoop:
         background: Background,
         on_ends: EndsListener,
         *,
+        tally: Tally | None = None,
         heartbeat_interval: float,
         max_journal_backlog: int,
         max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
         self.state = state
         self.clock = Clock()
+        self.tally = tally or Tally()
         self.stepper = Stepper(state, planner.plan, on_ends)
         self._writer = writer
         self._background = background
@@ -103,6 +106,7 @@ class CoreLoop:
             commands.Refuse: self._refuse,
             commands.Deliver: self._deliver,
             commands.DeliverStored: self._deliver_stored,
+            commands.GiveBatch: self._give_batch,
             commands.ReleasePayloads: self._release_payloads,
             commands.AcceptManager: self._accept_manager,
             commands.RefuseManager: self._refuse_manager,
@@ -263,6 +267,9 @@ class CoreLoop:
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
         self._background.deliver_stored(command.watcher, command.key)
+
+    def _give_batch(self, command: commands.GiveBatch) -> None:
+        command.taker.put_batch(command.job_id, command.batch_id)
 
     def _release_payloads(self, command: commands.ReleasePayloads) -> None:
         self._background.release_some(command.job_id, command.payloads)

@@ -19,7 +19,7 @@ from callsheet.scheduler.core.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.action_kinds import KIND_RULES
-from callsheet.scheduler.service.decode_weights import decode_told
+from callsheet.scheduler.service.decode_weights import MAX_REASON, decode_told
 from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, few, identifier, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -168,6 +168,7 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         weights=decode_told(path, message.weights) if message.HasField("weights") else None,
         others_sequences=int(within(f"{path}.others_sequences", message.others_sequences, 0, MAX_UNITS)),
         others_kv_tokens=int(within(f"{path}.others_kv_tokens", message.others_kv_tokens, 0, MAX_UNITS)),
+        problem=message.problem[:MAX_REASON],
         instance_slots=int(within(f"{path}.instance_slots", message.instance_slots, 0, MAX_UNITS)),
     )
 

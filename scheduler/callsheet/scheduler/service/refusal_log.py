@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from callsheet.scheduler.core.model import RefusalCode
 
 INTERVAL_S: Final = 10.0
 """After a line about a peer, its next refusals are counted for so long, and told with the line after that."""
@@ -28,7 +29,18 @@ class _Told:
 class RefusalLog:
     """Warns of refusals. Not for several threads."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        count: Callable[[RefusalCode], None] = lambda code: None,
+    ) -> None:
+        """Remembers nothing yet.
+
+        Args:
+            now: A clock that never goes back.
+            count: Told the code of each refused rpc.
+        """
+        self.count = count
         self._now = now
         self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
 

@@ -67,13 +67,14 @@ def _message(request: Any, method: str) -> Any:
 
 
 def _answer_messages(
-    answer: Callable[..., Awaitable[Any]], method: str, _: RefusalLog
+    answer: Callable[..., Awaitable[Any]], method: str, refusals: RefusalLog
 ) -> Callable[..., Awaitable[Any]]:
     # Only an answer of one message is returned; a stream of them is written, as that of who watches health.
     async def answer_or_refuse(request: Any, context: Context) -> Any:
         try:
             return await answer(_message(request, method), context)
         except RefusedError as refusal:
+            refusals.count(refusal.code)
             await abort(context, refusal)
 
     return answer_or_refuse
@@ -92,6 +93,7 @@ def _stream_messages(
                 return await serve(parsed, context)
         except* RefusedError as group:
             refusal = first_of(group)
+        refusals.count(refusal.code)
         refusals.warn("stream_refused", context.peer(), method=method, reason=str(refusal))
         return await abort(context, refusal)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import anyio
-from callsheet.scheduler.access.identity import Identity, Scope
+from callsheet.scheduler.access.identity import Identity, Scope, denied
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError, invalid
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_buffer import decode_result_of
 from callsheet.scheduler.service.decode_weights import decode_offer
 from callsheet.scheduler.service.openings import from_wire
 from callsheet.scheduler.service.payload_claims import Claim, References
 from callsheet.scheduler.service.rules import at_least, identifier, known, short_text
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
+
+_OF_GATEWAYS: Final = frozenset({"cancel", "open_trajectory", "submit"})
 
 
 def decode_request(
@@ -34,7 +39,7 @@ def decode_request(
         case "open_trajectory":
             return events.TrajectoryOpenRequested(reply_to, decode_trajectory(item.open_trajectory)), ()
         case "close_trajectory":
-            return _decode_close_trajectory(item.close_trajectory, reply_to), ()
+            return _decode_close_trajectory(item.close_trajectory, reply_to)
         case "cancel":
             key = decode_key(item.cancel.key)
             return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
@@ -51,13 +56,17 @@ def decode_request(
 
 
 def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> None:
-    """Checks that a caller may touch the job of an item.
+    """Checks that a caller may touch the job of an item, and that a gateway does what it is for.
 
     Raises:
-        RefusedError: PERMISSION_DENIED naming the job.
+        RefusedError: PERMISSION_DENIED naming the job, or what a gateway may not do.
     """
     name = item.WhichOneof("item")
-    if name is None or identity.scope is not Scope.JOB:
+    if name is None:
+        return
+    if identity.scope is Scope.GATEWAY:
+        _require_generation(item, name)
+    if identity.scope is not Scope.JOB:
         return
     value = getattr(item, name)
     if isinstance(value, str):
@@ -66,9 +75,18 @@ def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> N
         identity.require_job("job_id", (value.key if name == "cancel" else value).job_id)
 
 
+def _require_generation(item: client_service_pb2.ClientItem, name: str) -> None:
+    """Checks that a request is one of those that a gateway needs."""
+    if name not in _OF_GATEWAYS:
+        raise denied("item", name, f"must be one of {', '.join(sorted(_OF_GATEWAYS))}: this token is of a gateway")
+    kind = item.submit.WhichOneof("payload") if name == "submit" else "generate"
+    if kind != "generate":
+        raise denied("submit", kind or "", "must be generate: this token is of a gateway")
+
+
 def job_of_references(item: client_service_pb2.ClientItem) -> str:
     """The job that the payloads of an item are kept for."""
-    return item.submit.job_id or item.publish_policy_version.job_id
+    return item.submit.job_id or item.publish_policy_version.job_id or item.close_trajectory.job_id
 
 
 def decode_key(key: common_pb2.ActionKey) -> ActionKey:
@@ -82,14 +100,12 @@ def decode_key(key: common_pb2.ActionKey) -> ActionKey:
 
 def _decode_close_trajectory(
     message: client_service_pb2.CloseTrajectoryRequest, reply_to: events.ReplyTo
-) -> events.TrajectoryCloseRequested:
+) -> tuple[events.TrajectoryCloseRequested, References]:
     end = from_wire(known("end", message.end, job_pb2.TrajectoryEnd.values()))
-    return events.TrajectoryCloseRequested(
-        reply_to,
-        identifier("job_id", message.job_id),
-        identifier("trajectory_id", message.trajectory_id),
-        end,
-    )
+    job_id, trajectory_id = identifier("job_id", message.job_id), identifier("trajectory_id", message.trajectory_id)
+    result, references = decode_result_of(message, end)
+    reason = short_text("reason", message.reason)
+    return events.TrajectoryCloseRequested(reply_to, job_id, trajectory_id, end, result, reason), references
 
 
 def _decode_cancel_work(
@@ -116,18 +132,20 @@ def _decode_published(
 
 
 class UnaryReply:
-    """Waits for the answer to one request, and for one outcome.
+    """Waits for the answer to one request, and for one outcome or one batch.
 
     Attributes:
         gone: Its rpc is over; see `Watcher`.
         claim: The payloads of the submit, if it is one.
         opened: What was found, once a request that opens something is acknowledged.
+        batch_given: The batch that was asked for is leased.
     """
 
     def __init__(self) -> None:
         self._answered = anyio.Event()
         self._refusal: RefusedError | None = None
         self.opened: Opened | None = None
+        self.batch_given = anyio.Event()
         self._has_outcome = anyio.Event()
         self._outcome: outcome_pb2.Outcome | None = None
         self.gone = False
@@ -149,6 +167,10 @@ class UnaryReply:
         """See `Watcher`."""
         self._outcome = outcome_pb2.Outcome.FromString(outcome)
         self._has_outcome.set()
+
+    def put_batch(self, job_id: str, batch_id: str) -> None:
+        """See `BatchTaker`."""
+        self.batch_given.set()
 
     def miss_outcome(self) -> None:
         """See `Watcher`."""

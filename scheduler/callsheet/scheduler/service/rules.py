@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from callsheet.scheduler.core.model import RefusalCode, RefusedError, invalid
+from callsheet.scheduler.core.model import invalid
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.v1 import common_pb2
 from google.protobuf import duration_pb2
@@ -13,11 +13,6 @@ from google.protobuf import duration_pb2
 MAX_ID = 256
 MAX_INLINE = 64 * 1024
 MAX_SECONDS = 30 * 24 * 3600.0
-
-
-def not_built(field: str, value: object) -> RefusedError:
-    """The refusal of a field that stands in the contract for later."""
-    return RefusedError(RefusalCode.UNIMPLEMENTED, field, value, "is not built yet")
 
 
 def identifier(field: str, value: str) -> str:

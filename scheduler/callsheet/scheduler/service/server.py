@@ -22,6 +22,7 @@ from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_buffer import decode_result
 from callsheet.scheduler.service.decode_weights import decode_plan
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.guard import TokenGuard
@@ -46,9 +47,12 @@ from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.scheduler.store.redis_payloads import RedisPayloadStore
 from callsheet.scheduler.store.writer import GroupCommitWriter
+from callsheet.scheduler.web.server import MetricsServer
+from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2_grpc,
+    buffer_pb2,
     client_service_pb2_grpc,
     job_pb2,
     manager_service_pb2_grpc,
@@ -75,6 +79,7 @@ async def serve(
     settings: SchedulerSettings,
     expected: tuple[ExpectedRole, ...] = (),
     *,
+    on_metrics: Callable[[str], None] = lambda url: None,
     task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a scheduler until cancelled; reports its address ("host:port") once it takes calls.
@@ -82,6 +87,7 @@ async def serve(
     Args:
         settings: The scheduler's.
         expected: Managers that will register: what only they may serve waits until they have.
+        on_metrics: Told the URL of the metrics, if there are any, before the address.
         task_status: Told the address.
 
     Raises:
@@ -97,7 +103,7 @@ async def serve(
         payloads = await _open_payloads(settings)
         try:
             with short_pauses():
-                await _serve_with(settings, expected, journal, payloads, task_status)
+                await _serve_with(settings, expected, journal, payloads, on_metrics=on_metrics, task_status=task_status)
         finally:
             with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
                 await payloads.aclose()
@@ -110,6 +116,8 @@ async def _serve_with(
     expected: tuple[ExpectedRole, ...],
     journal: Journal,
     payloads: PayloadStore,
+    *,
+    on_metrics: Callable[[str], None],
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
     failure: list[BaseException] = []
@@ -122,7 +130,8 @@ async def _serve_with(
     predictors = await anyio.to_thread.run_sync(load_predictors, journal)
     engines = EngineKnowledge()
     planning = make_planning(settings.planner, settings.hold_after, predictors, engines)
-    state = await anyio.to_thread.run_sync(_recover, settings, expected, journal, planning)
+    tally = Tally()
+    state = await anyio.to_thread.run_sync(_recover, settings, expected, journal, planning, tally)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
     learning = Learning(predictors, engines, journal, settings.predictor_save_interval)
@@ -135,6 +144,7 @@ async def _serve_with(
         writer,
         background,
         learning.attempts_ended,
+        tally=tally,
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
         max_pending_bytes=settings.limits.max_pending_bytes,
@@ -153,6 +163,8 @@ async def _serve_with(
             tasks.start_soon(_remove_unused, payloads)
             tasks.start_soon(IdlePayloads(payloads, claims, state, loop.clock.now).run)
             tasks.start_soon(_tell_alive, loop, writer, settings.alive_interval)
+            if settings.metrics_listen is not None:
+                on_metrics(await tasks.start(_metrics(settings, loop).serve, settings.metrics_listen))
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
             await failed.wait()
@@ -165,7 +177,11 @@ async def _serve_with(
 
 
 def _recover(
-    settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], journal: Journal, planning: Planner
+    settings: SchedulerSettings,
+    expected: tuple[ExpectedRole, ...],
+    journal: Journal,
+    planning: Planner,
+    tally: Tally,
 ) -> SchedulerState:
     epoch = journal.begin_epoch()
     core = CoreSettings(
@@ -188,8 +204,9 @@ def _recover(
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
         job_idle_timeout=settings.job_idle_timeout,
+        max_buffered=settings.max_buffered,
     )
-    state = SchedulerState(epoch, encode_outcome, core)
+    state = SchedulerState(epoch, tally.counting(encode_outcome), core)
     if isinstance(planning, SolverPlanning):
         planning.attach(state)
     decoder = RequestDecoder(
@@ -197,9 +214,20 @@ def _recover(
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
         action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
         weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
+        result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state
+
+
+def _metrics(settings: SchedulerSettings, loop: CoreLoop) -> MetricsServer:
+    from callsheet.scheduler.web.metrics import collect, render  # Not above: who wants no metrics does without them.
+
+    async def scrape() -> bytes:
+        # The state is read between two steps of the loop; its text is made beside it.
+        return await anyio.to_thread.run_sync(render, collect(loop.state, loop.tally, loop.clock.now()))
+
+    return MetricsServer(scrape, settings.access, loop.tally.refused)
 
 
 async def _tell_alive(loop: CoreLoop, writer: GroupCommitWriter, interval: float) -> None:
@@ -248,7 +276,7 @@ async def _grpc_server(
     claims: PayloadClaims,
     admin: AdminServicer,
 ) -> AsyncIterator[str]:
-    refusals, limits = RefusalLog(), PeerLimits(settings.limits)
+    refusals, limits = RefusalLog(count=loop.tally.refused), PeerLimits(settings.limits)
     unread = UnreadBytes(settings.limits.max_unread_bytes)
     guards = [TokenGuard(TokenFile(settings.access.tokens), refusals)] if settings.access.tokens is not None else []
     server = grpc.aio.server(

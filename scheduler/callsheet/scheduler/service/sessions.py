@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from callsheet.scheduler.core.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.model import Opened, RefusalCode, RefusedError, Token
@@ -29,8 +29,9 @@ _ITEM = tag(manager_service_pb2.ManagerSessionResponse.ITEMS_FIELD_NUMBER)
 class ClientStream:
     """One client stream: a `ClientSession` and a `Watcher` of the core."""
 
-    def __init__(self, unread: UnreadBytes | None = None) -> None:
+    def __init__(self, unread: UnreadBytes | None = None, refused: Callable[[RefusalCode], None] | None = None) -> None:
         self.outbox: Outbox[int] = Outbox(_encode_accepted, unread)
+        self._refused = refused
         self._claims: dict[int, Claim] = {}
 
     @property
@@ -53,6 +54,8 @@ class ClientStream:
         if refusal is None:
             self.outbox.acknowledge(sequence)
         else:
+            if self._refused is not None:
+                self._refused(refusal.code)
             result = client_service_pb2.ItemResult(sequence=sequence, status=to_status(refusal))
             self.outbox.put(embedded(_RESULT, result.SerializeToString()))
 

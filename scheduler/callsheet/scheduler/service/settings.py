@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen
+from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen, metrics_address
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.limit_settings import LimitSettings
@@ -42,6 +42,16 @@ class SchedulerSettings:
 
     data_dir: DataDir
     listen: Listen = DEFAULT_ADDRESS
+    metrics_listen: Annotated[
+        str | None,
+        Setting(
+            "Where /metrics is, for Prometheus; port 0 takes a free one.",
+            variable="CALLSHEET_METRICS_LISTEN",
+            metavar="HOST:PORT|none",
+            default_text="none",
+            parse=metrics_address,
+        ),
+    ] = None
     access: AccessSettings = field(default_factory=AccessSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     database_url: Annotated[
@@ -117,6 +127,14 @@ class SchedulerSettings:
             least=0.1,
         ),
     ] = 24 * 3600.0
+    max_buffered: Annotated[
+        int,
+        Setting(
+            "Finished trajectories in a job's buffer from which on no more begin, unless it says so itself.",
+            variable="CALLSHEET_MAX_BUFFERED",
+            least=1,
+        ),
+    ] = 4096
     alive_interval: float = 5.0
     predictor_save_interval: float = 30.0
     planner: Annotated[
@@ -136,3 +154,5 @@ class SchedulerSettings:
 
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
+        if self.metrics_listen is not None:
+            self.access.check_listen(self.metrics_listen)

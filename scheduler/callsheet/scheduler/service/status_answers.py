@@ -7,6 +7,7 @@ from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
 from callsheet.scheduler.core.leases import grace_of
 from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.service.buffer_answers import buffer_status
 from callsheet.scheduler.service.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.openings import to_wire
 from callsheet.scheduler.service.refusals import fill_duration
@@ -30,6 +31,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         forgotten_actions=len(job.forgotten),
         dead_sandboxes=job.dead_sandboxes,
         rollouts=rollouts_of(state, request.job_id, now),
+        buffer=buffer_status(state, job, now),
     )
     status.spec.share = request.weight
     status.spec.priority_class = job_pb2.PriorityClass.ValueType(request.priority_class)
@@ -81,14 +83,23 @@ def _fill_open(status: job_pb2.TrajectoryStatus, trajectory: Trajectory) -> None
 def _fill_group(spec: job_pb2.GroupSpec) -> None:
     spec.quorum = spec.quorum or spec.size
     spec.on_infra = spec.on_infra or job_pb2.ON_INFRA_REPLACE
+    spec.infra_budget = spec.infra_budget if spec.HasField("infra_budget") else spec.size
 
 
 def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
     """A group of a job."""
     status = job_pb2.GroupStatus(
-        spec=job_pb2.GroupSpec(group_id=group_id, size=group.size, quorum=group.quorum),
+        spec=job_pb2.GroupSpec(
+            group_id=group_id,
+            size=group.size,
+            quorum=group.quorum,
+            on_infra=job_pb2.OnInfra.ValueType(group.on_infra),
+            infra_budget=group.infra_budget,
+        ),
         lost=group.lost,
-        has_quorum=group.completed >= group.quorum,
+        has_quorum=group.has_quorum,
+        masked=sorted(group.masked),
+        dropped=sorted(group.dropped),
     )
     _fill_group(status.spec)
     for member in group.members:

@@ -16,6 +16,8 @@ from callsheet.scheduler.core.records import (
     Record,
     Recovered,
     RecoveredAction,
+    RecoveredBatch,
+    RecoveredFinished,
     RecoveredJob,
     RecoveredRollout,
     RecoveredTrajectory,
@@ -29,6 +31,8 @@ from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.schema import (
     actions,
+    batches,
+    buffered,
     closed_jobs,
     forgotten_actions,
     jobs,
@@ -141,6 +145,8 @@ class Journal:
                 connection.scalar(select(scheduler.c.alive_at)),
                 _load_times_away(connection),
                 _load_rollouts(connection),
+                _load_buffered(connection),
+                _load_batches(connection),
             )
 
     def commit(self, records: Sequence[Record]) -> None:
@@ -275,6 +281,7 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
         next_trajectory=1 + (connection.scalar(select(func.max(trajectories.c.id))) or 0),
         next_action=1 + (connection.scalar(select(func.max(actions.c.id))) or 0),
         next_forgotten=1 + (connection.scalar(select(func.max(forgotten_actions.c.number))) or 0),
+        next_batch=1 + (connection.scalar(select(func.max(batches.c.number))) or 0),
     )
 
 
@@ -320,16 +327,37 @@ def _load_times_away(connection: Connection) -> tuple[tuple[float, float], ...]:
 
 
 def _load_rollouts(connection: Connection) -> tuple[RecoveredRollout, ...]:
-    names = [field.name for field in fields(RecoveredRollout)]
-    columns = [_DERIVED[name] if name in _DERIVED else rollouts.c[name] for name in names]
+    columns = _columns(rollouts, RecoveredRollout)
     joined = select(*columns).join(jobs, jobs.c.number == rollouts.c.job_number).order_by(rollouts.c.service)
     rows = connection.execute(joined)
     return tuple(RecoveredRollout(**(row._asdict() | {"begun": bool(row.begun)})) for row in rows)
 
 
+def _load_buffered(connection: Connection) -> tuple[RecoveredFinished, ...]:
+    columns = _columns(buffered, RecoveredFinished)
+    joined = select(*columns).join(jobs, jobs.c.number == buffered.c.job_number).order_by(buffered.c.number)
+    return tuple(RecoveredFinished(**row._asdict()) for row in connection.execute(joined))
+
+
+def _load_batches(connection: Connection) -> tuple[RecoveredBatch, ...]:
+    columns = _columns(batches, RecoveredBatch)
+    joined = select(*columns).join(jobs, jobs.c.number == batches.c.job_number).order_by(batches.c.number)
+    rows = [row._asdict() for row in connection.execute(joined)]
+    decoded = [
+        {"trajectory_ids": tuple(json.loads(row["trajectory_ids"])), "acknowledged": bool(row["acknowledged"])}
+        for row in rows
+    ]
+    return tuple(RecoveredBatch(**(row | more)) for row, more in zip(rows, decoded, strict=True))
+
+
+def _columns(table: Table, kind: type[Any]) -> list[ColumnElement[Any]]:
+    """The columns that are the fields of a recovered row."""
+    return [_DERIVED[field.name] if field.name in _DERIVED else table.c[field.name] for field in fields(kind)]
+
+
 def _rows(connection: Connection, table: Table, kind: type[RecoveredTrajectory | RecoveredAction]) -> Iterable[Any]:
     """What open jobs have in a table, in the order of the first commits; the columns are the fields of `kind`."""
-    columns = [_DERIVED[field.name] if field.name in _DERIVED else table.c[field.name] for field in fields(kind)]
+    columns = _columns(table, kind)
     return connection.execute(
         select(*columns).select_from(table).join(jobs, jobs.c.number == table.c.job_number).order_by(table.c.id)
     )

@@ -17,6 +17,10 @@ from callsheet.scheduler.core.records import (
     ActionFinished,
     ActionRequeued,
     ActionSubmitted,
+    BatchAcknowledged,
+    BatchReturned,
+    BatchTaken,
+    BufferedTrajectoriesRemoved,
     ClosedActionsKept,
     GroupCancelled,
     JobClosed,
@@ -28,6 +32,7 @@ from callsheet.scheduler.core.records import (
     RolloutChanged,
     SchedulerAlive,
     SchedulerAway,
+    TrajectoryBuffered,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
     TrajectoryOpened,
@@ -54,6 +59,7 @@ class Numbering:
     next_trajectory: int = 1
     next_action: int = 1
     next_forgotten: int = 1
+    next_batch: int = 1
 
 
 @dataclass(slots=True)
@@ -68,6 +74,10 @@ class RowChanges:
         new_rollouts: Rows of weights that were published, by service; each takes the place of the service's former row.
         removed_rollouts: Services of which what was published is deleted.
         rollout_updates: Changes of rows of published weights that are there.
+        new_buffered: Finished trajectories that enter the buffer of their job.
+        removed_buffered: Keys of those that leave it.
+        new_batches: Batches as they are now; each takes the place of the row of its key.
+        removed_batches: Keys of batches that are deleted.
         alive_at: When the scheduler was last known to run; None if that is not told.
         times_away: Times without a scheduler.
         away_before: Such times that ended up to then are deleted.
@@ -88,6 +98,10 @@ class RowChanges:
     new_rollouts: dict[str, Row] = field(default_factory=dict)
     removed_rollouts: dict[str, None] = field(default_factory=dict)
     rollout_updates: dict[str, Row] = field(default_factory=dict)
+    new_buffered: dict[Key, Row] = field(default_factory=dict)
+    removed_buffered: dict[Key, None] = field(default_factory=dict)
+    new_batches: dict[Key, Row] = field(default_factory=dict)
+    removed_batches: dict[Key, None] = field(default_factory=dict)
     alive_at: float | None = None
     times_away: list[Row] = field(default_factory=list)
     away_before: float = 0.0
@@ -148,6 +162,10 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
         changes.action_updates,
         changes.removed_actions,
         changes.removed_trajectories,
+        changes.new_buffered,
+        changes.removed_buffered,
+        changes.new_batches,
+        changes.removed_batches,
     ):
         for key in [key for key in rows if key[0] == number]:
             del rows[key]
@@ -357,6 +375,74 @@ def _remove(key: Key, new: dict[Key, Row], updates: dict[Key, Row], removed: dic
         removed[key] = None
 
 
+def _buffer(changes: RowChanges, numbering: Numbering, record: TrajectoryBuffered) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is not None:
+        changes.new_buffered[number, record.trajectory_id] = {
+            "job_number": number,
+            "trajectory_id": record.trajectory_id,
+            "group_id": record.group_id,
+            "number": record.number,
+            "policy_version": record.policy_version,
+            "opened_at": record.opened_at,
+            "finished_at": record.finished_at,
+            "result": record.result,
+        }
+
+
+def _remove_buffered(
+    changes: RowChanges, numbering: Numbering, record: BufferedTrajectoriesRemoved | BatchAcknowledged
+) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is not None:
+        for trajectory_id in record.trajectory_ids:
+            if changes.new_buffered.pop((number, trajectory_id), None) is None:
+                changes.removed_buffered[number, trajectory_id] = None
+
+
+def _take_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken) -> None:
+    _put_batch(changes, numbering, record.job_id, record.batch_id, record)
+
+
+def _acknowledge_batch(changes: RowChanges, numbering: Numbering, record: BatchAcknowledged) -> None:
+    _remove_buffered(changes, numbering, record)
+    _put_batch(changes, numbering, record.job_id, record.batch_id, None)
+    for batch_id in record.forgotten:
+        _drop_batch(changes, numbering, record.job_id, batch_id)
+
+
+def _return_batch(changes: RowChanges, numbering: Numbering, record: BatchReturned) -> None:
+    _drop_batch(changes, numbering, record.job_id, record.batch_id)
+
+
+def _put_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str, taken: BatchTaken | None) -> None:
+    """A batch as it was taken, or, with None, acknowledged."""
+    number = numbering.open_jobs.get(job_id)
+    if number is None:
+        return
+    key = (number, batch_id)
+    changes.removed_batches[key] = None
+    changes.new_batches.pop(key, None)
+    changes.new_batches[key] = {
+        "job_number": number,
+        "batch_id": batch_id,
+        "number": numbering.next_batch,
+        "size": taken.size if taken is not None else 0,
+        "lease_s": taken.lease_s if taken is not None else 0.0,
+        "policy_version": taken.policy_version if taken is not None else 0,
+        "acknowledged": int(taken is None),
+        "trajectory_ids": json.dumps(taken.trajectory_ids if taken is not None else (), separators=(",", ":")),
+    }
+    numbering.next_batch += 1
+
+
+def _drop_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str) -> None:
+    number = numbering.open_jobs.get(job_id)
+    if number is not None:
+        changes.new_batches.pop((number, batch_id), None)
+        changes.removed_batches[number, batch_id] = None
+
+
 def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
     changes.alive_at = record.at
 
@@ -430,6 +516,11 @@ _MERGERS: Final = cast(
         ActionFinished: _finish_action,
         WorkForgotten: _forget,
         ClosedActionsKept: _keep_closed_actions,
+        TrajectoryBuffered: _buffer,
+        BufferedTrajectoriesRemoved: _remove_buffered,
+        BatchTaken: _take_batch,
+        BatchReturned: _return_batch,
+        BatchAcknowledged: _acknowledge_batch,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,
     },

@@ -168,6 +168,34 @@ rollouts: Final = Table(
 )
 """The newest weights of each service that an open job published; `begun` is 0 or 1."""
 
+buffered: Final = Table(
+    "buffered",
+    metadata,
+    Column("job_number", BigInteger, primary_key=True, autoincrement=False),
+    Column("trajectory_id", Text, primary_key=True),
+    Column("group_id", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("policy_version", BigInteger, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("finished_at", Double, nullable=False),
+    Column("result", LargeBinary, nullable=False),
+)
+"""Finished trajectories that no trainer has acknowledged yet; `number` grows in each job."""
+
+batches: Final = Table(
+    "batches",
+    metadata,
+    Column("job_number", BigInteger, primary_key=True, autoincrement=False),
+    Column("batch_id", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("lease_s", Double, nullable=False),
+    Column("policy_version", BigInteger, nullable=False),
+    Column("acknowledged", Integer, nullable=False),
+    Column("trajectory_ids", Text, nullable=False),
+)
+"""Batches that are leased, and the newest that were acknowledged; `trajectory_ids` is JSON, `acknowledged` 0 or 1."""
+
 predictor_nodes: Final = Table(
     "predictor_nodes",
     metadata,

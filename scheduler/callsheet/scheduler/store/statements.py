@@ -17,6 +17,8 @@ from callsheet.scheduler.store.errors import InconsistentRecordError
 from callsheet.scheduler.store.merge import Key, Row, RowChanges
 from callsheet.scheduler.store.schema import (
     actions,
+    batches,
+    buffered,
     closed_actions,
     closed_jobs,
     forgotten_actions,
@@ -128,6 +130,16 @@ class ChangeWriter:
         self._remove_former: Final = Statement(dialect, former, ())
         changed = update(rollouts).where(rollouts.c.service == bindparam("key_service"))
         self._change_rollout: Final = Statement(dialect, changed, ("reference", "begun"))
+        self._buffered: Final = RowWriter(dialect, buffered)
+        one_buffered = (buffered.c.job_number == number, buffered.c.trajectory_id == bindparam("key_id"))
+        self._remove_buffered: Final = Statement(dialect, delete(buffered).where(*one_buffered), ())
+        self._batches: Final = RowWriter(dialect, batches)
+        one_batch = (batches.c.job_number == number, batches.c.batch_id == bindparam("key_id"))
+        self._remove_batches: Final = Statement(dialect, delete(batches).where(*one_batch), ())
+        self._of_closed_jobs: Final = [
+            Statement(dialect, delete(table).where(table.c.job_number == bindparam("number")), ())
+            for table in (buffered, batches)
+        ]
         alive = update(scheduler).values(alive_at=bindparam("alive_at"))
         self._alive: Final = Statement(dialect, alive, ("alive_at",))
         self._times_away: Final = RowWriter(dialect, times_away)
@@ -145,6 +157,8 @@ class ChangeWriter:
             self._remove_jobs.execute(cursor, closed)
             self._closed_jobs.insert(cursor, closed)
             self._remove_rollouts.execute(cursor, closed)
+            for statement in self._of_closed_jobs:
+                statement.execute(cursor, closed)
         self._jobs.insert(cursor, changes.new_jobs.values())
         self._jobs.update(cursor, changes.job_updates.values())
         self._trajectories.insert(cursor, changes.new_trajectories.values())
@@ -165,8 +179,17 @@ class ChangeWriter:
             self._rollouts.insert(cursor, changes.new_rollouts.values())
         if changes.rollout_updates:
             self._change_rollout.execute(cursor, list(changes.rollout_updates.values()))
+        self._write_buffers(cursor, changes)
         if changes.alive_at is not None:
             self._write_times(cursor, changes)
+
+    def _write_buffers(self, cursor: Cursor, changes: RowChanges) -> None:
+        if changes.removed_buffered:
+            self._remove_buffered.execute(cursor, _keys(changes.removed_buffered))
+        self._buffered.insert(cursor, changes.new_buffered.values())
+        if changes.removed_batches:
+            self._remove_batches.execute(cursor, _keys(changes.removed_batches))
+            self._batches.insert(cursor, changes.new_batches.values())
 
     def _write_times(self, cursor: Cursor, changes: RowChanges) -> None:
         self._alive.execute(cursor, [{"alive_at": changes.alive_at}])

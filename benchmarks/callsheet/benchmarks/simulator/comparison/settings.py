@@ -18,7 +18,8 @@ class ScenarioSource:
     """Where the scenario of a seed comes from: a workload, or a trace that is resampled."""
 
     workload: Annotated[
-        str, Setting("coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.", default="coding")
+        str,
+        Setting("coding, deepsearch, math, games, mopd, mixed or kv; names the machines of a trace.", default="coding"),
     ]
     mode: Annotated[
         Mode, Setting("One step of N trajectories, or N live ones, replaced as they end.", default=Mode.ONESHOT)

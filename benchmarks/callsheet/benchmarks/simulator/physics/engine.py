@@ -43,7 +43,12 @@ class Engine:
 
     Time is counted in tokens decoded by a sequence, where every end is fixed, so that a change costs O(log n). A
     prefill stops decoding for as long as it takes. Prefixes of trajectories that do not run stay in what is left of the
-    KV cache; the least recently used give way.
+    KV cache. The least recently used give way, from their ends and by as much as is needed, as the leaves of a radix
+    tree do.
+
+    Attributes:
+        prefilled_tokens: Tokens of prompts that were computed so far, and of them `repeated_tokens` once more: they had
+            been in its cache, or in another engine's.
     """
 
     def __init__(self, kind: EngineType, events: EventQueue) -> None:
@@ -59,6 +64,8 @@ class Engine:
         self._ends: list[tuple[float, int, EngineSequence]] = []
         self._sequence = 0
         self._wakes_at = inf
+        self.prefilled_tokens = 0
+        self.repeated_tokens = 0
 
     def load(self, owner: Hashable) -> EngineStatus:
         """What the engine tells, to one who asks for that trajectory."""
@@ -112,6 +119,8 @@ class Engine:
             self._decodes_from = now
 
     def _admit(self) -> None:
+        if self.kind.longest_prefix_first and len(self._waiting) > 1:
+            self._waiting = deque(sorted(self._waiting, key=lambda each: -self._cached.get(each.owner, 0)))
         while self._waiting and self._fits(self._waiting[0]):
             self._run(self._waiting.popleft())
         self._wake()
@@ -125,14 +134,25 @@ class Engine:
         cached = self._cached.pop(sequence.owner, 0)
         self._cached_tokens -= cached
         self._kv_tokens += sequence.kv_tokens
-        while self._cached and self._kv_tokens + self._cached_tokens > self.kind.kv_tokens:
-            self._cached_tokens -= self._cached.popitem(last=False)[1]
+        self._evict(self._kv_tokens + self._cached_tokens - self.kind.kv_tokens)
         to_prefill = max(0, sequence.generation.prompt_tokens - cached)
+        self.prefilled_tokens += to_prefill
+        self.repeated_tokens += max(0, min(sequence.generation.known_tokens - cached, to_prefill))
         self._decodes_from = max(self._decodes_from, self._events.now) + to_prefill / self.kind.prefill_tokens_per_s
         self._running[sequence.owner] = sequence
         self._sequence += 1
         end = self._decoded + sequence.generation.output_tokens
         heapq.heappush(self._ends, (end, self._sequence, sequence))
+
+    def _evict(self, tokens: int) -> None:
+        while tokens > 0 and self._cached:
+            owner, cached = self._cached.popitem(last=False)
+            given = min(cached, tokens)
+            self._cached_tokens -= given
+            tokens -= given
+            if given < cached:
+                self._cached[owner] = cached - given
+                self._cached.move_to_end(owner, last=False)
 
     def _remove(self, sequence: EngineSequence) -> None:
         del self._running[sequence.owner]

@@ -39,7 +39,7 @@ async def _attach(connect: Callable[[], EngineHttp], read: Callable[[EngineHttp]
     try:
         with anyio.move_on_after(timeout_s):
             return await _read_when_up(http, read)
-        raise EngineFailedError(f"{http.url}: no engine was ready there within {timeout_s:g} s")
+        raise EngineFailedError(f"{http.place}: no engine was ready there within {timeout_s:g} s")
     finally:
         await http.close()
 
@@ -51,7 +51,7 @@ async def _read_when_up(http: EngineHttp, read: Callable[[EngineHttp], Awaitable
             return await read(http)
         except (EngineUnreachableError, EngineStartingError) as error:
             if not told:
-                log.info("waiting for an engine", url=http.url, reason=str(error))
+                log.info("waiting for an engine", url=http.place, reason=str(error))
                 told = True
         await anyio.sleep(ATTACH_AGAIN_S)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from callsheet.managers.inference.driver import EngineFailedError
+from callsheet.managers.inference.driver import EngineError, EngineFailedError
 
 CONTROL_TIMEOUT_S = 20.0
 """The longest wait for an answer that takes no computing."""
@@ -19,6 +19,9 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_MESSAGE_CHARACTERS = 500
 MAX_EVENT_BYTES = 64 * 2**20
 """The longest line of a stream: some servers repeat all tokens in each event."""
+
+Where = str | Callable[[], str]
+"""Where a server is, such as "http://host:30000"; asked for with each call if it may move."""
 
 # What means that no server answers, whatever was asked. ValueError: an answer that breaks HTTP's own limits.
 _LOST = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
@@ -77,14 +80,27 @@ class EngineHttp:
     """Calls to one server. Must be used from one event loop; connects with the first call.
 
     Args:
-        url: Where it is, such as "http://host:30000".
+        url: Where it is; what is asked for it raises an EngineError while the server is nowhere.
         api_key: What it asks for as a bearer token.
     """
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: Where, api_key: str | None = None) -> None:
+        self._where = url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._opened: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server is now."""
+        return (self._where if isinstance(self._where, str) else self._where()).rstrip("/")
+
+    @property
+    def place(self) -> str:
+        """The same for people, also while the server is nowhere."""
+        try:
+            return self.url
+        except EngineError:
+            return "its server"
 
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, timeout_s: float = CONTROL_TIMEOUT_S
@@ -120,8 +136,8 @@ class EngineHttp:
             EngineUnreachableError: No server answers, or the stream breaks.
         """
         async with (
-            self._translated(path),
-            self._session.post(self.url + path, json=body, timeout=_timeout(None)) as got,
+            self._translated(url := self.url + path),
+            self._session.post(url, json=body, timeout=_timeout(None)) as got,
         ):
             yield (None if got.ok else await _answer(got)), _events(got)
 
@@ -144,21 +160,19 @@ class EngineHttp:
         self, method: str, path: str, body: object, params: Mapping[str, str] | None, timeout_s: float | None
     ) -> HttpAnswer:
         async with (
-            self._translated(path),
-            self._session.request(
-                method, self.url + path, json=body, params=params, timeout=_timeout(timeout_s)
-            ) as got,
+            self._translated(url := self.url + path),
+            self._session.request(method, url, json=body, params=params, timeout=_timeout(timeout_s)) as got,
         ):
             return await _answer(got)
 
     @asynccontextmanager
-    async def _translated(self, path: str) -> AsyncIterator[None]:
+    async def _translated(self, url: str) -> AsyncIterator[None]:
         try:
             yield
         except _LOST as error:
             slow = isinstance(error, TimeoutError)
             reason = "no answer in time" if slow else f"{type(error).__name__}: {error}"
-            raise EngineUnreachableError(f"{self.url}{path}: {reason}", refused=not slow) from error
+            raise EngineUnreachableError(f"{url}: {reason}", refused=not slow) from error
 
 
 def _timeout(total_s: float | None) -> aiohttp.ClientTimeout:

@@ -28,6 +28,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
+from callsheet.managers.inference.http_engine.own_server import OwnServer
 from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
 from callsheet.managers.inference.http_engine.versions import label_of, one_span, version_of
 from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
@@ -80,6 +81,13 @@ class HttpEngineDriver(EngineDriver):
         self._closed = False
         self._look_wanted = anyio.Event()
         self._report: Callable[[], None] = _tell_nobody
+        self._own_server: OwnServer | None = None
+        self._failed = anyio.Event()
+
+    def own_server(self, server: OwnServer) -> None:
+        """Takes over a server that was found to serve, and that is to end with this driver."""
+        self._own_server = server
+        server.note_serving(server.starts)
 
     @property
     def policy_version(self) -> int:
@@ -113,7 +121,8 @@ class HttpEngineDriver(EngineDriver):
     @property
     def incarnation(self) -> str:
         """See `EngineDriver`."""
-        return f"{self._state.identity}.{self._state.losses}"
+        start = "" if self._own_server is None else f".{self._own_server.starts}"
+        return f"{self._state.identity}.{self._state.losses}{start}"
 
     def on_change(self, report: Callable[[], None]) -> None:
         """See `EngineDriver`."""
@@ -129,11 +138,22 @@ class HttpEngineDriver(EngineDriver):
 
     async def look(self) -> None:
         """Looks at the server once, and draws the conclusions."""
-        steps = self._steps
+        steps, server = self._steps, self._own_server
+        start = 0 if server is None else server.starts
         look = await self._safe_look()
         # What was seen while the driver itself changed something tells nothing.
         if steps == self._steps and not self._control.statistics().locked:
             self._conclude(look)
+        if server is not None:
+            if look.answered and not look.problem:
+                server.note_serving(start)
+            if server.failure:
+                self._failed.set()
+
+    async def wait_failed(self) -> str:
+        """See `EngineDriver`. A server of somebody else's may always come back."""
+        await self._failed.wait()
+        return "" if self._own_server is None else self._own_server.failure
 
     async def read_policy_version(self) -> int:
         """See `EngineDriver`."""
@@ -237,6 +257,8 @@ class HttpEngineDriver(EngineDriver):
                 await self._quietly(self._send_resume)
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._http.close()
+        if self._own_server is not None:
+            await self._own_server.stop()
 
     @abstractmethod
     async def _look(self) -> Look:
@@ -333,7 +355,8 @@ class HttpEngineDriver(EngineDriver):
         try:
             return await self._look()
         except EngineUnreachableError as error:
-            return Look(answered=False, refused=error.refused, problem=str(error))
+            why = self._own_server.problem if self._own_server is not None else ""
+            return Look(answered=False, refused=error.refused, problem=why or str(error))
         except EngineError as error:
             return Look(problem=str(error), identity=self._state.identity, version=self._state.version)
 

@@ -5,11 +5,20 @@ HTTP is imported when the server is looked for.
 
 from __future__ import annotations
 
-from callsheet.managers.inference.driver import EngineDriver
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
-from callsheet.managers.inference.http_engine.abilities import NOT_ATTACHED
+from callsheet.managers.inference.launching.command import LaunchNeeds
+from callsheet.managers.inference.launching.engine import served_engine
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.settings import InferenceSettings
+
+if TYPE_CHECKING:
+    from callsheet.managers.inference.http_engine.client import Where
+    from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+
+_NEEDS = LaunchNeeds()
 
 
 def openai_engine(openai: OpenAISettings, settings: InferenceSettings) -> UnloadedEngine:
@@ -18,14 +27,14 @@ def openai_engine(openai: OpenAISettings, settings: InferenceSettings) -> Unload
     Raises:
         ValueError: A setting breaks its rule.
     """
-    url = settings.server_url
 
-    def load() -> EngineDriver:
+    def attach(where: Where, timeout_s: float) -> HttpEngineDriver:
         from callsheet.managers.inference.openai_engine.attaching import attach_openai
 
-        return attach_openai(openai, url, settings.engine_api_key, start_version=settings.policy_version)
+        own = replace(openai, attach_timeout=timeout_s)
+        return attach_openai(own, where, settings.engine_api_key, start_version=settings.policy_version)
 
-    return UnloadedEngine(NOT_ATTACHED, {"engine": "openai", "url": url}, load, attached=True)
+    return served_engine("openai", settings, _NEEDS, openai.attach_timeout, attach)
 
 
 KIND = EngineKind(name="openai", settings=OpenAISettings, build=openai_engine)

@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 from callsheet.managers.inference.http_engine.attach import attach
-from callsheet.managers.inference.http_engine.client import EngineHttp
+from callsheet.managers.inference.http_engine.client import EngineHttp, Where
 from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
 from callsheet.managers.inference.sglang_engine.server import read_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def attach_sglang(
-    settings: SGLangSettings, url: str, api_key: str | None = None, *, start_version: int = 0
+    settings: SGLangSettings, url: Where, api_key: str | None = None, *, start_version: int = 0
 ) -> SGLangDriver:
     """Waits for a server, and returns a driver for what it turns out to be.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import anyio
 import structlog
 from callsheet.managers.inference.driver import (
     EngineBusyError,
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 PAUSE_TIMEOUT_S = 60.0
 MEMORY_TIMEOUT_S = 300.0
 FLUSH_TIMEOUT_S = 30.0
+PAIR_REQUEST_TIMEOUT_S = 600.0
+"""Of a pair for prefill and decode of which one half is gone, the other keeps requests without a word."""
 _SEED_BITS = 63
 
 
@@ -75,6 +78,7 @@ class SGLangDriver(HttpEngineDriver):
         self._told = ToldLogProbs.RAW if settings.original_log_probs else ToldLogProbs.SCALED
         self._groups: set[str] = set()
         self._asleep = False
+        self._request_timeout_s = settings.request_timeout or (PAIR_REQUEST_TIMEOUT_S if server.split else None)
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -144,14 +148,24 @@ class SGLangDriver(HttpEngineDriver):
         how = derivation(self._told, sampling)
         seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
         body = generate_body(live, self._server, how, seed, stream=listen is not None)
+        try:
+            with anyio.fail_after(self._request_timeout_s):
+                content = await self._send(live, body, how, listen)
+        except TimeoutError as error:
+            await self._abort_quietly(live)
+            raise EngineFailedError(f"the request did not end within {self._request_timeout_s:g} s") from error
+        return generation_of(content, live, how, seed, self._start_version)
+
+    async def _send(
+        self, live: LiveRequest, body: dict[str, Any], how: Derivation, listen: TokenListener | None
+    ) -> dict[str, Any]:
         if listen is None:
             answer = await self._http.post("/generate", body, timeout_s=None)
             if not answer.ok:
                 raise error_of(answer)
-            content = answer.content
-        else:
-            content = await self._listen(live, body, how, listen)
-        return generation_of(content, live, how, seed, self._start_version)
+            content: dict[str, Any] = answer.content
+            return content
+        return await self._listen(live, body, how, listen)
 
     async def _listen(
         self, live: LiveRequest, body: dict[str, Any], how: Derivation, listen: TokenListener
@@ -194,7 +208,7 @@ class SGLangDriver(HttpEngineDriver):
     async def _replace_weights(self, update: WeightUpdate) -> None:
         kept = update.mode is UpdateMode.KEEP or self._paused
         flush = not kept
-        if kept and self._server.modern and not self._settings.keep_kv:
+        if kept and self._server.modern and not self._server.split and not self._settings.keep_kv:
             # KV of requests that go on is given up and computed anew, so that all of it can be forgotten.
             body = {"mode": "retract"}
             self._require(await self._http.post("/pause_generation", body, timeout_s=PAUSE_TIMEOUT_S))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from callsheet.managers.inference.driver import EngineDriver
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
-from callsheet.managers.inference.http_engine.abilities import NOT_ATTACHED
+from callsheet.managers.inference.launching.command import LaunchNeeds
+from callsheet.managers.inference.launching.engine import served_engine
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
+
+if TYPE_CHECKING:
+    from callsheet.managers.inference.http_engine.client import Where
+    from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+
+_NEEDS = LaunchNeeds(arguments=("--host", "{host}", "--port", "{port}"))
 
 
 def sglang_engine(sglang: SGLangSettings, settings: InferenceSettings) -> UnloadedEngine:
@@ -15,14 +24,14 @@ def sglang_engine(sglang: SGLangSettings, settings: InferenceSettings) -> Unload
     Raises:
         ValueError: A setting breaks its rule.
     """
-    url = settings.server_url
 
-    def load() -> EngineDriver:
+    def attach(where: Where, timeout_s: float) -> HttpEngineDriver:
         from callsheet.managers.inference.sglang_engine.attaching import attach_sglang
 
-        return attach_sglang(sglang, url, settings.engine_api_key, start_version=settings.policy_version)
+        own = replace(sglang, attach_timeout=timeout_s)
+        return attach_sglang(own, where, settings.engine_api_key, start_version=settings.policy_version)
 
-    return UnloadedEngine(NOT_ATTACHED, {"engine": "sglang", "url": url}, load, attached=True)
+    return served_engine("sglang", settings, _NEEDS, sglang.attach_timeout, attach)
 
 
 KIND = EngineKind(name="sglang", settings=SGLangSettings, build=sglang_engine)

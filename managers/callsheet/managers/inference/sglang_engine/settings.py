@@ -29,3 +29,11 @@ class SGLangSettings:
     attach_timeout: Annotated[float, Setting("Seconds to wait for the server to be ready at the start.", least=0)] = (
         900.0
     )
+    request_timeout: Annotated[
+        float | None,
+        Setting(
+            "Seconds of one request, after which it fails and is tried elsewhere.",
+            default_text="none; 600 for one half of a pair, which tells by silence alone that the other half is gone",
+            least=1,
+        ),
+    ] = None

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from callsheet.managers.inference.driver import EngineDriver
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
-from callsheet.managers.inference.http_engine.abilities import NOT_ATTACHED
+from callsheet.managers.inference.launching.command import LaunchNeeds
+from callsheet.managers.inference.launching.engine import served_engine
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
+
+if TYPE_CHECKING:
+    from callsheet.managers.inference.http_engine.client import Where
+    from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+
+_NEEDS = LaunchNeeds(
+    arguments=("--host", "{host}", "--port", "{port}", "--enable-scale-out", "--enable-prompt-tokens-details"),
+    environment={"VLLM_SERVER_DEV_MODE": "1"},
+)
 
 
 def vllm_engine(vllm: VLLMSettings, settings: InferenceSettings) -> UnloadedEngine:
@@ -15,14 +27,14 @@ def vllm_engine(vllm: VLLMSettings, settings: InferenceSettings) -> UnloadedEngi
     Raises:
         ValueError: A setting breaks its rule.
     """
-    url = settings.server_url
 
-    def load() -> EngineDriver:
+    def attach(where: Where, timeout_s: float) -> HttpEngineDriver:
         from callsheet.managers.inference.vllm_engine.attaching import attach_vllm
 
-        return attach_vllm(vllm, url, settings.engine_api_key, start_version=settings.policy_version)
+        own = replace(vllm, attach_timeout=timeout_s)
+        return attach_vllm(own, where, settings.engine_api_key, start_version=settings.policy_version)
 
-    return UnloadedEngine(NOT_ATTACHED, {"engine": "vllm", "url": url}, load, attached=True)
+    return served_engine("vllm", settings, _NEEDS, vllm.attach_timeout, attach)
 
 
 KIND = EngineKind(name="vllm", settings=VLLMSettings, build=vllm_engine)

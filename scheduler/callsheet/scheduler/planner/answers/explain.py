@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.model import ActionState
+from callsheet.scheduler.core.pacing import PacingGate
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.servability import awaited_roles
@@ -90,6 +91,9 @@ def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Ac
     if trajectory.key in review.plan.admitted:
         return Explanation(WaitReason.ADMISSION, "the next planning round lets its trajectory begin")
     job_id, trajectory_id = trajectory.key
+    gate = PacingGate(state, trajectory.job)
+    if not gate.admits(trajectory):
+        return Explanation(WaitReason.ADMISSION, f"its trajectory may not begin yet: {gate.reason}")
     waiting = list(state.waiting_trajectories[job_id])
     place = waiting.index(trajectory_id) + 1
     sentence = (
@@ -115,6 +119,9 @@ def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], 
             sentence = f"all slots of {left.managers} managers that serve it are taken"
         case WaitReason.QUOTA:
             sentence = _awaited(left.short, now)
+        case WaitReason.RESOURCES if left.short and left.kept:
+            sentence = f"{_missing(left.short)}; {left.kept} more are kept for trajectories whose tool calls run: "
+            sentence += "its own trajectory is paused at its tool call until there is room"
         case WaitReason.RESOURCES if left.short:
             sentence = _missing(left.short)
         case WaitReason.RESOURCES:

@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
-from callsheet.scheduler.core.model import ActionRequest
+from callsheet.scheduler.core.model import ActionRequest, TrajectoryKey
 from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.planner.engines.output_lengths import OutputLengths
+from callsheet.scheduler.planner.engines.claims import Claim, Claims, UsualTurn, break_even_s, headroom_tokens
+from callsheet.scheduler.planner.engines.output_lengths import MARGIN, OutputLengths
 from callsheet.scheduler.planner.engines.prefixes import Prefix, Prefixes
 from callsheet.scheduler.planner.engines.price import EngineRates
 from callsheet.scheduler.planner.engines.rates import ObservedGeneration, RateFit
 
+# Weight that what turns of a service were like keeps when another one ends.
+TURNS_FADING = 0.98
 # Rates of an engine follow from a small fit; it is made anew after so many observations.
 RATES_LIVE = 16
 
@@ -35,6 +38,9 @@ class EngineKnowledge:
         """Starts with nothing known."""
         self.lengths = OutputLengths()
         self.prefixes = Prefixes()
+        self.claims = Claims()
+        self._new_claims: dict[TrajectoryKey, Claim] = {}
+        self._turns: dict[str, UsualTurn] = {}
         self._fits: dict[_Engine, RateFit] = {}
         self._of_service: dict[str, RateFit] = {}
         self._known: dict[_Engine, _Known] = {}
@@ -59,6 +65,28 @@ class EngineKnowledge:
         expected = min(prefix.tokens, request.generation.prompt_tokens)
         return int(expected * self.prefixes.share_found(manager_id))
 
+    def even_s(self, manager_id: str, service: Service) -> float:
+        """Seconds after which KV that nobody uses has cost as much as computing it anew; see `break_even_s`."""
+        rates = self.rates(manager_id, service.description.name)
+        return break_even_s(service.description.kv_tokens, rates, service.busy)
+
+    def headroom(self, manager_id: str, service: Service) -> int:
+        """Tokens to leave free when a trajectory without a claim is let in; see `headroom_tokens`."""
+        turn = self._turns.get(service.description.name)
+        if turn is None or not service.description.kv_tokens:
+            return 0
+        rates = self.rates(manager_id, service.description.name)
+        return headroom_tokens(service.description.kv_tokens, rates, service.busy, turn)
+
+    def begin_claims(self, now: float) -> dict[TrajectoryKey, Claim]:
+        """Lets trajectories whose generations ended since the last call keep their places; returns their claims."""
+        begun, self._new_claims = self._new_claims, {}
+        self.claims.expire(now)
+        for trajectory, claim in begun.items():
+            begun[trajectory] = claim._replace(ends_at=now + claim.ends_at)
+            self.claims.keep(trajectory, begun[trajectory])
+        return begun
+
     def observe(self, attempt: Attempt, event: AttemptEnded) -> None:
         """Learns from the end of an attempt; one that is no generation that ran to its end teaches nothing."""
         request, result, manager = attempt.action.request, event.result, attempt.manager
@@ -77,6 +105,7 @@ class EngineKnowledge:
             self._of_service.setdefault(attempt.service, RateFit()),
         ):
             fit.observe(run)
+        self._note_turn(attempt, manager.manager_id, service, generated.new_tokens)
         self._note_prefix(request, manager.manager_id, service, generated.new_tokens, generated.cached_tokens)
 
     def keep_only(self, managers: Container[str]) -> None:
@@ -85,6 +114,22 @@ class EngineKnowledge:
             del self._fits[engine]
             self._known.pop(engine, None)
             self.prefixes.forget_engine(engine.manager_id)
+            self.claims.forget_engine(engine.manager_id)
+
+    def _note_turn(self, attempt: Attempt, manager_id: str, service: Service, new: int) -> None:
+        """Learns what turns are like, and has the trajectory keep its place; before its new prefix is noted."""
+        request, trajectory = attempt.action.request, attempt.action.trajectory
+        if trajectory is None or request.generation is None or not service.description.kv_tokens:
+            return
+        before = self.prefixes.of(trajectory.key)
+        context, name = request.generation.prompt_tokens + new, service.description.name
+        if before is not None and context > before.tokens:
+            seen = UsualTurn(context, context - before.tokens, new)
+            self._turns[name] = self._turns.get(name, seen).faded(seen, TURNS_FADING)
+        growth = self._turns[name].growth_tokens if name in self._turns else 0.0
+        tokens = context + int(growth + MARGIN * self.lengths.expected(request))
+        began = trajectory.admitted_at or trajectory.opened_at
+        self._new_claims[trajectory.key] = Claim(manager_id, tokens, began, self.even_s(manager_id, service))
 
     def _note_prefix(self, request: ActionRequest, manager_id: str, service: Service, new: int, cached: int) -> None:
         if not request.trajectory_id or request.generation is None:

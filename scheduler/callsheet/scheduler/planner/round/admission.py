@@ -11,12 +11,14 @@ their actions' completion times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence, Set
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Job, Trajectory
 from callsheet.scheduler.core.model import TrajectoryKey
+from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom, reset_of
 
@@ -190,28 +192,28 @@ class Admission:
         candidates = []
         with_sandboxes = self.with_sandboxes(state)
         self._consumption.keep_only(state.jobs)
-        for job_id, waiting in state.waiting_trajectories.items():
+        may = {job_id: iter(may_begin(state, job_id)) for job_id in state.waiting_trajectories}
+        first = {job_id: trajectory for job_id, each in may.items() if (trajectory := next(each, None)) is not None}
+        heads = self._heads(first, now)
+        for job_id, trajectory in first.items():
+            waiting = itertools.chain((trajectory,), may[job_id])
             job = state.jobs[job_id]
             self._consumption.observe(job)
             priority, weight = int(job.request.priority_class), job.request.weight
             bounds = job.live_trajectories, self._consumption.most_live(job)
-            candidates.append(Candidate(priority, weight, iter(waiting.values()), *bounds, job_id in with_sandboxes))
-        elsewhere = sum(
-            state.jobs[name].live_trajectories for name in with_sandboxes - state.waiting_trajectories.keys()
-        )
+            candidates.append(Candidate(priority, weight, waiting, *bounds, job_id in with_sandboxes))
+        elsewhere = sum(state.jobs[name].live_trajectories for name in with_sandboxes - first.keys())
         # Somebody must live for anything to be learned.
         most = max(float("inf") if load is None else load.most_live(self._most_load) - elsewhere, 1.0)
-        heads = self._heads(state, now)
         passed_over = self._passed_over(candidates, heads, room, most, now)
         return (*passed_over, *choose(candidates, room.book, most))
 
-    def _heads(self, state: SchedulerState, now: float) -> list[_Head]:
-        """The first waiting trajectory of each job."""
+    def _heads(self, first: Mapping[str, Trajectory], now: float) -> list[_Head]:
+        """The first waiting trajectory of each job, and since when it is."""
         heads: dict[str, _Head] = {}
-        for job_id, waiting in state.waiting_trajectories.items():
-            first = next(iter(waiting.values()))
+        for job_id, trajectory in first.items():
             known = self._first_since.get(job_id)
-            heads[job_id] = known if known is not None and known.trajectory is first else _Head(first, now)
+            heads[job_id] = known if known is not None and known.trajectory is trajectory else _Head(trajectory, now)
         self._first_since = heads
         return list(heads.values())
 

@@ -5,24 +5,29 @@ sequences and the tokens of KV that are booked there, and from what it tells of 
 go first whose prefix is on an engine with room, so that a full fleet keeps serving the trajectories it holds; the
 others come after them, or before once they have waited for long. A trajectory whose own engine is full waits for it no
 longer than its prefix can save.
+
+Trajectories whose tool calls run keep their places (`engines/claims.py`). A generation without a place waits until
+there is room beside these, and beside what those that are there will grow by. One that has waited for long keeps the
+engine with most room for itself.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action, Manager
-from callsheet.scheduler.core.model import ActionKind, Demand
+from callsheet.scheduler.core.model import ActionKind, Demand, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.engines.claims import Claim
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
 from callsheet.scheduler.planner.question.instance import Floats, Integers
@@ -51,15 +56,55 @@ class _Engines:
         free = [each.free_kv_tokens for each in services]
         self._free_kv = np.array([MANY if tokens is None else tokens for tokens in free], np.int64)
         self._idle = np.array([not each.busy for each in services], np.bool_)
+        self._kept = np.zeros(len(hosts), np.bool_)
+        self._claims = knowledge.claims
+        claimed = [self._claims.tokens_on(manager.manager_id) for manager, _ in hosts]
+        self._claimed = np.array(claimed, np.int64)
+        rooms = [0 if each.free_kv_tokens is None else knowledge.headroom(m.manager_id, each) for m, each in hosts]
+        self._headroom = np.array(rooms, np.int64)
 
     @property
     def full(self) -> bool:
         """Whether none takes another sequence."""
         return not bool((self._free_slots > 0).any())
 
-    def with_room(self, kv_tokens: int) -> Integers:
-        """Indexes of those that could take a sequence now; an idle one takes whatever there is."""
-        return np.flatnonzero((self._free_slots > 0) & ((self._free_kv >= kv_tokens) | self._idle))
+    def with_room(self, kv_tokens: int, own: Claim | None = None) -> Integers:
+        """Indexes of those that could take a sequence now; an idle one takes whatever there is.
+
+        Args:
+            kv_tokens: What it comes to hold.
+            own: Its trajectory's place on one of them.
+        """
+        unclaimed = self._free_kv - self._claimed
+        fits = (unclaimed >= kv_tokens + self._headroom) & ~self._kept
+        if own is not None:
+            home = self.index[str(own.engine)]
+            fits[home] = unclaimed[home] + own.tokens >= kv_tokens
+        return np.flatnonzero((self._free_slots > 0) & (fits | (self._idle & ~self._kept)))
+
+    def most_room(self) -> int | None:
+        """The engine with the most room beside all claims; None if all with free slots are kept for somebody."""
+        left = np.flatnonzero((self._free_slots > 0) & ~self._kept)
+        return int(left[int(np.argmax((self._free_kv - self._claimed)[left]))]) if len(left) else None
+
+    def keep(self, index: int) -> None:
+        """Keeps an engine for somebody who waits: of the others those alone go there who have their places."""
+        self._kept[index] = True
+
+    def take_places(self, index: int, kv_tokens: int, may: Callable[[Hashable, Claim], bool]) -> bool:
+        """Takes places of those who may lose theirs, until a sequence fits on an engine; whether it does."""
+        engine = self.hosts[index][0].manager_id
+        lacking = kv_tokens - int(self._free_kv[index] - self._claimed[index])
+        enough = lacking <= 0 or self._claims.take(engine, lacking, may)
+        self._claimed[index] = self._claims.tokens_on(engine)
+        return enough
+
+    def give_up(self, trajectory: TrajectoryKey) -> Claim | None:
+        """Ends a trajectory's claim, if it has one on one of these."""
+        claim = self._claims.release(trajectory)
+        if claim is not None:
+            self._claimed[self.index[str(claim.engine)]] -= claim.tokens
+        return claim
 
     def prices(self, prompt_tokens: int, output_tokens: float, cached: Mapping[int, int]) -> Floats:
         """What a generation costs on each, with so many tokens of its prompt cached on some."""
@@ -139,6 +184,9 @@ class GenerationRound:
     def route(self, classes: Sequence[ReadyClass], most: int) -> Iterator[tuple[Action, Assignment]]:
         """Routes up to `most` generations of some classes."""
         turns = [turn for ready in classes for turn in self._turns(ready)]
+        next_end = self._knowledge.claims.next_end()
+        if turns and next_end is not None:
+            self._look_again(next_end)
         heapq.heapify(turns)
         routed = 0
         while turns and routed < most:
@@ -165,8 +213,7 @@ class GenerationRound:
         first: deque[Action] = deque()
         later: deque[Action] = deque()
         for action in islice(ready, MOST_LOOKED_AT):
-            late = self._now - action.queued_since > PATIENCE_S
-            (first if late or self._home(engines, action) is not None else later).append(action)
+            (first if self._is_late(action) or self._home(engines, action) is not None else later).append(action)
         priority, held = int(ready.key.priority), self._held(ready)
         for members in (first, later):
             if members:
@@ -174,9 +221,12 @@ class GenerationRound:
 
     def _held(self, ready: ReadyClass) -> float:
         """Generations that a class's job has running, for its share."""
-        job = self._state.jobs.get(ready.key.job)
+        return self._share_of(ready.key.job)
+
+    def _share_of(self, job_id: str) -> float:
+        job = self._state.jobs.get(job_id)
         share = job.request.weight if job is not None else 1.0
-        return self._generating.get(ready.key.job, 0) / share
+        return self._generating.get(job_id, 0) / share
 
     def _engines_of(self, key: ClassKey) -> _Engines:
         """Classes that ask for the same service share its engines."""
@@ -209,11 +259,13 @@ class GenerationRound:
         size = request.generation
         if size is None:
             return None, True
+        if engines.full:
+            return None, False
         kv_tokens = self._knowledge.lengths.room(request)
-        room = engines.with_room(kv_tokens)
-        if not len(room):
-            return None, not engines.full and self._now - action.queued_since <= PATIENCE_S
         home = self._home(engines, action)
+        room = self._room(engines, action, kv_tokens, home)
+        if not len(room):
+            return None, True
         if home is not None and home[0] not in room:
             saved_s = min(engines.prefill_s(*home), PATIENCE_S)
             if self._now < action.queued_since + saved_s:
@@ -226,9 +278,60 @@ class GenerationRound:
         units = key.demand.minimum()
         if not manager.node.fits(service.booked(units)):
             return None, True
+        if action.trajectory is not None:
+            engines.give_up(action.trajectory.key)
         engines.take(best, kv_tokens)
         prediction = self._estimates.of_grant(request, units)
         return Assignment(action.key, manager.manager_id, units, prediction, kv_tokens), True
+
+    def _room(self, engines: _Engines, action: Action, kv_tokens: int, home: tuple[int, int] | None) -> Integers:
+        """Engines with room for a generation, once its trajectory has grown out of its place or waited for long."""
+        trajectory = action.trajectory
+        own = self._knowledge.claims.of(trajectory.key) if trajectory is not None else None
+        if (
+            trajectory is not None
+            and own is not None
+            and (home is None or home[0] != engines.index.get(str(own.engine)))
+        ):
+            # Of old weights, or of an engine that does not serve it any more.
+            self._knowledge.claims.release(trajectory.key)
+            own = None
+        room = engines.with_room(kv_tokens, own)
+        if trajectory is not None and own is not None and home is not None and home[0] not in room:
+            engines.give_up(trajectory.key)
+            if engines.take_places(home[0], kv_tokens, self._may_take(action, own)):
+                return np.array([home[0]], np.int64)
+        index = engines.most_room() if not len(room) else None
+        if index is None:
+            return room
+        if engines.take_places(index, kv_tokens, self._may_take(action)):
+            return np.array([index], np.int64)
+        if self._is_late(action):
+            engines.keep(index)
+        return room
+
+    def _may_take(self, action: Action, own: Claim | None = None) -> Callable[[Hashable, Claim], bool]:
+        """Whose places a generation may take, with a place of its own that became too small, or without one.
+
+        Those of lower classes, and with its own those of trajectories that began later. One that has waited for long
+        takes those of jobs with more generations for their share.
+        """
+        job, late = action.job, self._is_late(action)
+
+        def may(trajectory: Hashable, claim: Claim) -> bool:
+            other = self._state.jobs.get(trajectory[0]) if isinstance(trajectory, tuple) else None
+            if other is None or other.request.priority_class > job.request.priority_class:
+                return True
+            if other.request.priority_class < job.request.priority_class:
+                return False
+            if own is not None:
+                return claim.began_at > own.began_at
+            return late and self._share_of(other.request.job_id) > self._share_of(job.request.job_id)
+
+        return may
+
+    def _is_late(self, action: Action) -> bool:
+        return self._now - action.queued_since > PATIENCE_S
 
     def _look_again(self, at: float) -> None:
         self.again_at = at if self.again_at is None else min(self.again_at, at)

@@ -62,6 +62,7 @@ class Left(NamedTuple):
         older: The action for which the round keeps units.
         set_up_s: After how many seconds it could begin at the soonest, where it fits.
         weights: Why no engine has weights that are proved, in a few words.
+        kept: Units of `short` that are free, but kept for trajectories whose tool calls run.
     """
 
     reason: WaitReason
@@ -70,6 +71,7 @@ class Left(NamedTuple):
     older: Action | None = None
     set_up_s: float = 0.0
     weights: str = ""
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,14 @@ class Review:
         state: What it was asked about.
         kept_for: Of classes that would fit but for units that the round keeps: the older action they are kept for.
         kv_tokens_of: Tokens of an engine's KV cache that an action is expected to hold.
+        claimed_on: Tokens of an engine's KV cache that trajectories keep whose tool calls run.
     """
 
     plan: Plan
     state: SchedulerState
     kept_for: Mapping[ClassKey, Action]
     kv_tokens_of: Callable[[ActionRequest], int] = lambda _: 0
+    claimed_on: Callable[[str], int] = lambda _: 0
 
     def left(self, key: ClassKey, action: Action | None = None) -> Left:
         """Why it leaves what it does not start of a class; worked out for those that somebody asks about.
@@ -106,8 +110,8 @@ class Review:
         with_slots = [host for host in hosts if host[1].free_slots is None or host[1].free_slots > 0]
         if not with_slots:
             return Left(WaitReason.SLOTS, len(hosts))
-        if short := self._short_of_kv(with_slots, action):
-            return Left(WaitReason.RESOURCES, short=short)
+        if (kept := self._kept_of_kv(with_slots, action)) is not None:
+            return kept
         needed = key.demand.minimum()
         if short := _nearest(with_slots, needed):
             of_quotas = all(item.enough_at is not None for item in short)
@@ -120,14 +124,16 @@ class Review:
             return Left(WaitReason.HELD_FOR_OLDER, older=self.kept_for[key])
         return Left(WaitReason.OTHERS_FIRST, set_up_s=min(service.setup_s for service in with_room))
 
-    def _short_of_kv(self, hosts: Sequence[_Host], action: Action | None) -> tuple[Shortage, ...]:
-        """What the engine that comes closest lacks for a generation; nothing where one has room."""
+    def _kept_of_kv(self, hosts: Sequence[_Host], action: Action | None) -> Left | None:
+        """What the engine that comes closest lacks for a generation; None where one has room."""
         tokens = self.kv_tokens_of(action.request) if action is not None else 0
-        if not tokens or any(service.holds(tokens) for _, service in hosts):
-            return ()
-        free = [(service.free_kv_tokens or 0, service.description.kv_tokens, manager) for manager, service in hosts]
-        most, capacity, manager = max(free, key=lambda each: each[0])
-        return (Shortage("kv tokens", tokens, max(most, 0), capacity, manager.node.node_id),)
+        claimed = {manager.manager_id: self.claimed_on(manager.manager_id) for manager, _ in hosts} if tokens else {}
+        if not tokens or any(service.holds(tokens + claimed[manager.manager_id]) for manager, service in hosts):
+            return None
+        manager, service = max(hosts, key=lambda each: (each[1].free_kv_tokens or 0) - claimed[each[0].manager_id])
+        kept, free = claimed[manager.manager_id], service.free_kv_tokens or 0
+        short = Shortage("kv tokens", tokens, max(free - kept, 0), service.description.kv_tokens, manager.node.node_id)
+        return Left(WaitReason.RESOURCES, short=(short,), kept=min(kept, max(free, 0)))
 
     def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
         """What a sandbox would hold between actions and no node has, on the one that comes closest."""

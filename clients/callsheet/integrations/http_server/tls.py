@@ -1,4 +1,4 @@
-"""The facade's side of TLS: its certificate is read anew when its files have changed."""
+"""A server's side of TLS: its certificate is read anew when its files have changed."""
 
 from __future__ import annotations
 

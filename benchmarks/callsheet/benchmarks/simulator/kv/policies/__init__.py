@@ -1,0 +1,1 @@
+"""Ways to route generations, each at several settings."""

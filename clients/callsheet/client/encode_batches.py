@@ -1,0 +1,76 @@
+"""Results and batches to the contract's messages and back. Pure: uploads and fetches are collected, not made."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from callsheet.client.arguments import instance, items
+from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, MissingMember
+from callsheet.client.blobs import BlobReader
+from callsheet.client.errors import invalid
+from callsheet.client.fields import in_seconds, is_number, put_list, take
+from callsheet.client.status import BufferStatus, LeasedBatch, LengthShare
+from callsheet.v1 import buffer_pb2
+
+MAX_INLINE_RESULT = 4096
+
+
+def encode_result(result: FinishedResult) -> tuple[buffer_pb2.TrajectoryResult, dict[str, bytes]]:
+    """Returns the message of a result, and the contents that have to be stored before it, by their SHA-256.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; it is named.
+    """
+    if not (is_number(result.reward) and math.isfinite(result.reward)):
+        raise invalid("reward", result.reward, "a finite number")
+    message = buffer_pb2.TrajectoryResult(reward=result.reward)
+    versions = items("policy_versions", result.policy_versions, int, "versions, whole numbers of 0 or more")
+    put_list(message, "", "policy_versions", versions)
+    content = instance("payload", result.payload, bytes, "bytes")
+    if len(content) <= MAX_INLINE_RESULT:
+        if content:
+            message.payload.inline = content
+        return message, {}
+    sha256 = hashlib.sha256(content).hexdigest()
+    message.payload.reference.sha256, message.payload.reference.size = sha256, len(content)
+    return message, {sha256: content}
+
+
+def decode_batch(message: buffer_pb2.TrajectoryBatch, blobs: BlobReader) -> BatchContent:
+    """Returns what is in a batch."""
+    return BatchContent(
+        message.batch_id,
+        tuple(decode_finished(each, blobs) for each in message.trajectories),
+        tuple(take(MissingMember, each) for each in message.missing),
+        message.policy_version,
+        in_seconds(message.lease),
+    )
+
+
+def decode_finished(message: buffer_pb2.BufferedTrajectory, blobs: BlobReader) -> FinishedTrajectory:
+    """Returns a finished trajectory."""
+    result = message.result
+    return take(
+        FinishedTrajectory,
+        message,
+        reward=result.reward,
+        payload=blobs.read(result.payload) if result.HasField("payload") else b"",
+        policy_versions=tuple(result.policy_versions),
+        took_s=in_seconds(message.took),
+        waited_s=in_seconds(message.waited),
+    )
+
+
+def decode_buffer_status(message: buffer_pb2.BufferStatus) -> BufferStatus:
+    """Returns the figures of a job's buffer."""
+    return take(
+        BufferStatus,
+        message,
+        batches=tuple(
+            LeasedBatch(each.batch_id, each.trajectories, in_seconds(each.lease)) for each in message.batches
+        ),
+        counts=dict(message.counts),
+        staleness=dict(message.staleness),
+        lengths=tuple(LengthShare(in_seconds(each.up_to), each.trajectories, each.trained) for each in message.lengths),
+    )

@@ -1,0 +1,205 @@
+"""What a gateway gives a trainer: a key for an agent, and the samples of what the agent's model said.
+
+The gateway serves HTTP; this needs nothing that is not in Python's own library. docs/how-to/gateway.md.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+from urllib.parse import quote
+
+import anyio
+import anyio.to_thread
+from callsheet.client.errors import ConnectionLostError, RefusalCode, refused
+from callsheet.client.settings import ClientOptions
+
+DEFAULT_GATEWAY: Final = "http://127.0.0.1:7078"
+"""Where `callsheet up` has its gateway by default."""
+_CODES: Final = {
+    400: RefusalCode.INVALID_ARGUMENT,
+    401: RefusalCode.UNAUTHENTICATED,
+    403: RefusalCode.PERMISSION_DENIED,
+    404: RefusalCode.NOT_FOUND,
+    409: RefusalCode.FAILED_PRECONDITION,
+    429: RefusalCode.RESOURCE_EXHAUSTED,
+}
+
+
+class PromptDrift(Enum):
+    """How the prompt of a call stands to the tokens of the calls before it."""
+
+    CLEAN = "clean"
+    """It keeps every token of the call that it continues, or begins a conversation of its own."""
+    REALIGNED = "realigned"
+    """The agent changed the end of the last reply; the tokens from there on were replaced."""
+    FORKED = "forked"
+    """It repeats a reply whose tokens could not be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAccess:
+    """What an agent is given to speak to a model in the name of one trajectory.
+
+    Attributes:
+        url: Of the gateway, such as "http://127.0.0.1:7078".
+        api_key: The trajectory's own key: its bearer may generate in this trajectory, and do nothing else.
+        expires_at: When the key ends, in seconds since 1970.
+    """
+
+    url: str
+    api_key: str = field(repr=False)
+    expires_at: float
+
+    @property
+    def base_url(self) -> str:
+        """The base URL for OpenAI's clients, and those like them."""
+        return f"{self.url}/v1"
+
+    @property
+    def anthropic_base_url(self) -> str:
+        """The base URL for Anthropic's clients."""
+        return self.url
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables that most agents read."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.anthropic_base_url,
+            "ANTHROPIC_API_KEY": self.api_key,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSample:
+    """One row for a trainer: prompt, reply, what came after it, the next reply. All but `turns` have an entry a token.
+
+    Attributes:
+        token_ids: Of the whole path; shape (n,).
+        loss_mask: 1 for a token that was sampled, and has a 1 in no other sample; shape (n,).
+        log_probs: Natural logarithm of a sampled token's probability; None for others; shape (n,).
+        versions: The policy version that made a sampled token; None for others; shape (n,).
+        turns: The calls of the path, by number.
+    """
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    log_probs: tuple[float | None, ...]
+    versions: tuple[int | None, ...]
+    turns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurn:
+    """One call of an agent that has its reply.
+
+    Attributes:
+        turn: Its number.
+        parent: The turn that it continues; None if it begins anew.
+        drift: How its prompt stands to the tokens before it.
+        reason: Why it is not clean.
+        prompt_tokens: Tokens of its prompt.
+        reply_tokens: Tokens of its reply.
+    """
+
+    turn: int
+    parent: int | None
+    drift: PromptDrift
+    reason: str
+    prompt_tokens: int
+    reply_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectorySamples:
+    """All that an agent's model said in a trajectory.
+
+    Attributes:
+        samples: Merged: a turn that continues another one is in the same sample.
+        turns: In the order in which they ended.
+    """
+
+    samples: tuple[TrainingSample, ...]
+    turns: tuple[SampledTurn, ...]
+
+
+async def issue_key(options: ClientOptions, job_id: str, trajectory_id: str, body: Mapping[str, Any]) -> GatewayAccess:
+    """Returns a key of a trajectory.
+
+    Raises:
+        RefusedError: The gateway refused it.
+        ConnectionLostError: There was no answer in time.
+    """
+    found = await _ask(options, "POST", "keys", job_id, trajectory_id, body=json.dumps(body).encode())
+    return GatewayAccess(gateway_url(options), found["api_key"], found["expires_at"])
+
+
+async def read_samples(options: ClientOptions, job_id: str, trajectory_id: str) -> TrajectorySamples:
+    """Returns the samples of a trajectory.
+
+    Raises:
+        RefusedError: The gateway refused it.
+        ConnectionLostError: There was no answer in time.
+    """
+    return decode_samples(await _ask(options, "GET", "samples", job_id, trajectory_id))
+
+
+def decode_samples(found: Mapping[str, Any]) -> TrajectorySamples:
+    """Returns the samples that a gateway's JSON holds. Pure."""
+    columns = ("token_ids", "loss_mask", "log_probs", "versions", "turns")
+    samples = (TrainingSample(**{name: tuple(each[name]) for name in columns}) for each in found["samples"])
+    turns = (SampledTurn(**{**each, "drift": PromptDrift(each["drift"])}) for each in found["turns"])
+    return TrajectorySamples(tuple(samples), tuple(turns))
+
+
+def gateway_url(options: ClientOptions) -> str:
+    """Returns the gateway's URL without a slash at its end."""
+    return (options.gateway or DEFAULT_GATEWAY).rstrip("/")
+
+
+async def _ask(
+    options: ClientOptions, method: str, what: str, job_id: str, trajectory_id: str, *, body: bytes | None = None
+) -> Any:
+    headers = {"x-callsheet-job": quote(job_id), "x-callsheet-trajectory": quote(trajectory_id)}
+    headers |= {name: str(value) for name, value in options.credentials.metadata() or ()}
+    url = f"{gateway_url(options)}/callsheet/v1/{what}"
+    request = urllib.request.Request(url, body, headers, method=method)
+    return await anyio.to_thread.run_sync(_answer, request, options, abandon_on_cancel=True)
+
+
+def _answer(request: urllib.request.Request, options: ClientOptions) -> Any:
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if request.type == "https":
+        handlers.append(urllib.request.HTTPSHandler(context=_tls(options)))
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=options.call_timeout_s) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = _message(error)
+        raise refused(_CODES.get(error.code, RefusalCode.UNAVAILABLE), rule=f"the gateway says: {said}") from None
+    except (OSError, ValueError) as error:
+        raise ConnectionLostError(f"no answer from the gateway at {request.host}: {error}") from error
+
+
+def _tls(options: ClientOptions) -> ssl.SSLContext:
+    tls = options.tls
+    context = ssl.create_default_context(cafile=tls.ca_file if tls is not None else None)
+    if tls is not None and tls.cert_file is not None:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+    return context
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    content = error.read(65_536)
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {error.code}"

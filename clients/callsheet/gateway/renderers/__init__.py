@@ -1,0 +1,1 @@
+"""Renderers: the tokenizers and chat templates of models."""

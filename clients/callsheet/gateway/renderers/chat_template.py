@@ -1,0 +1,124 @@
+"""Chat templates of Hugging Face's models: Jinja in a sandbox, with the functions that such templates count on.
+
+The functions and the trimming of blocks are those of transformers' documentation of chat templates. transformers itself
+is not needed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from callsheet.gateway.chat import BadRequestError, Message, Tool
+from callsheet.gateway.conversations.canonical import arguments_of, text_of
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_FIXED: Final = ("messages", "tools", "documents", "add_generation_prompt")
+
+
+class ChatTemplate:
+    """A chat template.
+
+    Args:
+        source: Jinja source.
+        special_tokens: Texts of tokens by the template's names, such as `bos_token`.
+        today: The date that templates are told which ask for it.
+
+    Raises:
+        ValueError: The source is no template.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], today: datetime.date) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = today.strftime
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ValueError(f"the chat template cannot be read: {error}") from error
+
+    def text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        template_arguments: Mapping[str, Any],
+        *,
+        generation_prompt: bool = True,
+    ) -> str:
+        """Returns messages as the template writes them.
+
+        Raises:
+            BadRequestError: It refuses them.
+        """
+        for name in template_arguments:
+            if name in _FIXED or name in self._special_tokens:
+                rule = "no argument that the gateway sets"
+                raise BadRequestError(f"template_arguments.{name}", template_arguments[name], rule)
+        try:
+            return self._template.render(
+                **template_arguments,
+                **self._special_tokens,
+                messages=[_for_template(message, place) for place, message in enumerate(messages)],
+                tools=[dict(tool) for tool in tools] or None,
+                documents=None,
+                add_generation_prompt=generation_prompt,
+            )
+        except (TemplateError, TypeError) as error:
+            roles = [message.get("role") for message in messages]
+            raise BadRequestError("messages", roles, f"what the model's chat template takes: {error}") from error
+
+
+def _for_template(message: Message, place: int) -> dict[str, Any]:
+    """Returns a message as templates want it: the content a text, the arguments of calls objects."""
+    content = text_of(message.get("content"))
+    if content is None:
+        raise BadRequestError(f"messages[{place}].content", message["content"], "text: nothing else is rendered yet")
+    rendered = {**message, "content": content}
+    calls = message.get("tool_calls")
+    if calls:
+        rendered["tool_calls"] = [
+            {
+                **call,
+                "function": {
+                    **call.get("function", {}),
+                    "arguments": arguments_of(call.get("function", {}).get("arguments")),
+                },
+            }
+            for call in calls
+        ]
+    return rendered
+
+
+class _GenerationBlocks(Extension):
+    """Takes `{% generation %}`, which marks for trainers what the model says, as if it were not there."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Unlike Jinja's own filter it does not escape what means something in HTML.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

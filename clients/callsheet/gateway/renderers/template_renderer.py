@@ -1,0 +1,182 @@
+"""The renderer of a tokenizer with a chat template, as directories of Hugging Face's models have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from callsheet.gateway.chat import BadRequestError, Message, Tool
+from callsheet.gateway.conversations.renderer import ParsedReply
+from callsheet.gateway.renderers.chat_template import ChatTemplate
+from callsheet.gateway.renderers.reply_text import END_THINK, THINK, parse_text
+from callsheet.gateway.renderers.tool_calls import ToolFormat
+from tokenizers import Tokenizer
+
+_SENTINEL: Final = "q7Zk0vSentinelX3"
+"""A text that stands for a reply; no message has it."""
+_TAIL_TOKENS: Final = 8
+"""Tokens at the end of a prompt in which an opened reasoning would be seen."""
+_MARKERS: Final = frozenset((THINK, END_THINK, "<tool_call>", "</tool_call>", "<|python_tag|>"))
+"""Special tokens whose text says what a reply consists of."""
+
+
+class TemplateRenderer:
+    """Renders by a chat template, and appends by it where the template proves to be made of turns.
+
+    What a message adds is rendered behind two made-up beginnings. If both give the same text from the end-of-turn token
+    on, and that token is a special one, the tokens from there on do not depend on what is before them.
+
+    Args:
+        tokenizer: The tokenizer.
+        template: The chat template.
+        stop_token_ids: Tokens that end a reply; the template's own end-of-turn token is added to them.
+        tool_format: How the model writes calls of tools.
+        reasoning: Whether it marks its reasoning with `<think>`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        stop_token_ids: Iterable[int],
+        tool_format: ToolFormat,
+        reasoning: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._tool_format = tool_format
+        self._reasoning = reasoning
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = {token: entry.content for token, entry in added.items() if entry.special}
+        self._takes_system = self._try_system()
+        own = self._find_end_of_turn()
+        self._stop_token_ids = frozenset(stop_token_ids) | ({own} if own is not None else set())
+        self._ends = {
+            token: entry.content for token, entry in added.items() if entry.special and token in self._stop_token_ids
+        }
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """The template's end-of-turn token and the model's other end tokens."""
+        return self._stop_token_ids
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool], template_arguments: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """Returns the prompt of a whole conversation."""
+        return self._encode(self._template.text(messages, tools, template_arguments))
+
+    def bridge(
+        self,
+        token_ids: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        template_arguments: Mapping[str, Any],
+    ) -> tuple[int, ...] | None:
+        """Returns the tokens to append, or None where the template's turns depend on what is before them."""
+        if _SENTINEL in json.dumps([dict(message) for message in messages], default=str):
+            return None
+        found: set[str] = set()
+        whole = ""
+        for beginning in _beginnings(messages, tools, self._takes_system):
+            try:
+                whole = self._template.text([*beginning, *messages], tools, template_arguments)
+            except BadRequestError:
+                return None
+            found.add(self._from_end_of_turn(whole[whole.rfind(_SENTINEL) + len(_SENTINEL) :]))
+        text = found.pop()
+        if found or not text:
+            return None
+        suffix = self._encode(text)
+        if self._encode(whole)[-len(suffix) :] != suffix:
+            return None
+        # The marker that a cut reply lacks comes with the new messages, as no sampled token.
+        return suffix[1:] if token_ids[-1] in self._stop_token_ids else suffix
+
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        tools: Sequence[Tool],
+        stop: Sequence[str] = (),
+        prompt_token_ids: Sequence[int] = (),
+    ) -> ParsedReply:
+        """Returns what a reply says."""
+        said = [token for token in token_ids if self._special.get(token, THINK) in _MARKERS]
+        tail = self._tokenizer.decode(list(prompt_token_ids[-_TAIL_TOKENS:]), skip_special_tokens=False)
+        return parse_text(
+            self._tokenizer.decode(said, skip_special_tokens=False),
+            tools,
+            stop,
+            tool_format=self._tool_format,
+            reasoning=self._reasoning,
+            within_reasoning=tail.rstrip().endswith(THINK),
+        )
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens, special ones left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        # A text may have halves of surrogate pairs, which JSON allows and UTF-8 does not.
+        text = text.encode("utf-8", errors="replace").decode("utf-8")
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _find_end_of_turn(self) -> int | None:
+        """Returns the special token that the template puts right behind a reply; None if it puts none there."""
+        try:
+            text = self._template.text([_user("a"), _assistant(_SENTINEL)], (), {}, generation_prompt=False)
+        except BadRequestError:
+            return None
+        _, found, behind = text.rpartition(_SENTINEL)
+        tokens = self._encode(behind) if found and behind else ()
+        return tokens[0] if tokens and tokens[0] in self._special else None
+
+    def _from_end_of_turn(self, text: str) -> str:
+        """Returns a text from the first end token in it; empty if there is none."""
+        places = [place for place in (text.find(end) for end in self._ends.values()) if place >= 0]
+        return text[min(places) :] if places else ""
+
+    def _try_system(self) -> bool:
+        try:
+            self._template.text([_system("s"), _user("a")], (), {})
+        except BadRequestError:
+            return False
+        return True
+
+
+def _beginnings(
+    messages: Sequence[Message], tools: Sequence[Tool], system: bool
+) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Returns two conversations that differ in all but their last reply, which the messages can follow."""
+    last = _assistant(_SENTINEL)
+    results: list[Message] = []
+    for message in messages:
+        if message.get("role") != "tool":
+            break
+        results.append(message)
+    if results:
+        name = tools[0].get("function", {}).get("name", "f") if tools else "f"
+        last["tool_calls"] = [
+            {
+                "id": result.get("tool_call_id", ""),
+                "type": "function",
+                "function": {"name": result.get("name", name), "arguments": {"a": _SENTINEL}},
+            }
+            for result in results
+        ]
+    long = [_user("b"), {**_assistant("c"), "reasoning_content": "d"}, _user("e"), {**last, "reasoning_content": "f"}]
+    return [_user("a"), last], [_system("s"), *long] if system else long
+
+
+def _system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}

@@ -1,0 +1,204 @@
+"""The web application: from requests of providers' protocols to calls and back.
+
+Routes below `/v1` are the dialects'. `/sessions/SESSION/v1` are the same with the key, or the trajectory, in the path.
+`/callsheet/v1` is the gateway's own: keys and samples, for trainers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.gateway.chat import BadRequestError, ChatReply
+from callsheet.gateway.dialects import models as model_listing
+from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
+from callsheet.gateway.server.callers import Callers
+from callsheet.gateway.server.calls import Calls
+from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
+from callsheet.gateway.server.models import ServedModels
+from callsheet.gateway.server.trainers import Trainers
+from callsheet.integrations.http_server.bounded_body import BoundedBody
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+_PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
+_RETRY_HEADER: Final = "x-stainless-retry-count"
+_CHAT: Final = DIALECTS["/chat/completions"]
+_ANTHROPIC: Final = DIALECTS.get("/messages", _CHAT)
+_CLIENT_GONE: Final = 499
+_NOT_FOUND: Final = 404
+_BROKEN: Final = 500
+_THREAD_BYTES: Final = 1 << 18
+_log = structlog.get_logger(__name__)
+
+
+class Gateway:
+    """What the routes need."""
+
+    def __init__(
+        self, callers: Callers, calls: Calls, models: ServedModels, trainers: Trainers, started_at: float
+    ) -> None:
+        """Args:
+        callers: Finds out who calls.
+        calls: Makes replies.
+        models: What is served.
+        trainers: What trainers ask for.
+        started_at: When the gateway started, in seconds since 1970.
+        """
+        self._callers = callers
+        self._calls = calls
+        self._models = models
+        self._trainers = trainers
+        self._started_at = int(started_at)
+
+    async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
+        """A call of a dialect."""
+        content = await request.body()
+        caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        asked = await _in_thread_if_large(content, lambda: dialect.read(_object(content)))
+        digest = hashlib.sha256(path.encode() + b"\n" + content).hexdigest()
+        retries = request.headers.get(_RETRY_HEADER, "")
+        is_retry = retries.isdecimal() and int(retries) > 0
+        reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, digest, is_retry=is_retry))
+        if reply is None:
+            return Response(status_code=_CLIENT_GONE)
+        headers = {"x-request-id": reply.call_id}
+        if not asked.stream:
+            return JSONResponse(dialect.answer(asked, reply), headers=headers)
+        # The reply is whole before its first event is sent: a client can still be told to try again until then.
+        events = await _in_thread_if_large(content, lambda: b"".join(dialect.events(asked, reply)))
+        headers |= {"x-callsheet-streaming": "synthetic", "cache-control": "no-cache"}
+        return Response(events, media_type="text/event-stream", headers=headers)
+
+    async def list_models(self, request: Request) -> Response:
+        """The models that are served, or one of them."""
+        await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        served = {model.name: model for model in await self._models.all()}
+        lengths = {name: {"context_length": model.context_length} for name, model in served.items()}
+        name = request.path_params.get("model")
+        if name is None:
+            listing = model_listing.listing(list(served), self._started_at)
+            return JSONResponse(listing | {"data": [each | lengths[each["id"]] for each in listing["data"]]})
+        if name not in served:
+            raise NoReplyError(_NOT_FOUND, f"model {name!r} is none of {', '.join(served)}")
+        return JSONResponse(model_listing.model(name, self._started_at) | lengths[name])
+
+    async def issue_key(self, request: Request) -> Response:
+        """A key of a trajectory, for its trainer."""
+        body = _object(await request.body())
+        caller = await self._callers.identify(request.headers)
+        return JSONResponse(self._trainers.issue_key(caller, body))
+
+    async def samples(self, request: Request) -> Response:
+        """The samples of a trajectory, for its trainer."""
+        caller = await self._callers.identify(request.headers)
+        return Response(await self._trainers.samples(caller), media_type="application/json")
+
+
+def make_app(gateway: Gateway, max_request_bytes: int) -> Starlette:
+    """Returns the application.
+
+    Args:
+        gateway: What it serves.
+        max_request_bytes: Size of one request.
+    """
+    routes = [
+        Route("/health", _health),
+        Route("/callsheet/v1/keys", _answering(_CHAT, gateway.issue_key), methods=["POST"]),
+        Route("/callsheet/v1/samples", _answering(_CHAT, gateway.samples)),
+    ]
+    for prefix in _PREFIXES:
+        for path, dialect in DIALECTS.items():
+            handler = _answering(dialect, partial(gateway.call, path, dialect))
+            routes.append(Route(f"{prefix}{path}", handler, methods=["POST"]))
+        models = _answering(_CHAT, gateway.list_models)
+        routes += [Route(f"{prefix}/models", models), Route(f"{prefix}/models/{{model:path}}", models)]
+    middleware = [Middleware(BoundedBody, limit=max_request_bytes)]
+    handlers: dict[Any, Any] = {HTTPException: _refused}
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+
+async def unless_disconnected(request: Request, work: Callable[[], Awaitable[ChatReply]]) -> ChatReply | None:
+    """Returns what a reply's work returns; None if its client is gone before that, which cancels the work.
+
+    Raises:
+        NoReplyError: The work raised it.
+    """
+    found: ChatReply | NoReplyError | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        try:
+            found = await work()
+        except NoReplyError as fault:
+            found = fault
+        tasks.cancel_scope.cancel()
+    if isinstance(found, NoReplyError):
+        raise found
+    return found
+
+
+def _answering(
+    dialect: Dialect, handle: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """A handler whose errors are told in a dialect's own form."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except NoReplyError as fault:
+            return _told(dialect, fault)
+        except BadRequestError as error:
+            return _told(dialect, NoReplyError(BAD_REQUEST, str(error), field=error.field))
+        except HTTPException as error:
+            return _told(dialect, NoReplyError(error.status_code, error.detail))
+        except Exception:
+            _log.exception("request_broke", path=request.url.path.partition("/sessions/")[0])
+            return _told(dialect, NoReplyError(_BROKEN, "the gateway failed"))
+
+    return answer
+
+
+def _told(dialect: Dialect, fault: NoReplyError) -> Response:
+    headers = error_headers(fault.status, fault.retry_after_s)
+    return JSONResponse(dialect.error(fault.status, str(fault), field=fault.field), fault.status, headers)
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    """What no route is for, in the form of the provider whose path is nearest."""
+    dialect = _ANTHROPIC if "anthropic-version" in request.headers else _CHAT
+    return _told(dialect, NoReplyError(error.status_code, error.detail))
+
+
+async def _health(request: Request) -> Response:
+    del request
+    return JSONResponse({"status": "ok"})
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise NoReplyError(BAD_REQUEST, f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise NoReplyError(BAD_REQUEST, f"the body is {type(body).__name__}; it must be an object")
+    return body
+
+
+async def _in_thread_if_large(content: bytes, work: Callable[[], Any]) -> Any:
+    return work() if len(content) < _THREAD_BYTES else await anyio.to_thread.run_sync(work)

@@ -1,0 +1,152 @@
+"""Who makes a call: by a trajectory's own key, or by a token of the scheduler."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import unquote
+
+import anyio
+from callsheet.client import AccessDeniedError, CallsheetError, ClientOptions
+from callsheet.client.admin import AdminClient, CallerIdentity
+from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError, of_error
+from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, is_key, read_key
+
+JOB_HEADER: Final = "x-callsheet-job"
+TRAJECTORY_HEADER: Final = "x-callsheet-trajectory"
+_UNKNOWN: Final = 401
+_FORBIDDEN: Final = 403
+_REMEMBERED_S: Final = 10.0
+_MOST_REMEMBERED: Final = 4096
+_OF_JOBS: Final = frozenset({"", "admin", "job"})
+_HOW: Final = "a trajectory's key or the token of its job, as Authorization: Bearer or x-api-key"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and for what.
+
+    Attributes:
+        job_id: The job.
+        trajectory_id: Its trajectory; empty for a call that belongs to none.
+        sampling: What the trainer forces.
+        is_trainer: Whether it acts for the job, and not for one trajectory.
+    """
+
+    job_id: str
+    trajectory_id: str
+    sampling: ForcedSampling = field(default_factory=ForcedSampling)
+    is_trainer: bool = False
+
+
+class Callers:
+    """Finds out who calls. What the scheduler said of a token is remembered for 10 seconds.
+
+    Attributes:
+        secret: Of keys.
+    """
+
+    def __init__(self, target: str, options: ClientOptions, secret: bytes) -> None:
+        """Args:
+        target: The scheduler.
+        options: How to reach it; its token is not used.
+        secret: Of keys.
+        """
+        self._target = target
+        self._options = options
+        self.secret = secret
+        self._known: OrderedDict[bytes, tuple[float, CallerIdentity | None]] = OrderedDict()
+
+    async def identify(self, headers: Mapping[str, str], session: str = "") -> Caller:
+        """Returns who makes a call.
+
+        Args:
+            headers: Of the request.
+            session: What its path names: a key, a trajectory of the caller's job, or JOB/TRAJECTORY.
+
+        Raises:
+            NoReplyError: Nobody who may, or it is not clear for which job.
+        """
+        shown = bearer_of(headers)
+        for text in (session, shown):
+            if is_key(text):
+                return self._of_key(text)
+        identity = await self._ask(shown)
+        if identity is None:
+            raise NoReplyError(_UNKNOWN, f"the caller is not known: show {_HOW}")
+        if identity.scope not in _OF_JOBS:
+            raise NoReplyError(_FORBIDDEN, f"a token of scope {identity.scope} makes no calls")
+        job_id, trajectory_id = named(headers, session, shown if not identity.scope else "", identity.subject)
+        if not job_id:
+            raise NoReplyError(BAD_REQUEST, f"no job is named: give {JOB_HEADER}, or a trajectory's key")
+        if identity.subject and job_id != identity.subject:
+            raise NoReplyError(_FORBIDDEN, f"the token is for job {identity.subject!r}, not for {job_id!r}")
+        return Caller(job_id, trajectory_id, is_trainer=True)
+
+    async def asks_for_tokens(self) -> bool:
+        """Whether the scheduler does.
+
+        Raises:
+            NoReplyError: It does not answer.
+        """
+        identity = await self._ask("")
+        return identity is None or bool(identity.scope)
+
+    def _of_key(self, text: str) -> Caller:
+        try:
+            key = read_key(text, self.secret, time.time())
+        except KeyRefusedError as error:
+            raise NoReplyError(_UNKNOWN, f"the API key {error}") from None
+        return Caller(key.job_id, key.trajectory_id, key.sampling)
+
+    async def _ask(self, token: str) -> CallerIdentity | None:
+        """What the scheduler says of a token; None where it knows it not."""
+        name, now = hashlib.sha256(token.encode()).digest(), anyio.current_time()
+        asked_at, identity = self._known.get(name, (float("-inf"), None))
+        if now - asked_at >= _REMEMBERED_S:
+            identity = await self._ask_scheduler(token)
+            self._known[name] = (now, identity)
+            self._known.move_to_end(name)
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.popitem(last=False)
+        return identity
+
+    async def _ask_scheduler(self, token: str) -> CallerIdentity | None:
+        try:
+            options = replace(self._options, token=token or None, token_file=None)
+        except CallsheetError:
+            # No scheduler has such a token. One that asks for none takes any text for the caller's name.
+            options, token = replace(self._options, token=None, token_file=None), ""
+        try:
+            async with AdminClient(self._target, options) as admin:
+                return await admin.identity()
+        except AccessDeniedError:
+            return None
+        except CallsheetError as error:
+            raise of_error(error) from error
+
+
+def bearer_of(headers: Mapping[str, str]) -> str:
+    """Returns the key or token of a request; empty if there is none."""
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" and text.strip() else headers.get("x-api-key", "").strip()
+
+
+def named(headers: Mapping[str, str], session: str, shown: str, subject: str) -> tuple[str, str]:
+    """Returns the job and the trajectory that a request names: headers go before the path, and that before the key.
+
+    Args:
+        headers: Of the request; names in them are percent-encoded.
+        session: What its path names.
+        shown: JOB or JOB/TRAJECTORY in place of a key, where no scheduler asks for tokens; else empty.
+        subject: The job that the caller's token is for; empty for others.
+    """
+    job_of_key, _, trajectory_of_key = shown.partition("/")
+    job_of_path, slash, trajectory_of_path = session.rpartition("/")
+    job_of_header, trajectory_of_header = (unquote(headers.get(name, "")) for name in (JOB_HEADER, TRAJECTORY_HEADER))
+    job_id = job_of_header or (job_of_path if slash else "") or subject or job_of_key
+    return job_id, trajectory_of_header or trajectory_of_path or trajectory_of_key

@@ -1,0 +1,108 @@
+"""Why a call has no reply, as its caller is told: from refusals and outcomes to HTTP. Pure.
+
+Clients of OpenAI and Anthropic try again after 408, 409, 429 and 5xx, unless a header says otherwise. So 5xx is for
+what may go well the next time, and a conflict carries that header.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from callsheet.client import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    CallsheetError,
+    Cancelled,
+    Expired,
+    Failed,
+    FailedPreconditionError,
+    FailureKind,
+    ForgottenError,
+    GenerateResult,
+    InvalidArgumentError,
+    NotFoundError,
+    QueueFullError,
+    Reason,
+    RefusedError,
+)
+
+BAD_REQUEST: Final = 400
+CONFLICT: Final = 409
+TOO_MANY: Final = 429
+UNAVAILABLE: Final = 503
+_BROKEN: Final = 500
+_FORBIDDEN: Final = 403
+_TIMEOUT: Final = 504
+_RETRY_S: Final = 1.0
+# What the caller's own request brought about; the same would come again.
+_OF_THE_REQUEST: Final = frozenset(
+    {Reason.PROMPT_TOO_LONG, Reason.TOKEN_OUT_OF_VOCABULARY, Reason.INVALID_SAMPLING, Reason.NO_TOKENIZER}
+)
+_CLOSED: Final = "is closed, or was never opened: it takes no more calls"
+
+
+class NoReplyError(Exception):
+    """A call has no reply.
+
+    Attributes:
+        status: The answer's HTTP status.
+        retry_after_s: When to try again, for those who are to.
+        field: The field of the request that it is about; None if it is about none.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, retry_after_s: float | None = None, field: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.field = field
+
+
+def of_error(error: CallsheetError) -> NoReplyError:
+    """What the scheduler, or the way to it, had against an action."""
+    said = str(error)
+    match error:
+        case ForgottenError() | AlreadyExistsError():
+            return NoReplyError(CONFLICT, said)
+        case NotFoundError() | FailedPreconditionError() if error.field in {"job_id", "trajectory_id"}:
+            return NoReplyError(CONFLICT, f"{error.field} {error.value!r} {_CLOSED}")
+        case InvalidArgumentError():
+            return NoReplyError(BAD_REQUEST, said, field=error.field)
+        case QueueFullError():
+            return NoReplyError(TOO_MANY, said, retry_after_s=_or_default(error.retry_after_s))
+        case AccessDeniedError():
+            return NoReplyError(_FORBIDDEN, said)
+        case RefusedError():
+            return NoReplyError(UNAVAILABLE, said, retry_after_s=_or_default(error.retry_after_s))
+        case _:
+            return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S)
+
+
+def of_outcome(outcome: Failed[GenerateResult] | Cancelled[GenerateResult] | Expired) -> NoReplyError:
+    """What became of a generate that has no reply."""
+    said = str(outcome)
+    if isinstance(outcome, Cancelled):
+        return NoReplyError(CONFLICT, said)
+    if isinstance(outcome, Expired):
+        return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S)
+    match outcome.kind:
+        case FailureKind.ENV if outcome.reason in _OF_THE_REQUEST:
+            return NoReplyError(BAD_REQUEST, said)
+        case FailureKind.TIMEOUT:
+            return NoReplyError(_TIMEOUT, said)
+        case FailureKind.QUOTA:
+            return NoReplyError(TOO_MANY, said, retry_after_s=_or_default(outcome.retry_after_s))
+        case FailureKind.INFRA:
+            return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S)
+        case _:
+            return NoReplyError(_BROKEN, said)
+
+
+def aborted() -> NoReplyError:
+    """The engine ended a generation for an update of its weights. Going on with other weights is for no gateway."""
+    return NoReplyError(UNAVAILABLE, "the engine's weights were replaced meanwhile: try again", retry_after_s=_RETRY_S)
+
+
+def _or_default(retry_after_s: float | None) -> float:
+    return _RETRY_S if retry_after_s is None else retry_after_s

@@ -1,0 +1,74 @@
+"""What the scheduler's managers serve: models by name, and how long a conversation may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import anyio
+import structlog
+from callsheet.client import ActionKind, CallsheetError
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ManagerStatus
+
+_log = structlog.get_logger(__name__)
+_FRESH_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A service that generates.
+
+    Attributes:
+        name: The service's name.
+        context_length: Tokens of prompt and reply together, the least of its engines; None if none tells.
+    """
+
+    name: str
+    context_length: int | None = None
+
+
+class ServedModels:
+    """Asks the scheduler, at most every 30 seconds."""
+
+    def __init__(self, admin: AdminClient, service: str) -> None:
+        """Args:
+        admin: The scheduler.
+        service: What this gateway generates with; there in any case.
+        """
+        self._admin = admin
+        self._service = service
+        self._found: tuple[ServedModel, ...] = (ServedModel(service),)
+        self._asked_at = float("-inf")
+        self._asking = anyio.Lock()
+
+    async def all(self) -> tuple[ServedModel, ...]:
+        """Returns the models; what was found last, where the scheduler does not answer."""
+        async with self._asking:
+            if anyio.current_time() - self._asked_at >= _FRESH_S:
+                self._asked_at = anyio.current_time()
+                try:
+                    found = served_models((await self._admin.status()).managers, self._service)
+                except CallsheetError as error:
+                    _log.warning("models_unknown", reason=str(error))
+                else:
+                    self._found = found
+                    # Without its engine there is nothing to remember.
+                    if all(model.context_length is None for model in found if model.name == self._service):
+                        self._asked_at = float("-inf")
+        return self._found
+
+    async def context_length(self) -> int | None:
+        """Returns the context of the service that this gateway generates with; None if it is not known."""
+        return next((model.context_length for model in await self.all() if model.name == self._service), None)
+
+
+def served_models(managers: Iterable[ManagerStatus], service: str) -> tuple[ServedModel, ...]:
+    """Returns the services of managers that generate, the gateway's own first. Pure."""
+    found: dict[str, list[int]] = {service: []}
+    for manager in managers:
+        length = manager.capabilities.get("context_length", "")
+        for each in manager.services:
+            if ActionKind.GENERATE in each.kinds:
+                found.setdefault(each.name, []).extend([int(length)] if length.isdecimal() else [])
+    return tuple(ServedModel(name, min(lengths, default=None)) for name, lengths in found.items())

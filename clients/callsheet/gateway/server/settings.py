@@ -1,0 +1,133 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from callsheet.options.common import DEFAULT_ADDRESS, Address, DataDir, default_data_dir, host_and_port
+from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
+from callsheet.options.listening import INSECURE, check_exposure
+
+DEFAULT_LISTEN = "127.0.0.1:7078"
+"""Where a gateway listens unless told otherwise: the port after the scheduler's."""
+_FILE = PathRule(file=True, directory=False, exists=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """How the gateway works. Times are seconds.
+
+    Attributes:
+        max_calls: Calls under way at once; more are told to try again.
+        max_trajectory_calls: The same of one trajectory.
+        max_live_trajectories: Conversations in memory; idle ones beyond are read from the database when they go on.
+        max_request_bytes: Size of one request.
+        give_up_after_s: How long calls wait for a scheduler that cannot be reached.
+        disconnect_grace_s: How long a call goes on whose caller is gone: a client that tries again attaches to it.
+        sweep_s: How often it is looked which trajectories were closed.
+        shutdown_s: How long running requests may go on when the gateway is asked to end.
+    """
+
+    scheduler: Address = DEFAULT_ADDRESS
+    listen: Annotated[
+        str,
+        Setting(
+            "Where to listen; port 0 takes a free one.",
+            variable="CALLSHEET_GATEWAY_LISTEN",
+            metavar="HOST:PORT",
+            parse=host_and_port,
+        ),
+    ] = DEFAULT_LISTEN
+    data_dir: DataDir
+    database_url: Annotated[
+        str | None,
+        Setting(
+            "PostgreSQL database for call records.",
+            variable="CALLSHEET_GATEWAY_DATABASE_URL",
+            default_text="SQLite in the data directory",
+            secret=True,
+        ),
+    ] = None
+    service: Annotated[str, Setting("The service that generates, whatever model callers name.", metavar="NAME")] = (
+        "policy"
+    )
+    tokenizer: Annotated[
+        str,
+        Setting(
+            "Directory with the model's tokenizer and chat template, in Hugging Face's format; bytes is the demo's.",
+            metavar="DIR|bytes",
+        ),
+    ] = "bytes"
+    default_max_tokens: Annotated[
+        int, Setting("The most new tokens of a call that names no number.", metavar="TOKENS", least=1)
+    ] = 4096
+    retention_s: Annotated[
+        float,
+        Setting(
+            "How long call records are kept once their trajectory was closed.",
+            flag="--retention",
+            metavar="SECONDS",
+            least=0,
+        ),
+    ] = 86_400.0
+    max_calls: Annotated[int, AtLeast(1)] = 4096
+    max_trajectory_calls: Annotated[int, AtLeast(1)] = 64
+    max_live_trajectories: Annotated[int, AtLeast(1)] = 1024
+    max_request_bytes: Annotated[int, AtLeast(1)] = 64 << 20
+    give_up_after_s: Annotated[float, AtLeast(0)] = 60.0
+    disconnect_grace_s: Annotated[float, AtLeast(0)] = 2.0
+    sweep_s: Annotated[float, AtLeast(0.01)] = 60.0
+    shutdown_s: Annotated[float, AtLeast(0)] = 5.0
+    tls_cert: Annotated[
+        Path | None,
+        Setting(
+            "The certificate to show, as PEM; read anew when it has changed.",
+            variable="CALLSHEET_GATEWAY_CERT",
+            default_text="no TLS",
+            path=_FILE,
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Setting(
+            "The key of that certificate, as PEM.",
+            variable="CALLSHEET_GATEWAY_KEY",
+            default_text="no TLS",
+            path=_FILE,
+        ),
+    ] = None
+    insecure: Annotated[bool, INSECURE] = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
+            raise ValueError(f"{needed}: must be given with {given}")
+        check_least(self)
+        self.exposure(asks_for_tokens=True)
+
+    def exposure(self, *, asks_for_tokens: bool) -> str | None:
+        """Says what is open to whoever reaches the address; None if nothing is.
+
+        Args:
+            asks_for_tokens: Whether the scheduler does; the gateway lets in whom it lets in.
+
+        Raises:
+            ValueError: Other machines reach it, and that is not wanted without these credentials.
+        """
+        lacks: dict[str, str] = {}
+        if self.tls_cert is None:
+            lacks["TLS"] = "--tls-cert with --tls-key"
+        if not asks_for_tokens:
+            lacks["tokens"] = "--tokens to the scheduler"
+        if not check_exposure(self.listen, lacks, insecure=self.insecure):
+            return None
+        what = "read what is said, keys included" if asks_for_tokens else "generate in every trajectory"
+        return f"INSECURE: whoever reaches {self.listen} may {what}"
+
+
+def default_settings() -> GatewaySettings:
+    """The settings of a gateway on this machine without any options."""
+    return GatewaySettings(data_dir=default_data_dir())

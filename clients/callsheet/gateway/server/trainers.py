@@ -1,0 +1,85 @@
+"""What a trainer asks a gateway for: keys of its trajectories, and their samples."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio.to_thread
+from callsheet.gateway.server.callers import Caller
+from callsheet.gateway.server.exports import export
+from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
+from callsheet.gateway.server.keys import MAX_LIFETIME_S, ForcedSampling, TrajectoryKey, write_key
+from callsheet.gateway.server.live_trajectories import LiveTrajectories
+
+_FORBIDDEN: Final = 403
+_LIFETIME_S: Final = 86_400.0
+_SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
+
+
+class Trainers:
+    """Serves trainers, who show a token of their job; a trajectory's key is refused."""
+
+    def __init__(self, live: LiveTrajectories, secret: bytes) -> None:
+        """Args:
+        live: Conversations.
+        secret: Of keys.
+        """
+        self._live = live
+        self._secret = secret
+
+    def issue_key(self, caller: Caller, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a key of the trajectory that the request's headers name.
+
+        Args:
+            caller: Who asks.
+            body: May have `lifetime_s` and `sampling`, which is forced on each call.
+
+        Raises:
+            NoReplyError: The caller may not, or a field breaks its rule.
+        """
+        _require_trajectory(caller)
+        lifetime_s, sampling = body.get("lifetime_s", _LIFETIME_S), body.get("sampling") or {}
+        is_number = isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool)
+        if not is_number or not 0 < lifetime_s <= MAX_LIFETIME_S:
+            rule = f"must be seconds above 0 and at most {MAX_LIFETIME_S:.0f}"
+            raise NoReplyError(BAD_REQUEST, f"lifetime_s: {lifetime_s!r:.100}: {rule}", field="lifetime_s")
+        if not isinstance(sampling, dict) or not sampling.keys() <= _SAMPLING:
+            rule = f"must be an object with some of {', '.join(sorted(_SAMPLING))}"
+            raise NoReplyError(BAD_REQUEST, f"sampling: {sampling!r:.100}: {rule}", field="sampling")
+        try:
+            forced = ForcedSampling(**sampling)
+        except ValueError as error:
+            raise NoReplyError(BAD_REQUEST, str(error), field="sampling") from error
+        expires_at = time.time() + lifetime_s
+        key = TrajectoryKey(caller.job_id, caller.trajectory_id, expires_at, forced)
+        return {"api_key": write_key(key, self._secret), "expires_at": expires_at}
+
+    async def samples(self, caller: Caller) -> bytes:
+        """Returns the samples of the trajectory that the request's headers name, as JSON.
+
+        Raises:
+            NoReplyError: The caller may not.
+        """
+        _require_trajectory(caller)
+        live = await self._live.get(caller.job_id, caller.trajectory_id)
+        try:
+            async with live.lock:
+                conversation = live.conversation
+
+                def made() -> bytes:
+                    found = export(live.job_id, live.trajectory_id, conversation.samples(), conversation.turns)
+                    return json.dumps(found, separators=(",", ":")).encode()
+
+                return await anyio.to_thread.run_sync(made)
+        finally:
+            self._live.release(live)
+
+
+def _require_trajectory(caller: Caller) -> None:
+    if not caller.is_trainer:
+        raise NoReplyError(_FORBIDDEN, "a trajectory's key generates, and nothing else: show the token of its job")
+    if not caller.trajectory_id:
+        raise NoReplyError(BAD_REQUEST, "no trajectory is named: give x-callsheet-trajectory")

@@ -1,0 +1,90 @@
+"""Where a server listens, and a uvicorn that leaves signals to the program around it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import uvicorn
+from callsheet.integrations.http_server.tls import following_context
+from starlette.types import ASGIApp
+
+_MOST_CONNECTIONS = 16_384
+
+
+class EmbeddedServer(uvicorn.Server):
+    """A server that is a part of a program, which asks it to end with `stop_with`."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
+
+    async def stop_with(self, stop: anyio.Event) -> None:
+        """Has it end, in good order, once an event is set."""
+        await stop.wait()
+        self.should_exit = True
+
+
+def make_server(app: ASGIApp, *, shutdown_s: float, tls_cert: Path | None, tls_key: Path | None) -> EmbeddedServer:
+    """Returns a server that is to be given its socket.
+
+    Args:
+        app: What it serves.
+        shutdown_s: How long running requests may go on when it is asked to end.
+        tls_cert: The certificate to show, as PEM; None serves without TLS.
+        tls_key: The key of that certificate, as PEM.
+
+    Raises:
+        ValueError: A file of TLS cannot be used.
+    """
+    configuration = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        # Below it are lines for each request that is none, from whomever it comes.
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=max(1, round(shutdown_s)),
+    )
+    configuration.load()
+    if tls_cert is not None and tls_key is not None:
+        configuration.ssl = following_context(tls_cert, tls_key)
+    return EmbeddedServer(configuration)
+
+
+def listen(address: str) -> socket.socket:
+    """Returns a socket that listens at "host:port".
+
+    Raises:
+        OSError: It cannot listen there.
+    """
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise OSError(f"listen: cannot bind {address}: {error.strerror}") from error
+
+
+def address_of(listener: socket.socket) -> str:
+    """Returns "host:port" of a socket that listens."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port of "host:port"; an IPv6 host is in brackets.
+
+    Raises:
+        ValueError: It is no such address.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 0xFFFF:
+        raise ValueError(f"listen: {address!r}: must be HOST:PORT, for instance 127.0.0.1:8000 or [::1]:8000")
+    return host.removeprefix("[").removesuffix("]"), int(port)

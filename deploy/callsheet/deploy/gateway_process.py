@@ -1,0 +1,97 @@
+"""The gateway of a stack: whether there is one, where it listens, and what it is told."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
+from callsheet.deploy.tokens import token_path
+from callsheet.gateway.server.settings import GatewaySettings
+from callsheet.managers.inference.settings import DEFAULT_SERVICE
+from callsheet.options.declaration import command_line
+
+# What the gateway needs of its extra; the rest is of other extras, too.
+_MODULES: Final = ("starlette", "uvicorn", "sqlalchemy")
+_BYTES: Final = frozenset({"torch", "scripted"})
+
+
+def gateway_listen(settings: StackSettings) -> str | None:
+    """Returns where the gateway of a stack listens, with its port; None where there is none.
+
+    Left to itself there is one if its extra is installed and the tokens of the model are known. It takes the port after
+    the scheduler's, or a free one where that is taken.
+    """
+    if settings.gateway is None or Role.INFERENCE not in settings.managers:
+        return None
+    if settings.gateway != AUTO_GATEWAY:
+        return _with_port(settings.gateway)
+    if not all(map(find_spec, _MODULES)) or not _knows_tokens(settings):
+        return None
+    host, _, port = settings.listen.rpartition(":")
+    return _with_port(f"{host}:{int(port) + 1 if 0 < int(port) < 0xFFFF else 0}", or_free=True)
+
+
+def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> list[str]:
+    """Returns the command line of a stack's gateway, after `callsheet`.
+
+    Args:
+        settings: The stack's.
+        listen: Where it is to listen.
+        scheduler: Where it dials the scheduler.
+    """
+    told = {
+        "scheduler": scheduler,
+        "listen": listen,
+        "data_dir": settings.data_dir,
+        "service": settings.model if settings.model_directory is None else DEFAULT_SERVICE,
+        "tokenizer": _tokenizer(settings),
+        "tls_cert": settings.access.tls_cert,
+        "tls_key": settings.access.tls_key,
+        "insecure": settings.access.insecure or None,
+    }
+    return ["gateway", *command_line(GatewaySettings, told)]
+
+
+def gateway_environment(settings: StackSettings) -> Mapping[str, str]:
+    """Returns the variables that a stack's gateway calls the scheduler with."""
+    told: dict[str, str] = {}
+    if settings.access.tokens is not None:
+        told["CALLSHEET_TOKEN_FILE"] = str(token_path(settings.data_dir, Role.GATEWAY))
+    if settings.access.tls_cert is not None and settings.tls_ca is not None:
+        told["CALLSHEET_TLS_CA"] = settings.tls_ca
+    return told
+
+
+def gateway_url(settings: StackSettings, listen: str) -> str:
+    """Returns the URL of a stack's gateway."""
+    return f"{'http' if settings.access.tls_cert is None else 'https'}://{listen}"
+
+
+def _knows_tokens(settings: StackSettings) -> bool:
+    """Whether the tokenizer is known: that of a directory, or the bytes of the demo's model."""
+    return settings.model_directory is not None or (settings.engine in _BYTES and not settings.urls)
+
+
+def _tokenizer(settings: StackSettings) -> str | None:
+    """The directory of the tokenizer; None for bytes."""
+    return None if settings.model_directory is None else str(settings.model_directory)
+
+
+def _with_port(listen: str, *, or_free: bool = False) -> str:
+    """An address with a port that is free now, where it names none."""
+    host, _, port = listen.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    for wanted in (int(port), 0) if or_free else (int(port),):
+        if wanted and not or_free:
+            return listen
+        try:
+            with socket.create_server((bare, wanted), family=family) as found:
+                return f"{host}:{found.getsockname()[1]}"
+        except OSError:
+            continue
+    return listen

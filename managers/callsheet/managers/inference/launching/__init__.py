@@ -1,0 +1,1 @@
+"""Engines' servers that a manager starts, watches and ends itself."""

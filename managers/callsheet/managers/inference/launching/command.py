@@ -1,0 +1,63 @@
+"""The command that starts a server, with what is filled in at each start. No I/O."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+HOST = "127.0.0.1"
+"""Where launched servers listen: nobody on another machine has any business with them."""
+_PORT = "{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchNeeds:
+    """What a driver needs a server to be started with.
+
+    Attributes:
+        arguments: Added to a command that does not say where {port} goes; none where servers differ in that.
+        environment: Added where the user's environment does not have it.
+    """
+
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def command_template(text: str, needs: LaunchNeeds) -> tuple[str, ...]:
+    """Returns the arguments of a command, as a shell would split it, with {host}, {port} and {name} left in.
+
+    A command in which {port} stands is left as it is; another one gets what the driver needs at its end.
+
+    Raises:
+        ValueError: There is no command, or nothing says how to tell the server its port.
+    """
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"launch: {text!r}: {error}") from error
+    if not words:
+        raise ValueError("launch: '' is empty; it must be a command")
+    if any(_PORT in word for word in words):
+        return words
+    if not needs.arguments:
+        raise ValueError(f"launch: {text!r}: must have {{port}} where the server is told its port")
+    return (*words, *needs.arguments)
+
+
+def fill_in(template: Sequence[str], *, port: int, name: str) -> list[str]:
+    """Returns the command of one start. Other braces stay as they are."""
+    values = {"{host}": HOST, _PORT: str(port), "{name}": name}
+    return [re.sub(r"\{(?:host|port|name)\}", lambda found: values[found[0]], word) for word in template]
+
+
+def server_name(manager_id: str) -> str:
+    """Returns a name for a manager's server that files and containers can have."""
+    return "engine-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", manager_id).strip("-.")
+
+
+def server_environment(own: Mapping[str, str], needs: LaunchNeeds) -> dict[str, str]:
+    """Returns the environment of a server: the manager's own, without what Callsheet is told by it."""
+    kept = {name: value for name, value in own.items() if not name.startswith("CALLSHEET_")}
+    return {"PYTHONUNBUFFERED": "1", **needs.environment, **kept}

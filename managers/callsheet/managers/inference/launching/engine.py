@@ -1,0 +1,83 @@
+"""An engine behind HTTP from its settings: a server that somebody runs, or one that is launched."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from callsheet.managers.inference.driver import EngineDriver
+from callsheet.managers.inference.engine_kind import UnloadedEngine
+from callsheet.managers.inference.http_engine.abilities import NOT_ATTACHED
+from callsheet.managers.inference.launching.command import (
+    LaunchNeeds,
+    command_template,
+    server_environment,
+    server_name,
+)
+from callsheet.managers.inference.launching.standing import RestartRule
+from callsheet.managers.inference.launching.wire import LaunchOrder
+from callsheet.managers.inference.settings import InferenceSettings
+
+if TYPE_CHECKING:
+    from callsheet.managers.inference.http_engine.client import Where
+    from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+
+Attach = Callable[["Where", float], "HttpEngineDriver"]
+"""Waits for a server, at most so many seconds, and returns its driver."""
+
+
+def served_engine(
+    name: str, settings: InferenceSettings, needs: LaunchNeeds, timeout_s: float, attach: Attach
+) -> UnloadedEngine:
+    """Checks the settings of a manager of one server.
+
+    Args:
+        name: Of the kind of engine.
+        settings: The manager's.
+        needs: What the driver needs of a server that is launched.
+        timeout_s: The longest time from a start until the server is ready.
+        attach: Finds the server.
+
+    Raises:
+        ValueError: A setting breaks its rule.
+    """
+    if not settings.launches:
+        url = settings.server_url
+        return UnloadedEngine(NOT_ATTACHED, {"engine": name, "url": url}, lambda: attach(url, timeout_s), attached=True)
+    order = launch_order(settings, needs, timeout_s)
+    told = {"engine": name, "server": "launched", "log": order.log_path}
+    return UnloadedEngine(NOT_ATTACHED, told, lambda: _launch(order, attach), attached=True)
+
+
+def launch_order(settings: InferenceSettings, needs: LaunchNeeds, timeout_s: float) -> LaunchOrder:
+    """What the watchdog of a manager's server is to do.
+
+    Raises:
+        ValueError: A setting breaks its rule.
+    """
+    name = server_name(settings.launch_name)
+    return LaunchOrder(
+        command=command_template(settings.launch_command, needs),
+        name=f"callsheet-{name}",
+        log_path=str(settings.launch_logs / f"{name}.log"),
+        stop_command=tuple(shlex.split(settings.launch_stop or "")),
+        environment=server_environment(os.environ, needs),
+        rule=RestartRule(start_timeout_s=timeout_s),
+    )
+
+
+def _launch(order: LaunchOrder, attach: Attach) -> EngineDriver:
+    from callsheet.managers.inference.launching.server import LaunchedServer
+
+    server = LaunchedServer(order)
+    try:
+        # The watchdog bounds each start, and how many there are.
+        driver = attach(lambda: server.url, math.inf)
+        driver.own_server(server)
+    except BaseException:
+        server.stop_and_wait()
+        raise
+    return driver

@@ -1,0 +1,293 @@
+"""Batches: finished trajectories enter the buffer of their job, and trainers take, acknowledge and give back.
+
+A batch is leased to its taker. It is acknowledged once, and then never comes back; or its lease ends first, and it goes
+back whole. Both are journalled before anybody is told.
+"""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.buffer import (
+    MAX_TAKERS,
+    BufferedTrajectory,
+    BundleKey,
+    LeasedBatch,
+    WaitingTaker,
+    choose,
+)
+from callsheet.scheduler.core.commands import GiveBatch, ReleasePayloads
+from callsheet.scheduler.core.entities import Group, Job, Trajectory
+from callsheet.scheduler.core.leases import open_job
+from callsheet.scheduler.core.model import (
+    RefusalCode,
+    RefusedError,
+    TrajectoryEnd,
+    TrajectoryResult,
+    failed_precondition,
+    invalid,
+    not_found,
+)
+from callsheet.scheduler.core.records import (
+    BatchAcknowledged,
+    BatchReturned,
+    BatchTaken,
+    BufferedTrajectoriesRemoved,
+    RecoveredBatch,
+    TrajectoryBuffered,
+)
+from callsheet.scheduler.core.staleness import Unselected, why_not_selected
+from callsheet.scheduler.core.state import SchedulerState
+
+MAX_BATCH = 2048
+
+
+def buffer_result(state: SchedulerState, trajectory: Trajectory, result: TrajectoryResult, now: float) -> None:
+    """A trajectory finished with a result: it is in the buffer of its job, and given out once its bundle is whole."""
+    job, request = trajectory.job, trajectory.request
+    group_id = request.group.group_id if request.group is not None else ""
+    number = job.buffer.last_number + 1
+    finished = BufferedTrajectory(
+        request.trajectory_id, group_id, number, trajectory.policy_version, trajectory.opened_at, now, result
+    )
+    job.buffer.lengths.note("finished", finished.took_s)
+    bundle = job.buffer.add(finished)
+    state.persist(
+        TrajectoryBuffered(
+            request.job_id,
+            request.trajectory_id,
+            group_id,
+            number,
+            finished.policy_version,
+            finished.opened_at,
+            now,
+            result.encoded,
+        )
+    )
+    if not group_id:
+        job.buffer.make_whole(bundle)
+
+
+def is_over(job: Job, group: Group) -> bool:
+    """Whether no other member of a group can finish: it has its quorum, or no seat is free or open."""
+    if any(each in job.trajectories for each in group.members):
+        return False
+    return group.has_quorum or group.cancelled or len(group.members) >= group.size
+
+
+def member_closed(state: SchedulerState, job: Job, group_id: str, now: float) -> None:
+    """A trajectory was closed, of a group if one is named: its bundle may be whole, and somebody may wait for that."""
+    bundle = job.buffer.bundles.get((group_id, "")) if group_id else None
+    if bundle is not None:
+        group = job.groups.get(group_id)
+        if group is not None and not is_over(job, group):
+            return
+        job.buffer.make_whole(bundle)
+    serve_takers(state, job, now)
+
+
+def serve_takers(state: SchedulerState, job: Job, now: float) -> None:
+    """Gives batches to those who wait, in their order, as far as there are enough trajectories."""
+    buffer = job.buffer
+    buffer.takers = [each for each in buffer.takers if not each.taker.gone]
+    if buffer.takers:
+        _drop_unselected(state, job)
+    while buffer.takers:
+        first = buffer.takers[0]
+        keys = choose(buffer.bundles, first.size)
+        if not keys:
+            return
+        buffer.takers.pop(0)
+        _lease(state, job, first, keys, now)
+
+
+def _drop_unselected(state: SchedulerState, job: Job) -> None:
+    """Drops what the job's staleness policy does not train on: bundles as a whole, by their oldest member."""
+    policy, version, by_reason = job.request.staleness, job.policy_version, dict[Unselected, list[BundleKey]]()
+    if policy.select_within is None and policy.mixed_versions:
+        return
+    for key, bundle in job.buffer.bundles.items():
+        if bundle.whole and not bundle.batch_id:
+            mixed = any(each.is_mixed() for each in bundle.members)
+            reason = why_not_selected(policy, version, bundle.policy_version, mixed=mixed)
+            if reason:
+                by_reason.setdefault(reason, []).append(key)
+    for reason, keys in by_reason.items():
+        for gone in remove_bundles(state, job, keys):
+            job.buffer.lengths.note(reason, gone.took_s)
+
+
+def _lease(state: SchedulerState, job: Job, request: WaitingTaker, keys: tuple[BundleKey, ...], now: float) -> None:
+    batch = LeasedBatch(
+        request.batch_id, request.size, request.lease_s, now + request.lease_s, keys, job.policy_version
+    )
+    job.buffer.batches[batch.batch_id] = batch
+    for key in keys:
+        job.buffer.bundles[key].batch_id = batch.batch_id
+    state.timers.set(("batch", (job.request.job_id, batch.batch_id)), batch.ends_at)
+    members = tuple(each.trajectory_id for each in job.buffer.members_of(batch))
+    state.persist(
+        BatchTaken(job.request.job_id, batch.batch_id, batch.size, batch.lease_s, batch.policy_version, members)
+    )
+    state.emit(GiveBatch(request.taker, job.request.job_id, batch.batch_id))
+
+
+def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now: float) -> None:
+    """Gives a batch now or later; the same id again is given the same batch, with its lease as it is."""
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
+    buffer, most = job.buffer, max_buffered_of(state, job)
+    if event.size > min(most, MAX_BATCH):
+        raise invalid("size", event.size, f"must be at most {min(most, MAX_BATCH)}, which the job's buffer holds")
+    if event.batch_id in buffer.acknowledged:
+        rule = "was acknowledged before: take another one under a new id"
+        raise RefusedError(RefusalCode.ALREADY_EXISTS, "batch_id", event.batch_id, rule)
+    buffer.takers = [each for each in buffer.takers if not each.taker.gone and each.batch_id != event.batch_id]
+    if event.batch_id in buffer.batches:
+        state.accept(event.reply_to)
+        state.emit(GiveBatch(event.taker, event.job_id, event.batch_id))
+        return
+    if len(buffer.takers) >= MAX_TAKERS:
+        rule = f"the job has as many requests waiting for a batch as may be, {MAX_TAKERS}"
+        retry_after = state.settings.full_retry_after
+        raise RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "job_id", event.job_id, rule, retry_after)
+    buffer.batch_size = event.size
+    buffer.takers.append(WaitingTaker(event.taker, event.batch_id, event.size, event.lease_s))
+    state.accept(event.reply_to)
+    serve_takers(state, job, now)
+
+
+def on_batch_settled(state: SchedulerState, event: events.BatchSettled, now: float) -> None:
+    """Acknowledges a batch, gives it back or extends its lease. An acknowledgement may be repeated."""
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
+    batch = job.buffer.batches.get(event.batch_id)
+    if batch is None:
+        if event.batch_id not in job.buffer.acknowledged:
+            rule = "names no batch that is leased: its lease has ended, or it was given back, or there never was one"
+            raise not_found("batch_id", event.batch_id, rule)
+        if event.settlement is not events.Settlement.ACKNOWLEDGE:
+            raise failed_precondition("batch_id", event.batch_id, "was acknowledged and is over")
+    elif event.settlement is events.Settlement.ACKNOWLEDGE:
+        _acknowledge(state, job, batch)
+    elif event.settlement is events.Settlement.GIVE_BACK:
+        give_back(state, job, batch, now)
+    else:
+        batch.ends_at = now + (event.lease_s or batch.lease_s)
+        state.timers.set(("batch", (event.job_id, event.batch_id)), batch.ends_at)
+    state.accept(event.reply_to)
+
+
+def _acknowledge(state: SchedulerState, job: Job, batch: LeasedBatch) -> None:
+    job_id, buffer = job.request.job_id, job.buffer
+    del buffer.batches[batch.batch_id]
+    state.timers.drop(("batch", (job_id, batch.batch_id)))
+    members = buffer.remove(batch.keys)
+    for each in members:
+        staleness = batch.policy_version - each.policy_version
+        buffer.lengths.note("trained", each.took_s)
+        buffer.staleness[staleness] = buffer.staleness.get(staleness, 0) + 1
+    ids = tuple(each.trajectory_id for each in members)
+    state.persist(BatchAcknowledged(job_id, batch.batch_id, ids, tuple(buffer.note_acknowledged(batch.batch_id))))
+    release_payloads(state, job, members)
+
+
+def release_payloads(state: SchedulerState, job: Job, gone: list[BufferedTrajectory]) -> None:
+    """Lets go of payloads that only trajectories that left the buffer referred to."""
+    payloads = {sha256 for each in gone for sha256 in each.result.payloads}
+    if payloads:
+        kept = {sha256 for each in buffered(job) for sha256 in each.result.payloads}
+        if unneeded := frozenset(payloads - kept):
+            state.emit(ReleasePayloads(job.request.job_id, unneeded))
+
+
+def give_back(state: SchedulerState, job: Job, batch: LeasedBatch, now: float) -> None:
+    """Puts a batch back, whole: its bundles are given out again, at the places that they had."""
+    job_id = job.request.job_id
+    del job.buffer.batches[batch.batch_id]
+    state.timers.drop(("batch", (job_id, batch.batch_id)))
+    for key in batch.keys:
+        job.buffer.bundles[key].batch_id = ""
+    state.persist(BatchReturned(job_id, batch.batch_id))
+    serve_takers(state, job, now)
+
+
+def give_all_back(state: SchedulerState, job: Job, now: float) -> None:
+    """The clients of a job are gone: what they had taken goes back, and nobody waits."""
+    job.buffer.takers.clear()
+    for batch in list(job.buffer.batches.values()):
+        give_back(state, job, batch, now)
+
+
+def batch_due(state: SchedulerState, job_id: str, batch_id: str, now: float) -> None:
+    """A lease has ended: the batch goes back."""
+    job = state.jobs.get(job_id)
+    batch = job.buffer.batches.get(batch_id) if job is not None else None
+    if job is None or batch is None:
+        return
+    if now < batch.ends_at:
+        state.timers.set(("batch", (job_id, batch_id)), batch.ends_at)
+    else:
+        give_back(state, job, batch, now)
+
+
+def drop_buffer(state: SchedulerState, job: Job) -> None:
+    """A job is closed, and its buffer with it."""
+    job.buffer.takers.clear()
+    for batch_id in job.buffer.batches:
+        state.timers.drop(("batch", (job.request.job_id, batch_id)))
+
+
+def buffered(job: Job) -> list[BufferedTrajectory]:
+    """All trajectories in the buffer of a job."""
+    return [member for bundle in job.buffer.bundles.values() for member in bundle.members]
+
+
+def max_buffered_of(state: SchedulerState, job: Job) -> int:
+    """The most trajectories in a job's buffer before no more begin."""
+    return job.request.max_buffered or state.settings.max_buffered
+
+
+def remove_bundles(state: SchedulerState, job: Job, keys: list[BundleKey]) -> list[BufferedTrajectory]:
+    """Takes whole bundles that are in no batch out of the buffer for good."""
+    gone = job.buffer.remove(keys)
+    if gone:
+        ids = tuple(each.trajectory_id for each in gone)
+        state.persist(BufferedTrajectoriesRemoved(job.request.job_id, ids))
+        release_payloads(state, job, gone)
+    return gone
+
+
+def check_same_result(job: Job, trajectory_id: str, end: TrajectoryEnd, result: TrajectoryResult | None) -> None:
+    """A repeated close may tell its result again, but no other one.
+
+    Raises:
+        RefusedError: ALREADY_EXISTS if the result that is still in the buffer is another.
+    """
+    if result is None or end is not TrajectoryEnd.COMPLETED:
+        return
+    for each in buffered(job):
+        if each.trajectory_id == trajectory_id and each.result.encoded != result.encoded:
+            raise RefusedError(RefusalCode.ALREADY_EXISTS, "result", "", "the trajectory finished with another result")
+
+
+def restore_whole(job: Job) -> None:
+    """After a restart: which bundles no other member will join."""
+    for bundle in job.buffer.bundles.values():
+        group = job.groups.get(bundle.key[0])
+        if group is None or is_over(job, group):
+            job.buffer.make_whole(bundle)
+
+
+def restore_batch(state: SchedulerState, row: RecoveredBatch, now: float) -> None:
+    """After a restart: a batch that is leased still, or was acknowledged."""
+    buffer = state.jobs[row.job_id].buffer
+    buffer.batch_size = row.size or buffer.batch_size
+    if row.acknowledged:
+        buffer.note_acknowledged(row.batch_id)
+        return
+    taken = set(row.trajectory_ids)
+    keys = tuple(key for key, bundle in buffer.bundles.items() if bundle.members[0].trajectory_id in taken)
+    ordered = tuple(sorted(keys, key=lambda key: buffer.bundles[key].number))
+    batch = LeasedBatch(row.batch_id, row.size, row.lease_s, now + row.lease_s, ordered, row.policy_version)
+    buffer.batches[row.batch_id] = batch
+    for key in ordered:
+        buffer.bundles[key].batch_id = row.batch_id
+    state.timers.set(("batch", (row.job_id, row.batch_id)), batch.ends_at)

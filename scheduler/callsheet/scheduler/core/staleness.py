@@ -1,0 +1,63 @@
+"""The three questions of a job's staleness policy: may a trajectory begin, is it trained on, does it end early?
+
+Pure functions of versions and counts, used by the core and by `callsheet bench staleness`. A trajectory's staleness
+is the newest policy version less the newest when it began, counted up to its consumption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+Unselected = Literal["stale", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessPolicy:
+    """What a job wants; None where it does not ask the question.
+
+    Attributes:
+        admit_within: A trajectory waits to begin while another start could make one staler than this.
+        select_within: What is staler when a batch is taken is dropped.
+        evict_beyond: A live trajectory that is staler is closed as abandoned.
+        mixed_versions: Whether one that several versions made is trained on.
+    """
+
+    admit_within: int | None = None
+    select_within: int | None = None
+    evict_beyond: int | None = None
+    _: KW_ONLY
+    mixed_versions: bool = True
+
+
+def room_to_begin(version: int, oldest: int, ahead: int, batch: int, within: int) -> int:
+    """How many more trajectories may begin so that none need be consumed staler than `within`.
+
+    Each batch of a trainer makes one version. The oldest trajectory may see `within - (version - oldest)` more of them.
+    So at most so many batches may be trained without it, and with the batch that it is in itself these are all that may
+    be on their way. Where the oldest is at its limit, the trainer thus waits for it, and it is not overtaken.
+
+    Args:
+        version: The newest policy version.
+        oldest: The version that the oldest trajectory on its way began with.
+        ahead: Trajectories on their way: live, or finished and not acknowledged.
+        batch: Trajectories in a batch.
+        within: The bound.
+
+    Returns:
+        At least what is missing to one whole batch, so that a trainer is never starved.
+    """
+    batches_left = max(within - (version - oldest), 0)
+    return max((batches_left + 1) * batch - ahead, 0)
+
+
+def why_not_selected(policy: StalenessPolicy, version: int, began: int, *, mixed: bool) -> Unselected | None:
+    """Why something is not trained on when a batch is taken; None if it is."""
+    if policy.select_within is not None and version - began > policy.select_within:
+        return "stale"
+    return "mixed" if mixed and not policy.mixed_versions else None
+
+
+def is_evicted(policy: StalenessPolicy, version: int, began: int) -> bool:
+    """Whether a live trajectory ends as a version is published."""
+    return policy.evict_beyond is not None and version - began > policy.evict_beyond

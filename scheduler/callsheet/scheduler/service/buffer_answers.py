@@ -1,0 +1,113 @@
+"""A job's buffer and its batches as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from callsheet.scheduler.core.batches import buffered, max_buffered_of
+from callsheet.scheduler.core.buffer import BufferedTrajectory, Bundle, LeasedBatch
+from callsheet.scheduler.core.entities import Job
+from callsheet.scheduler.core.leases import open_job
+from callsheet.scheduler.core.model import TrajectoryEnd
+from callsheet.scheduler.core.pacing import PacingGate
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.service.refusals import fill_duration
+from callsheet.scheduler.service.rules import within
+from callsheet.v1 import buffer_pb2, client_service_pb2
+
+DEFAULT_PAGE = 1_000
+MAX_PAGE = 10_000
+
+
+def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.TrajectoryBatch:
+    """A batch, for its taker."""
+    message = buffer_pb2.TrajectoryBatch(batch_id=batch.batch_id, policy_version=batch.policy_version)
+    fill_duration(message.lease, max(batch.ends_at - now, 0.0))
+    for key in batch.keys:
+        bundle = job.buffer.bundles[key]
+        message.trajectories.extend(_trajectories(bundle, batch.policy_version, now))
+        message.missing.extend(_missing(job, bundle))
+    return message
+
+
+def _trajectories(bundle: Bundle, version: int, now: float) -> Iterator[buffer_pb2.BufferedTrajectory]:
+    for each in bundle.members:
+        message = buffer_pb2.BufferedTrajectory(
+            trajectory_id=each.trajectory_id,
+            group_id=each.group_id,
+            result=buffer_pb2.TrajectoryResult.FromString(each.result.encoded),
+            policy_version=each.policy_version,
+            staleness=version - each.policy_version,
+            batch_id=bundle.batch_id,
+            whole=bundle.whole,
+        )
+        fill_duration(message.took, each.took_s)
+        fill_duration(message.waited, max(now - each.finished_at, 0.0))
+        yield message
+
+
+def _missing(job: Job, bundle: Bundle) -> Iterator[buffer_pb2.MissingMember]:
+    """The closed members of a group that did not finish with a result, as far as that is kept."""
+    group = job.groups.get(bundle.key[0])
+    for each in group.members if group is not None else ():
+        closed = job.closed_trajectories.get(each)
+        dropped = group is not None and each in group.dropped
+        if closed is not None and closed.end is not TrajectoryEnd.COMPLETED and not dropped:
+            masked = group is not None and each in group.masked
+            yield buffer_pb2.MissingMember(
+                trajectory_id=each, group_id=bundle.key[0], reason=closed.reason, masked=masked
+            )
+
+
+def list_buffer(
+    state: SchedulerState, request: client_service_pb2.ListBufferRequest, now: float
+) -> client_service_pb2.ListBufferResponse:
+    """What is in a job's buffer, the oldest first and without payloads.
+
+    Raises:
+        RefusedError: NOT_FOUND if the job is not open; INVALID_ARGUMENT naming the field.
+    """
+    job = open_job(state, request.job_id)
+    size = int(within("page_size", request.page_size, 0, MAX_PAGE)) or DEFAULT_PAGE
+    response = client_service_pb2.ListBufferResponse()
+    for bundle in sorted(job.buffer.bundles.values(), key=lambda each: each.number):
+        for message in _trajectories(bundle, job.policy_version, now):
+            if len(response.trajectories) == size:
+                response.more = True
+                return response
+            message.result.ClearField("payload")
+            response.trajectories.append(message)
+    return response
+
+
+def buffer_status(state: SchedulerState, job: Job, now: float) -> buffer_pb2.BufferStatus:
+    """A job's buffer in figures."""
+    buffer, gate = job.buffer, PacingGate(state, job)
+    leased = sum(map(_size, (each for each in buffer.bundles.values() if each.batch_id)))
+    status = buffer_pb2.BufferStatus(
+        ready=buffer.held - leased,
+        leased=leased,
+        incomplete=len(buffered(job)) - buffer.held,
+        bound=max_buffered_of(state, job),
+        held_up="" if gate.has_room else gate.reason,
+        waiting_takers=len(buffer.takers),
+        counts={fate: buffer.lengths.total(fate) for fate in buffer.lengths.counts},
+        staleness=buffer.staleness,
+    )
+    for batch in buffer.batches.values():
+        _add_batch(status, batch, buffer.members_of(batch), now)
+    for share in buffer.lengths.shares():
+        message = status.lengths.add(trajectories=share.trajectories, trained=share.trained)
+        fill_duration(message.up_to, share.up_to_s)
+    return status
+
+
+def _size(bundle: Bundle) -> int:
+    return len(bundle.members)
+
+
+def _add_batch(
+    status: buffer_pb2.BufferStatus, batch: LeasedBatch, members: Iterable[BufferedTrajectory], now: float
+) -> None:
+    message = status.batches.add(batch_id=batch.batch_id, trajectories=len(list(members)))
+    fill_duration(message.lease, max(batch.ends_at - now, 0.0))

@@ -1,0 +1,1 @@
+"""What the scheduler shows over HTTP: its metrics."""

@@ -1,0 +1,153 @@
+"""The agents of scripts/agents.py: what each is, how it is installed and started, and what the model tells it to do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from callsheet.client import GatewayAccess
+
+PLACE = Path(__file__).resolve().parent.parent / "build" / "agents"
+_CHATS = Path(__file__).resolve().parent / "tool_chats.py"
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+class AgentToRun(ABC):
+    """One agent.
+
+    Attributes:
+        name: Its own.
+        shell: The tool by which it runs commands.
+        argument: That tool's parameter which has the command.
+        ending: What the model says last: a text, or a command that ends the agent.
+    """
+
+    def __init__(self, name: str, *, shell: str = "bash", argument: str = "command", ending: str = "") -> None:
+        self.name = name
+        self.content = f"Written by {name}.\n"
+        self.file = f"notes-of-{name}.txt"
+        self.task = f"Write the file {self.file}."
+        self._tool = (shell, argument)
+        self.replies = (
+            f"<think>I look around first.</think>I list the files.{self.run('ls -la')}{self.run('pwd')}",
+            f"<think>It is not there yet.</think>{self.write()}",
+            self.run(f"cat {self.file}"),
+            self.run(ending) if ending else "<think>It is there.</think>The file is written — 完成.",
+        )
+
+    def run(self, command: str) -> str:
+        """The call by which the model runs a command."""
+        name, argument = self._tool
+        return _call(name, {argument: command})
+
+    def write(self) -> str:
+        """The call by which the model writes the file."""
+        return self.run(f"printf 'Written by %s.\\n' {self.name} > {self.file}")
+
+    def installation(self) -> list[list[str]]:
+        """Commands that install it; none where it is there."""
+        return []
+
+    @abstractmethod
+    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+        """How it is started; `home` is a directory for its settings."""
+
+    def environment(self, home: Path) -> Mapping[str, str]:
+        """Variables that it has besides the base URL and the key."""
+        return {"HOME": str(home)}
+
+
+class ToolChat(AgentToRun):
+    """A loop of a provider's own client, as people write it."""
+
+    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+        """See `AgentToRun`."""
+        return [sys.executable, str(_CHATS), self.name, self.task]
+
+
+class MiniSweAgent(AgentToRun):
+    """mini-swe-agent, which speaks chat completions through litellm."""
+
+    # litellm needs mcp for calls of tools, and does not say so to pip.
+    _packages = ("mini-swe-agent==2.4.6", "mcp")
+    _bin = PLACE / "mini-swe-agent" / "bin"
+
+    def installation(self) -> list[list[str]]:
+        """See `AgentToRun`."""
+        if (self._bin / "mini").exists():
+            return []
+        make = [sys.executable, "-m", "venv", str(self._bin.parent)]
+        return [make, [str(self._bin / "python"), "-m", "pip", "install", "--quiet", *self._packages]]
+
+    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+        """See `AgentToRun`."""
+        options = ["--yolo", "--exit-immediately", "--output", str(home / "trajectory.json")]
+        return [str(self._bin / "mini"), "--model", "openai/policy", "--task", self.task, *options]
+
+    def environment(self, home: Path) -> Mapping[str, str]:
+        """See `AgentToRun`."""
+        own = {"MSWEA_CONFIGURED": "true", "MSWEA_GLOBAL_CONFIG_DIR": str(home), "MSWEA_COST_TRACKING": "ignore_errors"}
+        return {**super().environment(home), **own}
+
+
+class Codex(AgentToRun):
+    """codex, which speaks responses."""
+
+    model = "policy"
+
+    _package = "@openai/codex@0.169.0"
+    _program = PLACE / "codex" / "node_modules" / ".bin" / "codex"
+
+    def installation(self) -> list[list[str]]:
+        """See `AgentToRun`."""
+        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PLACE / "codex"), self._package]
+        return [] if self._program.exists() else [install]
+
+    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+        """See `AgentToRun`."""
+        settings = f"""
+            model = "{self.model}"
+            model_provider = "callsheet"
+            [model_providers.callsheet]
+            name = "Callsheet"
+            base_url = "{access.base_url}"
+            env_key = "OPENAI_API_KEY"
+            wire_api = "responses"
+        """
+        (home / "config.toml").write_text(settings, encoding="utf-8")
+        options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        return [str(self._program), "exec", *options, self.task]
+
+    def environment(self, home: Path) -> Mapping[str, str]:
+        """See `AgentToRun`."""
+        return {**super().environment(home), "CODEX_HOME": str(home)}
+
+
+class PatchingCodex(Codex):
+    """codex with a model whose name it knows: then it has a tool that takes a patch as a text."""
+
+    model = "gpt-5.5"
+
+    def write(self) -> str:
+        """See `AgentToRun`."""
+        patch = f"*** Begin Patch\n*** Add File: {self.file}\n+{self.content}*** End Patch\n"
+        return _call("apply_patch", {"input": patch})
+
+
+_ALL: tuple[AgentToRun, ...] = (
+    ToolChat("openai-chat"),
+    ToolChat("openai-responses"),
+    ToolChat("anthropic-messages"),
+    MiniSweAgent("mini-swe-agent", ending="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
+    Codex("codex", shell="exec_command", argument="cmd"),
+    PatchingCodex("codex-patching", shell="exec_command", argument="cmd"),
+)
+AGENTS = {agent.name: agent for agent in _ALL}
+"""By name."""

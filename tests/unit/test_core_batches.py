@@ -1,0 +1,321 @@
+"""The buffer of finished trajectories, and the batches that trainers take from it."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, MAX_TAKERS
+from callsheet.scheduler.core.model import GroupRequest, RefusalCode, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.staleness import StalenessPolicy
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.elastic import ElasticPlanner
+
+from tests.support.core_requests import job_request, trajectory_request
+from tests.support.core_world import CoreWorld
+
+GROUP = GroupRequest("g", 3, 2)
+GIVE_BACK = events.Settlement.GIVE_BACK
+
+
+def world_with_finished(*names: str) -> CoreWorld:
+    world = CoreWorld()
+    world.job()
+    for name in names:
+        finish(world, name)
+    return world
+
+
+def finish(world: CoreWorld, name: str, worth: str = "") -> None:
+    world.trajectory(name)
+    world.finish(name, worth)
+
+
+def ids_of(world: CoreWorld, batch_id: str) -> list[str]:
+    buffer = world.state.jobs["job"].buffer
+    return [each.trajectory_id for each in buffer.members_of(buffer.batches[batch_id])]
+
+
+def test_the_oldest_come_first() -> None:
+    world = world_with_finished("a", "b", "c")
+    assert world.take("one", 2).given == ["one"]
+    assert ids_of(world, "one") == ["a", "b"]
+    assert world.take("two", 2).given == []
+    assert world.take("three").given == [], "who came first waits for more than that"
+    finish(world, "d")
+    assert ids_of(world, "two") == ["c", "d"]
+
+
+def test_who_waits_is_given_a_batch_when_there_are_enough() -> None:
+    world = world_with_finished("a")
+    gone, patient = world.take("gone", 2), world.take("patient", 2)
+    gone.gone = True
+    finish(world, "b")
+    assert (gone.given, patient.given) == ([], ["patient"])
+
+
+def test_an_acknowledged_batch_never_comes_again() -> None:
+    world = world_with_finished("a", "b")
+    world.take("one", 2)
+    world.settle("one")
+    world.settle("one")
+    assert world.journal.buffered == {}
+    with pytest.raises(RefusedError) as refusal:
+        world.take("one")
+    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    with pytest.raises(RefusedError):
+        world.settle("one", GIVE_BACK)
+    assert world.restart().take("two").given == []
+
+
+def test_an_id_again_is_given_the_same_batch() -> None:
+    world = world_with_finished("a", "b")
+    world.take("one")
+    assert world.take("one").given == ["one"]
+    assert ids_of(world, "one") == ["a"]
+    world.take("waits", 2)
+    again = world.take("waits", 2)
+    finish(world, "c")
+    assert again.given == ["waits"], "the newest of two requests under one id is answered"
+
+
+def test_a_lease_that_ends_gives_the_batch_back_whole() -> None:
+    world = world_with_finished("a", "b")
+    world.take("one", 2, lease_s=10.0)
+    world.wait(9.0)
+    world.settle("one", events.Settlement.EXTEND)
+    world.wait(9.0)
+    assert ids_of(world, "one") == ["a", "b"]
+    waiting = world.take("two", 2)
+    world.wait(1.0)
+    assert waiting.given == ["two"]
+    assert ids_of(world, "two") == ["a", "b"]
+    with pytest.raises(RefusedError, match="lease has ended"):
+        world.settle("one")
+
+
+def test_a_batch_that_is_given_back_keeps_its_place() -> None:
+    world = world_with_finished("a", "b", "c")
+    world.take("one", 2)
+    world.settle("one", GIVE_BACK)
+    world.take("two", 1)
+    assert ids_of(world, "two") == ["a"]
+
+
+def test_a_group_comes_whole_or_not_at_all() -> None:
+    world = world_with_finished()
+    for name in "abc":
+        world.trajectory(trajectory_request(name, group=GROUP))
+    world.finish("a")
+    taker = world.take("one")
+    assert taker.given == []
+    finish(world, "alone")
+    assert ids_of(world, "one") == ["alone"]
+    world.take("two")
+    world.finish("c")
+    assert ids_of(world, "two") == ["a", "c"], "the quorum makes it whole"
+
+
+@pytest.mark.parametrize("how", ["seats", "cancelled"])
+def test_a_group_below_its_quorum_is_whole_once_no_seat_can_finish(how: str) -> None:
+    world = world_with_finished()
+    for name in "abc":
+        world.trajectory(trajectory_request(name, group=GroupRequest("g", 3, 3)))
+    world.finish("a")
+    world.close_trajectory("b", TrajectoryEnd.ABANDONED)
+    taker = world.take("one")
+    if how == "seats":
+        world.close_trajectory("c", TrajectoryEnd.ABANDONED)
+    else:
+        world.cancel_work("g")
+    assert taker.given == ["one"]
+
+
+def test_a_lost_member_leaves_its_seat_and_the_group_waits_for_another() -> None:
+    world = world_with_finished()
+    for name in "abc":
+        world.trajectory(trajectory_request(name, group=GroupRequest("g", 3, 3)))
+    world.finish("a")
+    world.finish("b")
+    world.close_trajectory("c", TrajectoryEnd.LOST)
+    taker = world.take("one", 3)
+    assert taker.given == []
+    world.trajectory(trajectory_request("d", group=GroupRequest("g", 3, 3)))
+    world.finish("d")
+    assert ids_of(world, "one") == ["a", "b", "d"]
+
+
+def test_a_restart_keeps_all_of_it() -> None:
+    world = world_with_finished("a", "b", "c")
+    for name in "xyz":
+        world.trajectory(trajectory_request(name, group=GROUP))
+    world.finish("x")
+    world.take("done")
+    world.settle("done")
+    world.take("leased", lease_s=10.0)
+    world = world.restart()
+    assert ids_of(world, "leased") == ["b"]
+    assert world.take("more").given == ["more"]
+    assert ids_of(world, "more") == ["c"]
+    world.settle("done")
+    world.wait(10.0)
+    assert world.take("again").given == ["again"]
+    assert ids_of(world, "again") == ["b"]
+    world.finish("y")
+    world.take("group", 2)
+    assert ids_of(world, "group") == ["x", "y"]
+
+
+def test_a_repeated_finish_is_accepted_and_another_result_is_not() -> None:
+    world = world_with_finished("a")
+    world.finish("a")
+    world.close_trajectory("a")
+    with pytest.raises(RefusedError, match="another result"):
+        world.finish("a", "more")
+    assert len(world.journal.buffered) == 1
+
+
+def test_payloads_go_with_the_acknowledgement() -> None:
+    world = CoreWorld()
+    world.job()
+    for name, worth in (("a", "own"), ("b", "shared"), ("c", "shared")):
+        finish(world, name, worth)
+    world.take("one", 2)
+    todo = world.handle(events.BatchSettled(world._reply(), "job", "one", events.Settlement.ACKNOWLEDGE))
+    released = [each.payloads for each in todo if isinstance(each, commands.ReleasePayloads)]
+    assert released == [frozenset({"own"})]
+
+
+def test_a_full_buffer_holds_up_new_trajectories_and_no_group_that_has_begun() -> None:
+    world = CoreWorld(planner=ElasticPlanner())
+    world.manager()
+    world.job(job_request(max_buffered=2))
+    pair = GroupRequest("pair", 2, 2)
+    for name in ("a", "b"):
+        world.trajectory(name)
+    world.trajectory(trajectory_request("p1", group=pair))
+    world.reset("begun", "p1")
+    world.plan()
+    world.finish("a")
+    world.finish("b")
+    world.trajectory("new")
+    world.trajectory(trajectory_request("p2", group=pair))
+    for name in ("new", "p2"):
+        world.reset(f"reset-{name}", name)
+    world.plan()
+    trajectories = world.state.jobs["job"].trajectories
+    assert trajectories["p2"].admitted_at is not None
+    assert trajectories["new"].admitted_at is None
+    told = explain(world.state, world.live("reset-new"), world.now, world.planner)
+    assert "the buffer holds 2 finished trajectories" in told.sentence
+    world.take("one", 2)
+    world.plan()
+    assert trajectories["new"].admitted_at is None, "what is leased may come back"
+    world.settle("one")
+    world.plan()
+    assert trajectories["new"].admitted_at is not None
+
+
+def test_requests_have_bounds() -> None:
+    world = CoreWorld()
+    world.job(job_request(max_buffered=8))
+    with pytest.raises(RefusedError, match="at most 8"):
+        world.take("large", 9)
+    takers = [world.take(f"b{number}") for number in range(MAX_TAKERS)]
+    with pytest.raises(RefusedError) as refusal:
+        world.take("one-more")
+    assert refusal.value.code is RefusalCode.RESOURCE_EXHAUSTED
+    takers[0].gone = True
+    world.take("one-more")
+
+
+def test_only_the_newest_acknowledgements_are_remembered() -> None:
+    world = world_with_finished(*(f"t{number}" for number in range(KEPT_ACKNOWLEDGED + 1)))
+    for number in range(KEPT_ACKNOWLEDGED + 1):
+        world.take(f"b{number}")
+        world.settle(f"b{number}")
+    assert len(world.journal.batches) == KEPT_ACKNOWLEDGED
+    with pytest.raises(RefusedError):
+        world.settle("b0")
+
+
+def test_the_clients_of_a_job_are_gone_and_what_they_had_goes_back() -> None:
+    world = CoreWorld()
+    world.job(job_request(grace=5.0))
+    finish(world, "a")
+    world.take("one", lease_s=1000.0)
+    world.end_session()
+    world.wait(5.0)
+    assert not world.state.jobs["job"].buffer.batches
+    assert world.take("two").given == ["two"]
+
+
+def test_a_closed_job_forgets_its_buffer() -> None:
+    world = world_with_finished("a", "b")
+    world.take("one")
+    world.close_job()
+    assert (world.journal.buffered, world.journal.batches) == ({}, {})
+    world.job()
+    assert world.take("one").given == []
+
+
+def test_what_is_stale_when_it_is_taken_is_dropped_and_counted() -> None:
+    world = CoreWorld()
+    world.job(job_request(staleness=StalenessPolicy(select_within=1)))
+    for name in ("old", "older-sibling"):
+        group = None if name == "old" else GroupRequest("g", 2, 2)
+        world.trajectory(trajectory_request(name, group=group))
+    world.publish(1)
+    world.trajectory(trajectory_request("young-sibling", group=GroupRequest("g", 2, 2)))
+    world.trajectory("young")
+    for name in ("old", "older-sibling", "young-sibling", "young"):
+        world.wait(2.0)
+        world.finish(name)
+    world.publish(2)
+    world.take("one")
+    assert ids_of(world, "one") == ["young"]
+    world.settle("one")
+    buffer = world.state.jobs["job"].buffer
+    assert {fate: buffer.lengths.total(fate) for fate in ("finished", "stale", "trained")} == {
+        "finished": 4,
+        "stale": 3,
+        "trained": 1,
+    }
+    assert buffer.staleness == {1: 1}
+    assert world.journal.buffered == {}
+
+
+def test_mixed_versions_are_refused_if_the_job_says_so() -> None:
+    world = CoreWorld()
+    world.job(job_request(staleness=StalenessPolicy(mixed_versions=False)))
+    for name, versions in (("mixed", (1, 2)), ("pure", (2, 2))):
+        world.trajectory(name)
+        world.finish(name, versions=versions)
+    world.take("one")
+    assert ids_of(world, "one") == ["pure"]
+
+
+def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
+    world = CoreWorld()
+    world.manager(cores=64, memory=1_000_000)
+    world.job(job_request(staleness=StalenessPolicy(admit_within=1)))
+    taker = world.take("v0", 2)
+
+    def begin(name: str) -> bool:
+        world.trajectory(name)
+        world.reset(f"reset-{name}", name)
+        world.plan()
+        return world.state.jobs["job"].trajectories[name].admitted_at is not None
+
+    assert [begin(name) for name in ("slow", "a", "b", "c", "d")] == [True, True, True, True, False]
+    world.finish("a")
+    world.finish("b")
+    assert taker.given == ["v0"]
+    world.publish(1)
+    world.settle("v0")
+    world.plan()
+    trajectories = world.state.jobs["job"].trajectories
+    assert trajectories["d"].admitted_at is None, "another version may come only with the slow one"
+    world.finish("c")
+    assert world.take("v1", 2).given == []
+    world.finish("slow")
+    assert ids_of(world, "v1") == ["c", "slow"]

@@ -1,0 +1,129 @@
+"""What a gateway decides without I/O: keys, names, how to sample, and what a caller is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from callsheet.client import Cancelled, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
+from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
+from callsheet.client.outcomes import TimeoutKind
+from callsheet.gateway.chat import AskedSampling, ChatReply, ReplyEnd, ReplyToken
+from callsheet.gateway.server.callers import bearer_of, named
+from callsheet.gateway.server.faults import NoReplyError, of_error, of_outcome
+from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, TrajectoryKey, read_key, write_key
+from callsheet.gateway.server.sampling import reply_from_json, reply_to_json, sampling_of
+
+_SECRET = bytes(32)
+_KEY = TrajectoryKey("job/\u00e9", "t" * 200, 100.0, ForcedSampling(temperature=0.5, max_tokens=7))
+
+
+def test_a_key_says_what_was_written() -> None:
+    text = write_key(_KEY, _SECRET)
+    assert text.isascii()
+    assert "/" not in text
+    assert read_key(text, _SECRET, now=99.9) == _KEY
+
+
+@pytest.mark.parametrize("change", [lambda text: text[:-3] + "AAA", lambda text: "cs-AAAA" + text[7:], lambda _: "cs-"])
+def test_a_changed_key_is_none(change: Any) -> None:
+    with pytest.raises(KeyRefusedError, match="no key of this gateway"):
+        read_key(change(write_key(_KEY, _SECRET)), _SECRET, now=0.0)
+
+
+def test_a_key_ends_and_is_for_the_gateways_of_one_database() -> None:
+    text = write_key(_KEY, _SECRET)
+    with pytest.raises(KeyRefusedError, match="expired"):
+        read_key(text, _SECRET, now=100.0)
+    with pytest.raises(KeyRefusedError, match="no key"):
+        read_key(text, bytes(31) + b"x", now=0.0)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": 1.5}, {"max_tokens": True}])
+def test_what_cannot_be_forced_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"sampling.{next(iter(wrong))}"):
+        ForcedSampling(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("headers", "session", "shown", "subject", "found"),
+    [
+        ({"x-callsheet-job": "a%2Fb", "x-callsheet-trajectory": "%C3%A9"}, "t2", "c/t3", "", ("a/b", "\u00e9")),
+        ({}, "j/t", "c/t3", "", ("j", "t")),
+        ({}, "t", "", "j", ("j", "t")),
+        ({}, "", "j/t/u", "", ("j", "t/u")),
+        ({}, "", "j", "", ("j", "")),
+        ({"x-callsheet-trajectory": "t"}, "", "", "j", ("j", "t")),
+    ],
+)
+def test_a_request_names_its_trajectory(
+    headers: dict[str, str], session: str, shown: str, subject: str, found: tuple[str, str]
+) -> None:
+    assert named(headers, session, shown, subject) == found
+
+
+def test_a_key_comes_as_either_provider_has_it() -> None:
+    assert bearer_of({"authorization": "Bearer k"}) == "k"
+    assert bearer_of({"authorization": "Basic k", "x-api-key": "x"}) == "x"
+    assert bearer_of({}) == ""
+
+
+def sampled(asked: AskedSampling, forced: ForcedSampling, context: int | None = None) -> Sampling:
+    return sampling_of(
+        asked, forced, stop_token_ids={9, 3}, prompt_tokens=10, context_length=context, default_max_tokens=50
+    )
+
+
+def test_what_is_forced_goes_before_what_is_asked() -> None:
+    asked = AskedSampling(max_tokens=20, temperature=0.2, top_p=0.9, top_k=4, seed=1, stop=("x",))
+    assert sampled(asked, ForcedSampling()) == Sampling(20, 0.2, 0.9, 4, 1, ("x",), (3, 9))
+    forced = ForcedSampling(temperature=1.0, top_p=1.0, top_k=0, max_tokens=30)
+    assert sampled(asked, forced) == Sampling(20, 1.0, 1.0, 0, 1, ("x",), (3, 9))
+    assert sampled(replace(asked, max_tokens=40), forced).max_new_tokens == 30
+    assert sampled(AskedSampling(), ForcedSampling()).max_new_tokens == 50
+    assert sampled(AskedSampling(temperature=0.0), ForcedSampling(), context=15).max_new_tokens == 5
+    with pytest.raises(NoReplyError, match="maximum context length is 10"):
+        sampled(asked, forced, context=10)
+
+
+def test_a_reply_that_was_kept_is_the_same() -> None:
+    tokens = (ReplyToken(1, "a", -0.5),)
+    reply = ChatReply("c", 3, "m", {"role": "assistant", "content": "a"}, ReplyEnd.LENGTH, 4, 1, 2, tokens)
+    assert reply_from_json(reply_to_json(reply)) == reply
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (refused(RefusalCode.NOT_FOUND, field="trajectory_id", value="t"), 409),
+        (refused(RefusalCode.NOT_FOUND, field="job_id", value="j"), 409),
+        (refused(RefusalCode.FAILED_PRECONDITION, field="service"), 503),
+        (refused(RefusalCode.INVALID_ARGUMENT, field="generate"), 400),
+        (refused(RefusalCode.RESOURCE_EXHAUSTED, retry_after_s=3.0), 429),
+        (refused(RefusalCode.UNAVAILABLE), 503),
+        (refused(RefusalCode.PERMISSION_DENIED), 403),
+        (refused(RefusalCode.ALREADY_EXISTS), 409),
+        (ConnectionLostError(), 503),
+    ],
+)
+def test_a_refusal_says_whether_to_try_again(error: CallsheetError, status: int) -> None:
+    fault = of_error(error)
+    assert fault.status == status
+    assert (fault.retry_after_s is not None) == (status in {429, 503})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Failed(kind=FailureKind.INFRA), 503),
+        (Failed(kind=FailureKind.TIMEOUT), 504),
+        (Failed(kind=FailureKind.QUOTA, retry_after_s=9.0), 429),
+        (Failed(kind=FailureKind.ENV, reason=Reason.PROMPT_TOO_LONG), 400),
+        (Failed(kind=FailureKind.ENV, reason=Reason.UNSERVABLE), 500),
+        (Cancelled(reason="closed"), 409),
+        (Expired(timeout=TimeoutKind.SCHEDULE_TO_START), 503),
+    ],
+)
+def test_an_outcome_says_whether_to_try_again(outcome: Any, status: int) -> None:
+    assert of_outcome(outcome).status == status

@@ -1,0 +1,56 @@
+"""What `callsheet status` shows of engines."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.cli.inspect_commands import engine_rows
+from callsheet.client import EngineState, JobDescription, RolloutEngine, RolloutStatus
+from callsheet.client.actions import ActionKind
+from callsheet.client.admin_values import (
+    EngineWeights,
+    ManagerStatus,
+    SchedulerStatus,
+    ServiceStatus,
+    WeightsStanding,
+)
+from callsheet.client.status import JobStatus
+
+_KINDS = (ActionKind.GENERATE,)
+
+
+def _manager(name: str, service: ServiceStatus) -> ManagerStatus:
+    return ManagerStatus(name, "node", True, False, (service,), 0, 0, {})
+
+
+def _engine(standing: WeightsStanding, version: int, reason: str = "", problem: str = "") -> ServiceStatus:
+    weights = EngineWeights(standing, version, reason)
+    return ServiceStatus("policy", _KINDS, 8, {}, version, weights=weights, problem=problem)
+
+
+def _status(*managers: ManagerStatus, rollout: RolloutStatus | None = None) -> SchedulerStatus:
+    rollouts = () if rollout is None else (rollout,)
+    return SchedulerStatus(1, 0.0, (JobStatus(JobDescription("j"), rollouts=rollouts),), managers, ())
+
+
+@pytest.mark.parametrize(
+    ("service", "row"),
+    [
+        (_engine(WeightsStanding.INITIAL, 0), ["initial", "0", "-", "yes"]),
+        (_engine(WeightsStanding.UPDATING, 2), ["updating", "2", "-", "no"]),
+        (_engine(WeightsStanding.PROVED, 3, problem="its server is starting"), ["proved", "3", "-", "no"]),
+    ],
+)
+def test_an_engine_shows_its_weights_and_whether_it_takes_work(service: ServiceStatus, row: list[str]) -> None:
+    scorer = ServiceStatus("scorer", (ActionKind.REWARD,), 8, {}, 0)
+    assert engine_rows(_status(_manager("m", service), _manager("r", scorer))) == [["m", "policy", *row]]
+
+
+def test_a_rollout_shows_where_each_engine_is() -> None:
+    engines = (RolloutEngine("a", EngineState.PROVED), RolloutEngine("b", EngineState.QUARANTINED))
+    rollout = RolloutStatus("policy", 5, engines=engines)
+    proved = _manager("a", _engine(WeightsStanding.PROVED, 5))
+    failed = _manager("b", _engine(WeightsStanding.UNPROVED, 4, reason="its canary was wrong"))
+    assert engine_rows(_status(proved, failed, rollout=rollout)) == [
+        ["a", "policy", "proved", "5", "proved (version 5)", "yes"],
+        ["b", "policy", "unproved", "4", "quarantined (version 5)", "no"],
+    ]
