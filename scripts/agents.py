@@ -93,7 +93,9 @@ def run(agent: AgentToRun, access: GatewayAccess) -> tuple[int, Path]:
         directory.mkdir(parents=True)
     command = agent.command(home, access)
     own: Mapping[str, str] = agent.environment(home)
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1", **access.environment(), **own}
+    # Shells set PWD, and some agents go by it.
+    common = {"NO_PROXY": "127.0.0.1", "PWD": str(work)}
+    environment = {**os.environ, **common, **access.environment(), **own}
     with (PLACE / f"{agent.name}.log").open("wb") as log:
         done = subprocess.run(
             command,

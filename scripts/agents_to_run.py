@@ -19,6 +19,11 @@ def _call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
+def npm_install(directory: str, package: str) -> list[str]:
+    """The command that installs a package of npm into a directory of its own."""
+    return ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PLACE / directory), package]
+
+
 class AgentToRun(ABC):
     """One agent.
 
@@ -107,8 +112,7 @@ class Codex(AgentToRun):
 
     def installation(self) -> list[list[str]]:
         """See `AgentToRun`."""
-        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PLACE / "codex"), self._package]
-        return [] if self._program.exists() else [install]
+        return [] if self._program.exists() else [npm_install("codex", self._package)]
 
     def command(self, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`."""
@@ -130,6 +134,43 @@ class Codex(AgentToRun):
         return {**super().environment(home), "CODEX_HOME": str(home)}
 
 
+class OpenCode(AgentToRun):
+    """opencode, which speaks chat completions through a package of the AI SDK."""
+
+    _package = "opencode-ai@1.18.33"
+    _program = PLACE / "opencode" / "node_modules" / ".bin" / "opencode"
+
+    def run(self, command: str) -> str:
+        """See `AgentToRun`; this agent wants commands described."""
+        return _call("bash", {"command": command, "description": "Goes on with the task"})
+
+    def installation(self) -> list[list[str]]:
+        """See `AgentToRun`."""
+        return [] if self._program.exists() else [npm_install("opencode", self._package)]
+
+    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+        """See `AgentToRun`; a title for the conversation would be a call beside it."""
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": access.base_url, "apiKey": "{env:OPENAI_API_KEY}"},
+            "models": {"policy": {}},
+        }
+        settings = {
+            "model": "callsheet/policy",
+            "provider": {"callsheet": provider},
+            "agent": {"title": {"disable": True}},
+            "autoupdate": False,
+            "permission": {"*": "allow"},
+        }
+        (home / "opencode.json").write_text(json.dumps(settings), encoding="utf-8")
+        return [str(self._program), "run", self.task]
+
+    def environment(self, home: Path) -> Mapping[str, str]:
+        """See `AgentToRun`."""
+        own = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
+        return {**super().environment(home), **own, "OPENCODE_CONFIG": str(home / "opencode.json")}
+
+
 class PatchingCodex(Codex):
     """codex with a model whose name it knows: then it has a tool that takes a patch as a text."""
 
@@ -148,6 +189,7 @@ _ALL: tuple[AgentToRun, ...] = (
     MiniSweAgent("mini-swe-agent", ending="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     Codex("codex", shell="exec_command", argument="cmd"),
     PatchingCodex("codex-patching", shell="exec_command", argument="cmd"),
+    OpenCode("opencode"),
 )
 AGENTS = {agent.name: agent for agent in _ALL}
 """By name."""

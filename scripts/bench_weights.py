@@ -8,6 +8,7 @@ small model of random weights.
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -25,7 +26,7 @@ ROOM = {
     "vllm": "--max-num-seqs 33",
 }
 
-# Two servers share this machine's cores; threads of small kernels would mostly wait for each other.
+# Two servers and the reference share this machine's cores; threads of small kernels would mostly wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -43,7 +44,7 @@ def main(name: str, *options: str) -> int:
     model = conformance_model(PLACE / name / "weights-bench-model", 0)
     command = [sys.executable, "-m", "callsheet.cli.main", "bench", "weights", "--engine", name]
     command += ["--server", server_command(name, model), "--model", str(model), *options]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return subprocess.run(command, cwd=ROOT, env=os.environ | ONE_THREAD, check=False).returncode
 
 
 if __name__ == "__main__":

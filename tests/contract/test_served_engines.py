@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ from tests.support.contract_model import VOCABULARY, expected_log_probs
 from tests.support.contract_openai import ContractOpenAI
 from tests.support.contract_sglang import ContractSGLang
 from tests.support.contract_vllm import ContractVLLM
+from tests.support.ports import free_port
 from tests.support.served_subjects import contract_engine, contract_weights, openai_driver, sglang_driver, vllm_driver
 from tests.support.torch_models import prompt, request
 
@@ -178,12 +180,17 @@ async def test_what_would_kill_a_server_is_refused_before(both: Served) -> None:
 
 
 async def test_weights_from_a_group(both: Served, tmp_path: Path) -> None:
-    source = GroupWeights(
-        "127.0.0.1", 1, "trainer", 2, 1, "nccl", (TensorSpec(str(contract_weights(tmp_path, 5)), "bfloat16", (3, 4)),)
-    )
+    tensors = (TensorSpec(str(contract_weights(tmp_path, 5)), "bfloat16", (3, 4)),)
+    source = GroupWeights("127.0.0.1", free_port(), "trainer", 2, 1, "nccl", tensors)
+    both.server.calls.clear()
+    with pytest.raises(WeightUpdateError, match="nobody listened") as refused:
+        await both.driver.update_weights(WeightUpdate(source, 4, UpdateMode.DRAIN, timeout_s=0.2))
+    assert refused.value.intact
+    assert not [path for path in both.server.calls if "init" in path], "a server would wait for good"
     for version in (4, 5):
         both.server.calls.clear()
-        await both.driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN))
+        with socket.create_server((source.address, source.port)):
+            await both.driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN))
         joins = [path for path in both.server.calls if "init" in path]
         assert len(joins) == (1 if version == 4 else 0), "a server that is in the group does not join again"
         assert await both.driver.read_policy_version() == version

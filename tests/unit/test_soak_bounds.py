@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.benchmarks.soak.bounds import MIB, Sample, SoakLimits, findings
+from callsheet.benchmarks.soak.bounds import MIB, SoakLimits, SoakSample, findings
 from callsheet.benchmarks.soak.settings import SoakSettings
 
 LIMITS = SoakLimits.of(300.0)
-STEADY = [Sample(float(at), 100 * at, 90 * at, 200 * MIB, 80 * MIB) for at in range(0, 300, 10)]
+STEADY = [SoakSample(float(at), 100 * at, 90 * at, 200 * MIB, 80 * MIB) for at in range(0, 300, 10)]
 
 
-def answers(samples: list[Sample], database: str = "sqlite") -> list[bool]:
+def answers(samples: list[SoakSample], database: str = "sqlite") -> list[bool]:
     """Whether memory and disk were within their bounds, and whether they were steady."""
     return [finding.met for finding in findings(database, LIMITS, samples)]
 

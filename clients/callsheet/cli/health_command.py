@@ -1,9 +1,10 @@
-"""`callsheet health`: whether a scheduler or a manager is well, for what watches over processes."""
+"""`callsheet health`: whether a scheduler, a gateway or a manager is well, for what watches over processes."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +29,19 @@ def health(
             help="The --health-file of a manager on this machine; ask it instead of the scheduler.", show_default="none"
         ),
     ] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A gateway; ask it instead of the scheduler.", show_default="none"),
+    ] = None,
     within: Annotated[float, typer.Option(metavar="SECONDS", help="How old the file may be.", min=0.1)] = 20.0,
 ) -> None:
-    """Exit with 0 if a scheduler or a manager is well, else with 1.
+    """Exit with 0 if a scheduler, a gateway or a manager is well, else with 1.
 
     It takes no token.
     """
-    if file is None:
+    if gateway is not None:
+        _ask_gateway(gateway)
+    elif file is None:
         _ask(scheduler)
     else:
         _look_at(file, within, time.time())
@@ -50,6 +57,16 @@ def _look_at(file: Path, within_s: float, now: float) -> None:
             f"{file}: {age_s:.0f} s old, more than {within_s:g} s: the manager does not answer", code="UNAVAILABLE"
         )
     say("registered")
+
+
+def _ask_gateway(url: str) -> None:
+    from callsheet.client.gateway import is_serving
+    from callsheet.client.target import from_environment
+
+    options = replace(from_environment(os.environ)[1], gateway=url, call_timeout_s=_TIMEOUT_S)
+    if not is_serving(options):
+        raise CommandError(f"{url}: the gateway does not serve", code="UNAVAILABLE")
+    say("serving")
 
 
 def _ask(scheduler: str) -> None:

@@ -14,6 +14,7 @@ from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.step_summary import StepTallies
 from callsheet.client.weights import PublishedWeights
 
 T = TypeVar("T")
@@ -182,10 +183,12 @@ class Connector(Protocol):
     Attributes:
         target: The scheduler's address, "host:port".
         options: How to connect, wait and give up.
+        steps: What was counted of its jobs' actions.
     """
 
     target: str
     options: ClientOptions
+    steps: StepTallies
 
     def backend(self) -> Backend:
         """Returns what carries requests out in the running loop; see `Client.backend`."""

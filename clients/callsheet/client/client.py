@@ -25,6 +25,7 @@ from callsheet.client.per_loop import PerLoop
 from callsheet.client.scheduler_backend import SchedulerBackend
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import JobStatus
+from callsheet.client.step_summary import StepTallies
 from callsheet.client.target import check_target, from_environment
 
 
@@ -38,12 +39,14 @@ class Client:
     Attributes:
         target: The scheduler's address, "host:port".
         options: How to connect, wait and give up.
+        steps: What was counted of its jobs' actions, for `Job.step_summary`.
     """
 
     def __init__(self, target: str, options: ClientOptions | None = None) -> None:
         """Notes the address; raises InvalidArgumentError if it is none."""
         self.options = ClientOptions() if options is None else options
         self.target = check_target(target, self.options)
+        self.steps = StepTallies()
         self._closed = False
         self._backends: PerLoop[SchedulerBackend] = PerLoop()
 
@@ -177,7 +180,7 @@ class Client:
         if backend is None or backend.is_over:
             if self._closed:
                 raise ClientClosedError("the client is closed")
-            backend = SchedulerBackend(self.target, self.options)
+            backend = SchedulerBackend(self.target, self.options, self.steps)
             self._backends.put(backend)
         return backend
 

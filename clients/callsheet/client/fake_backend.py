@@ -26,6 +26,7 @@ from callsheet.client.jobs import (
     TrajectoryEnd,
 )
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.step_summary import StepTallies
 from callsheet.client.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
 
 Key = tuple[str, str]
@@ -83,7 +84,8 @@ class _Group:
 class FakeBackend:
     """The `Backend` of a `FakeClient`."""
 
-    def __init__(self, scripts: Mapping[type[Any], Callable[[Any], Any]]) -> None:
+    def __init__(self, scripts: Mapping[type[Any], Callable[[Any], Any]], steps: StepTallies | None = None) -> None:
+        self._steps = steps or StepTallies()
         self.submitted: list[Submission[Any]] = []
         self.cancelled: list[tuple[str, str, str]] = []
         self.published: list[tuple[str, int]] = []
@@ -276,7 +278,7 @@ class FakeBackend:
         script = self._scripts.get(type(submission.action))
         if script is None:
             raise LookupError(f"no script for {submission.action.kind.value}: {submission.action!r}")
-        handle = FakeHandle(submission, script, self.cancelled)
+        handle = FakeHandle(submission, script, self.cancelled, self._steps)
         self._handles[key] = (submission, handle)
         self.submitted.append(submission)
         return handle

@@ -14,6 +14,7 @@ from callsheet.client.backend import ActionHandle
 from callsheet.client.errors import RefusedError
 from callsheet.client.outcomes import Cancelled, Outcome
 from callsheet.client.results import CommandResult, OutputChunk, OutputStream
+from callsheet.client.step_summary import StepTallies, ended_by_outcome
 
 T = TypeVar("T")
 
@@ -22,12 +23,17 @@ class FakeHandle(ActionHandle[T]):
     """An action of a `FakeClient`."""
 
     def __init__(
-        self, submission: Submission[T], script: Callable[[Any], Any], cancelled: list[tuple[str, str, str]]
+        self,
+        submission: Submission[T],
+        script: Callable[[Any], Any],
+        cancelled: list[tuple[str, str, str]],
+        steps: StepTallies,
     ) -> None:
         super().__init__(submission.job_id, submission.action_id)
         self._action: Action[T] = submission.action
         self._script = script
         self._cancelled = cancelled
+        self._steps = steps
         self._ended: Outcome[T] | RefusedError | None = None
         self._running = anyio.Lock()
         self._script_scope = anyio.CancelScope()
@@ -71,7 +77,7 @@ class FakeHandle(ActionHandle[T]):
     def end_as_cancelled(self, reason: str) -> None:
         """Makes the outcome Cancelled, unless there is one."""
         if self._ended is None:
-            self._ended = Cancelled(reason, job_id=self.job_id, action_id=self.action_id)
+            self._end(Cancelled(reason, job_id=self.job_id, action_id=self.action_id))
             self._script_scope.cancel()
 
     async def _run(self) -> None:
@@ -82,4 +88,8 @@ class FakeHandle(ActionHandle[T]):
             except RefusedError as refusal:
                 self._ended = refusal
             else:
-                self._ended = replace(outcome, job_id=self.job_id, action_id=self.action_id)
+                self._end(replace(outcome, job_id=self.job_id, action_id=self.action_id))
+
+    def _end(self, outcome: Outcome[T]) -> None:
+        self._ended = outcome
+        self._steps.ended(self.job_id, ended_by_outcome(self._action.kind, outcome))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
-from callsheet.client.errors import ConnectionLostError, RefusalCode, refused
+from callsheet.client.errors import CallsheetError, ConnectionLostError, RefusalCode, refused
 from callsheet.client.settings import ClientOptions
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:7078"
@@ -149,6 +149,15 @@ async def read_samples(options: ClientOptions, job_id: str, trajectory_id: str) 
         ConnectionLostError: There was no answer in time.
     """
     return decode_samples(await _ask(options, "GET", "samples", job_id, trajectory_id))
+
+
+def is_serving(options: ClientOptions) -> bool:
+    """Whether the gateway serves. Blocks."""
+    request = urllib.request.Request(f"{gateway_url(options)}/health")
+    try:
+        return bool(_answer(request, options)["status"] == "ok")
+    except CallsheetError:
+        return False
 
 
 def decode_samples(found: Mapping[str, Any]) -> TrajectorySamples:

@@ -53,6 +53,7 @@ class Job(ActionVerbs):
         failure_policy: FailurePolicy | None = None,
     ) -> None:
         super().__init__(client, job_id, "")
+        client.steps.begin(job_id)
         self.opening = opening
         self.failure_policy = failure_policy or FailurePolicy()
 
@@ -193,6 +194,23 @@ class Job(ActionVerbs):
         if source is not None:
             weights = PublishedWeights(source, mode, service, at_once, canary or Canary(), timeout_s)
         await self.client.backend().publish(self.job_id, version, weights)
+        self.client.steps.published(self.job_id, version)
+
+    def step_summary(self) -> dict[str, float]:
+        """Returns what became of the job's actions since the last summary, for a trainer to log, and begins anew.
+
+        It counts the actions that this client submitted and whose outcomes have arrived. Times are seconds, summed over
+        actions, which run side by side: they may be more than `wall_s`. All names are in each summary:
+
+        - `wall_s`: time since the last summary.
+        - `time_s/`: `generation`, `environment` (env_reset and env_step), `tools`, `reward`; `waiting` in the queue,
+          of which `start_waiting` before trajectories began; `paused`; `overhead`.
+        - `actions/KIND`, `ended/succeeded` and the like, `failures/KIND`, `retried`: how many.
+        - `tokens/generated`, and `staleness/`: by how many policy versions they were behind the newest that this client
+          published or had tokens of, when they arrived: `mean` over tokens, `max`; `stale_tokens`;
+          `mixed_generations` of several versions; `policy_version`, the newest.
+        """
+        return self.client.steps.take(self.job_id)
 
     async def rollout(self, version: int | None = None, *, service: str = "", wait_s: float = 0.0) -> RolloutStatus:
         """Returns how far the weights are that it published last.

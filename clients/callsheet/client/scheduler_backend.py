@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
-from callsheet.client.actions import Submission
+from callsheet.client.actions import ActionKind, Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
@@ -40,9 +41,10 @@ from callsheet.client.session import Reply, Session
 from callsheet.client.session_handle import SessionHandle, shortened
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.step_summary import StepTallies, ended_by_message
 from callsheet.client.ticket import Ticket
 from callsheet.client.weights import PublishedWeights
-from callsheet.v1 import action_pb2, client_service_pb2
+from callsheet.v1 import action_pb2, client_service_pb2, outcome_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
@@ -60,7 +62,8 @@ _ALREADY_OVERTAKEN = frozenset({RefusalCode.FAILED_PRECONDITION})
 class SchedulerBackend:
     """The `Backend` that talks to a scheduler. Belongs to the loop it was made in."""
 
-    def __init__(self, target: str, options: ClientOptions) -> None:
+    def __init__(self, target: str, options: ClientOptions, steps: StepTallies | None = None) -> None:
+        self._steps = steps or StepTallies()
         self._session = Session(target, options)
         self._options = options
         self._id_prefix = uuid.uuid4().hex
@@ -275,6 +278,7 @@ class SchedulerBackend:
         open_submit = self._session.open_submit(key)
         if open_submit is None:
             ticket = self._session.put_now(embedded(_SUBMIT, spec.SerializeToString()), key=key)
+            ticket.on_end = partial(self._count, spec.job_id, ActionKind(spec.WhichOneof("payload")), ticket)
             if spec.HasField("env_step") and spec.env_step.stream_output:
                 ticket.output = LiveOutput()
             return SessionHandle(self._session, key, ticket)
@@ -289,6 +293,11 @@ class SchedulerBackend:
         assert isinstance(open_submit.waiter, Ticket)
         open_submit.waiter.owners += 1
         return SessionHandle(self._session, key, open_submit.waiter)
+
+    def _count(self, job_id: str, kind: ActionKind, ticket: Ticket[Reply]) -> None:
+        """Counts an action whose outcome has arrived, whether somebody waits for it or not."""
+        if isinstance(ticket.value, outcome_pb2.Outcome):
+            self._steps.ended(job_id, ended_by_message(kind, ticket.value))
 
     async def _control(
         self,

@@ -359,6 +359,7 @@ class SyncJob(_SyncVerbs[Job]):
         return self._wrapped.opening
 
     publish = blocking(Job.publish)
+    step_summary = plain(Job.step_summary)
     rollout = blocking(Job.rollout)
     buffered = blocking(Job.buffered)
     close = blocking(Job.close)

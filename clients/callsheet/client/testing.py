@@ -50,7 +50,7 @@ class FakeClient(Client):
     def __init__(self) -> None:
         super().__init__("fake:1")
         self._scripts: dict[type[Any], Script[Any, Any]] = {}
-        self._fake = FakeBackend(self._scripts)
+        self._fake = FakeBackend(self._scripts, self.steps)
 
     @property
     def submitted(self) -> list[Submission[Any]]:

@@ -38,6 +38,11 @@ class Ticket(Generic[T]):
     _acceptance: list[asyncio.Future[None]] = field(default_factory=list)
     _end: list[asyncio.Future[None]] = field(default_factory=list)
 
+    @property
+    def value(self) -> T | CallsheetError | None:
+        """The end of the item, once it is known."""
+        return self._value
+
     def accept(self) -> None:
         """Tells that the scheduler has made the item durable."""
         self._accepted = True

@@ -1,8 +1,8 @@
 """What docker-compose.yml needs beside itself: secrets as files, and what it is to know of this machine.
 
 secrets/ca.pem, ca.key                 the authority; its key stays on this machine
-secrets/{scheduler,postgres,redis}.*   certificates of the servers, their keys (.key) and passwords
-secrets/{sandbox,inference,reward,demo,admin}.token
+secrets/{scheduler,gateway,postgres,redis}.*   certificates of the servers, their keys (.key) and passwords
+secrets/{sandbox,inference,reward,gateway,demo,admin}.token
 secrets/access/tokens.json             the scheduler's file of tokens: hashes alone
 .env                                   the user that the containers run as, and the machine's cores and memory
 """
@@ -30,7 +30,8 @@ CONTAINER_ID: Final = 10_001
 """User and group of the containers where root sets the stack up."""
 DEMO_JOB: Final = "demo"
 _MANAGER_MIB: Final = 512
-_SERVERS: Final = ("scheduler", "postgres", "redis")
+_SERVERS: Final = ("scheduler", "gateway", "postgres", "redis")
+_DIALLED: Final = ("scheduler", "gateway")
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _TOKENS: Final[Mapping[str, tuple[Scope, str]]] = {
     "admin": (Scope.ADMIN, ""),
@@ -38,6 +39,7 @@ _TOKENS: Final[Mapping[str, tuple[Scope, str]]] = {
     "inference": (Scope.MANAGER, "inference"),
     "reward": (Scope.MANAGER, "reward"),
     "demo": (Scope.JOB, DEMO_JOB),
+    "gateway": (Scope.GATEWAY, ""),
 }
 
 
@@ -59,7 +61,7 @@ def write_compose_files(project: Path, hosts: Sequence[str], owner: Owner) -> li
 
     Args:
         project: The directory of docker-compose.yml.
-        hosts: Names and addresses by which other machines dial the scheduler.
+        hosts: Names and addresses by which other machines dial the scheduler and the gateway.
         owner: Whose the files are to be; another user than this process's takes root.
 
     Raises:
@@ -70,7 +72,7 @@ def write_compose_files(project: Path, hosts: Sequence[str], owner: Owner) -> li
     directory = project / "secrets"
     made = [
         *_authority(directory),
-        *(path for name in _SERVERS for path in _server(directory, name, hosts if name == "scheduler" else ())),
+        *(path for name in _SERVERS for path in _server(directory, name, hosts if name in _DIALLED else ())),
         *_passwords(directory),
         *_tokens(directory),
     ]

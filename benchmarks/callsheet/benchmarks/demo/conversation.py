@@ -25,7 +25,7 @@ def thinking_tokens(rng: random.Random) -> int:
     return max(_FEWEST_TOKENS, min(_MOST_TOKENS, round(drawn)))
 
 
-class Conversation:
+class DemoConversation:
     """A growing list of tokens, of which prompts are the latest part.
 
     A prompt begins with the introduction. When it would pass `PROMPT_LIMIT` tokens, about half of what follows the

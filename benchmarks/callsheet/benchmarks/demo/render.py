@@ -34,6 +34,7 @@ def render(report: DemoReport) -> RenderableType:
         _kinds_table(f"Callsheet: {CALLSHEET.description}", report.callsheet),
         _kinds_table(f"The same workload, reserved: {RESERVED.description}", report.reserved),
         _comparison(report),
+        _step(report.callsheet),
         _notes(report),
     )
 
@@ -45,7 +46,8 @@ def render_run(report: RunReport) -> RenderableType:
         f"{rewards.solved} of {rewards.total} episodes solved in {seconds(report.run.wall_s)}.",
         *(f"Problem: {problem}." for problem in report.problems()),
     ]
-    return Group(_kinds_table(f"Callsheet: {CALLSHEET.description}", report.run), Text("\n".join(lines)))
+    table = _kinds_table(f"Callsheet: {CALLSHEET.description}", report.run)
+    return Group(table, _step(report.run), Text("\n".join(lines)))
 
 
 def _kinds_table(title: str, mode: ModeReport) -> Table:
@@ -81,6 +83,12 @@ def _comparison(report: DemoReport) -> Table:
     for what, cell in _COMPARED:
         table.add_row(what, cell(ours), cell(theirs))
     return table
+
+
+def _step(mode: ModeReport) -> Text:
+    """The step's summary as a trainer's log would have it; what is 0 is left out here."""
+    told = ", ".join(f"{name} {value:.4g}" for name, value in mode.step.items() if value)
+    return Text(f"job.step_summary(): {told}\n")
 
 
 def _notes(report: DemoReport) -> Text:

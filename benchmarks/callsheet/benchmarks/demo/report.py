@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -67,6 +67,7 @@ class ModeReport:
         rewards: How the episodes ended.
         resources: What was used and held.
         wall_s: Seconds from the first submit to the last outcome.
+        step: What a trainer would log of it as one step, see `Job.step_summary`.
     """
 
     kinds: Mapping[str, KindFigures]
@@ -76,6 +77,7 @@ class ModeReport:
     rewards: RewardSummary
     resources: ResourceUse
     wall_s: float
+    step: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ def report_of(run: ModeRun, cores: int) -> ModeReport:
         rewards=_rewards(run),
         resources=_resources(run, cores),
         wall_s=run.wall_s,
+        step=run.step,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from callsheet.benchmarks.demo.conversation import Conversation, thinking_tokens
+from callsheet.benchmarks.demo.conversation import DemoConversation, thinking_tokens
 from callsheet.benchmarks.demo.episodes import Episode
 from callsheet.benchmarks.demo.measurements import ActionRecord, record_of
 from callsheet.benchmarks.demo.modes import DemoMode
@@ -84,7 +84,7 @@ class EpisodeRunner:
         self._episode = episode
         self._mode = mode
         self._on_action = on_action
-        self._conversation = Conversation(episode.introduction)
+        self._conversation = DemoConversation(episode.introduction)
         self._thinking = random.Random(episode.seed)
 
     async def run(self) -> EpisodeResult:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import anyio
 from callsheet.benchmarks.demo.episodes import Episode
@@ -23,11 +23,13 @@ class ModeRun:
         mode: The mode.
         rollouts: One per episode, in the order of their ends.
         wall_s: From the start of the first to the end of the last.
+        step: What a trainer would log of it, see `Job.step_summary`.
     """
 
     mode: DemoMode
     rollouts: tuple[EpisodeResult, ...]
     wall_s: float
+    step: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def records(self) -> list[ActionRecord]:
@@ -69,7 +71,7 @@ async def run_mode(
     async with job, anyio.create_task_group() as tasks:
         for episode in episodes:
             tasks.start_soon(run, episode)
-    return ModeRun(mode, tuple(rollouts), time.monotonic() - began)
+    return ModeRun(mode, tuple(rollouts), time.monotonic() - began, job.step_summary())
 
 
 def _verdict(rollout: EpisodeResult) -> str:

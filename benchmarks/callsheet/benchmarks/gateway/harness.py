@@ -12,14 +12,14 @@ from callsheet.gateway.chat import ChatRequest, Message
 _FEWEST_WORDS = 6
 
 
-class Gateway(Protocol):
+class CallTarget(Protocol):
     """Where a harness sends its calls."""
 
     async def call(self, conversation: PlannedConversation, request: ChatRequest) -> Message:
         """Returns the reply to a call."""
 
 
-async def play(conversation: PlannedConversation, gateway: Gateway) -> list[list[Message]]:
+async def play(conversation: PlannedConversation, gateway: CallTarget) -> list[list[Message]]:
     """Makes all calls of a conversation.
 
     Returns:

@@ -10,11 +10,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import anyio
@@ -23,7 +23,7 @@ from callsheet.benchmarks.gateway.harness import play
 from callsheet.benchmarks.gateway.plan import KEY, PlannedConversation, script_of
 from callsheet.benchmarks.gateway.played import PROGRESS_EVERY, Played
 from callsheet.benchmarks.measuring.clock import Progress
-from callsheet.client import Client, Job, TrajectorySamples
+from callsheet.client import Client, ConnectionLostError, Job, TrajectorySamples
 from callsheet.client.settings import ClientOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
@@ -38,6 +38,8 @@ _JOB: Final = "gateway-bench"
 _DEADLINE_S: Final = 120.0
 _PAUSE_S: Final = 0.2
 _MAX_TOKENS: Final = 4096
+
+T = TypeVar("T")
 
 
 class CallRefusedError(Exception):
@@ -160,12 +162,12 @@ async def _play_all(
 
     async def one(plan: PlannedConversation) -> None:
         async with limiter, job.trajectory(plan.name) as trajectory:
-            access = await trajectory.gateway()
+            access = await _until_there(trajectory.gateway)
             calls = GatewayCalls(access.url, access.api_key, session)
             run.whole[plan.name] = await play(plan, calls)
             run.seconds += calls.seconds
-            run.exported[plan.name] = await trajectory.samples()
-        done = len(run.exported)
+            run.exported[plan.name] = await _until_there(trajectory.samples)
+            done = len(run.exported)
         if done % PROGRESS_EVERY == 0:
             progress(f"{done} of {len(plans)} conversations")
         if done % every == 0 and run.kills < kills:
@@ -175,6 +177,15 @@ async def _play_all(
     async with anyio.create_task_group() as tasks:
         for plan in plans:
             tasks.start_soon(one, plan)
+
+
+async def _until_there(ask: Callable[[], Awaitable[T]]) -> T:
+    """Returns what a gateway answers, once it is there again."""
+    with anyio.fail_after(_DEADLINE_S):
+        while True:
+            with suppress(ConnectionLostError):
+                return await ask()
+            await anyio.sleep(_PAUSE_S)
 
 
 def _by_key(record: Path, vocabulary: ScriptVocabulary) -> tuple[dict[str, Mapping[str, Any]], int]:

@@ -75,7 +75,7 @@ _STEADY_BYTES: Final = 24 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SoakSample:
     """What a scheduler used at a time: seconds since the load began, actions that had their outcome, and bytes.
 
     Attributes:
@@ -107,7 +107,7 @@ class Finding:
     met: bool
 
 
-def findings(database: str, limits: SoakLimits, samples: Sequence[Sample]) -> list[Finding]:
+def findings(database: str, limits: SoakLimits, samples: Sequence[SoakSample]) -> list[Finding]:
     """Whether memory and disk stayed within what the settings allow, and had stopped growing at the end.
 
     Args:

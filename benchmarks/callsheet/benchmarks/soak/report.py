@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from callsheet.benchmarks.soak.bounds import Finding, Sample, SoakLimits
+from callsheet.benchmarks.soak.bounds import Finding, SoakLimits, SoakSample
 from callsheet.benchmarks.soak.load import SoakCounts
 
 
@@ -14,7 +14,7 @@ class DatabaseSoak:
     """One database's part."""
 
     database: str
-    samples: tuple[Sample, ...]
+    samples: tuple[SoakSample, ...]
     limits: SoakLimits
     counts: SoakCounts
     findings: tuple[Finding, ...]

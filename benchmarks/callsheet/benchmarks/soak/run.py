@@ -14,7 +14,7 @@ import anyio
 import psutil
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.soak.bounds import Sample, SoakLimits, findings
+from callsheet.benchmarks.soak.bounds import SoakLimits, SoakSample, findings
 from callsheet.benchmarks.soak.databases import database_bytes, private_postgresql
 from callsheet.benchmarks.soak.load import SoakLoad
 from callsheet.benchmarks.soak.report import DatabaseSoak, SoakReport
@@ -102,11 +102,11 @@ async def _running(directory: Path, url: str | None, limits: SoakLimits) -> Asyn
             yield _Service(address, scheduler.pid, data_dir, url)
 
 
-async def _look(service: _Service, job: Job, load: SoakLoad, began: float) -> Sample:
+async def _look(service: _Service, job: Job, load: SoakLoad, began: float) -> SoakSample:
     # Before what is kept of them, so that no trajectory is missed.
     gone = load.counts.trajectories + load.counts.groups
     status, trajectories = await job.status(), len(await job.trajectories(closed=True))
-    return Sample(
+    return SoakSample(
         at_s=time.monotonic() - began,
         actions=load.counts.actions,
         forgotten=status.forgotten_actions + gone,
@@ -129,7 +129,7 @@ def _directory_bytes(directory: Path) -> int:
     return sum(sizes.values())
 
 
-def _short(sample: Sample) -> str:
+def _short(sample: SoakSample) -> str:
     mib = 1024 * 1024
     disk = f"{sample.disk / mib:.0f} MiB on disk"
     return f"{sample.at_s:.0f} s, {sample.actions} actions, {sample.rss / mib:.0f} MiB of memory, {disk}"

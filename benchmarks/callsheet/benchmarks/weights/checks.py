@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from callsheet.benchmarks.weights.load import BEGINNING_TOKENS, Generated
+from callsheet.benchmarks.weights.load import BEGINNING_TOKENS, GeneratedTurn
 from callsheet.benchmarks.weights.versions import ModelVersions
 from callsheet.client import FinishReason
 
@@ -61,7 +61,7 @@ class CheckedTokens:
     findings: list[str] = field(default_factory=list)
 
 
-def check(generated: Sequence[Generated], published: frozenset[int], holds: WhatHolds) -> CheckedTokens:
+def check(generated: Sequence[GeneratedTurn], published: frozenset[int], holds: WhatHolds) -> CheckedTokens:
     """Looks at all that was generated.
 
     Args:
@@ -81,11 +81,11 @@ def check(generated: Sequence[Generated], published: frozenset[int], holds: What
     return found
 
 
-def _name(each: Generated) -> str:
+def _name(each: GeneratedTurn) -> str:
     return f"trajectory {each.trajectory}, turn {each.turn}"
 
 
-def _check_length(found: CheckedTokens, each: Generated, mode: str) -> None:
+def _check_length(found: CheckedTokens, each: GeneratedTurn, mode: str) -> None:
     result = each.result
     found.aborted += result.finish_reason is FinishReason.ABORT
     if len(result.log_probs) != len(result.token_ids):
@@ -97,9 +97,9 @@ def _check_length(found: CheckedTokens, each: Generated, mode: str) -> None:
         found.findings.append(f"{_name(each)}: {len(result.token_ids)} tokens where {each.wanted} were asked for")
 
 
-def _check_turns(found: CheckedTokens, generated: Sequence[Generated]) -> None:
+def _check_turns(found: CheckedTokens, generated: Sequence[GeneratedTurn]) -> None:
     """The parts of a turn follow each other without a gap: each begins with all tokens of those before."""
-    last: dict[tuple[int, int], Generated] = {}
+    last: dict[tuple[int, int], GeneratedTurn] = {}
     for each in generated:
         former = last.get((each.trajectory, each.turn))
         if former is not None and each.prompt != (*former.prompt, *former.result.token_ids):
@@ -110,7 +110,7 @@ def _check_turns(found: CheckedTokens, generated: Sequence[Generated]) -> None:
             found.findings.append(f"{_name(each)}: {each.wanted - len(each.result.token_ids)} tokens are lost")
 
 
-def _check_versions(found: CheckedTokens, each: Generated, published: frozenset[int], mode: str) -> None:
+def _check_versions(found: CheckedTokens, each: GeneratedTurn, published: frozenset[int], mode: str) -> None:
     spans = each.result.policy_versions
     at, newest = 0, -1
     for span in spans:
@@ -127,7 +127,7 @@ def _check_versions(found: CheckedTokens, each: Generated, published: frozenset[
         found.findings.append(f"{_name(each)}: it has tokens of several versions in mode {mode}")
 
 
-def _check_cache(found: CheckedTokens, each: Generated, begun: dict[tuple[int, ...], set[int]]) -> None:
+def _check_cache(found: CheckedTokens, each: GeneratedTurn, begun: dict[tuple[int, ...], set[int]]) -> None:
     """Only what something with the same beginning left, beginning under the same version, can be in the cache."""
     versions = begun.setdefault(each.prompt[:BEGINNING_TOKENS], set())
     now = each.result.begun_version
@@ -139,7 +139,7 @@ def _check_cache(found: CheckedTokens, each: Generated, begun: dict[tuple[int, .
         versions.add(now)
 
 
-def _recompute(found: CheckedTokens, each: Generated, holds: WhatHolds) -> None:
+def _recompute(found: CheckedTokens, each: GeneratedTurn, holds: WhatHolds) -> None:
     spans = each.result.policy_versions
     if not spans:
         return

@@ -18,7 +18,7 @@ _OUTCOME_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedTurn:
     """One generate action and what came of it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Generated:
 class LoadResult:
     """All that was generated, in the order of its outcomes, and the failures that came through to a client."""
 
-    generated: list[Generated]
+    generated: list[GeneratedTurn]
     failures: list[str]
 
 
@@ -83,7 +83,7 @@ async def _run_one(
                     reason = outcome.reason if isinstance(outcome, Failed) else type(outcome).__name__
                     into.failures.append(f"{name}-{number}, turn {turn}: {reason}")
                     return
-                into.generated.append(Generated(number, turn, prompt, left, version, outcome.value))
+                into.generated.append(GeneratedTurn(number, turn, prompt, left, version, outcome.value))
                 known += outcome.value.token_ids
                 left -= len(outcome.value.token_ids)
             known += [chance.randrange(256) for _ in range(OBSERVED_TOKENS)]

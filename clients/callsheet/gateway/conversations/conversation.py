@@ -6,15 +6,15 @@ messages. Miles, verifiers and AgentCore keep such trees, too; docs/concepts/tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.canonical import digests, next_digest
-from callsheet.gateway.conversations.renderer import ParsedReply, Renderer
+from callsheet.gateway.conversations.renderer import ParsedReply, Renderer, text_before
 from callsheet.gateway.conversations.samples import Sample, merge, path_tokens
-from callsheet.gateway.conversations.turns import Drift, Generated, Prepared, Turn, from_record, to_record
+from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, Prepared, from_record, to_record
 
 MAX_TURNS: Final = 1024
 """Turns of one conversation, unless told otherwise."""
@@ -71,7 +71,7 @@ class Conversation:
         self._renderer = renderer
         self._max_turns = max_turns
         self._max_realigned_tokens = max_realigned_tokens
-        self._turns: list[Turn] = []
+        self._turns: list[ConversationTurn] = []
         self._by_digest: dict[str, int] = {}
         self._by_prompt: dict[str, int] = {}
 
@@ -91,7 +91,7 @@ class Conversation:
         return conversation
 
     @property
-    def turns(self) -> Sequence[Turn]:
+    def turns(self) -> Sequence[ConversationTurn]:
         """All turns, in the order of their commits."""
         return tuple(self._turns)
 
@@ -105,6 +105,8 @@ class Conversation:
         if len(self._turns) >= self._max_turns:
             beginnings = sum(turn.parent is None for turn in self._turns)
             raise HistoryNotReplayedError(len(self._turns), beginnings)
+        if request.prompt is not None:
+            return self._from_tokens(request, request.prompt)
         chain = digests(request.messages, request.tools, request.template_arguments)
         parent = self._deepest(chain)
         changed = self._changed(request.messages, chain, 0 if parent is None else parent.length)
@@ -127,9 +129,12 @@ class Conversation:
         """Adds a turn for a call and what was sampled for it."""
         request, number = prepared.request, len(self._turns)
         tools = () if request.tool_choice == "none" else request.tools
-        parsed = self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
+        if request.prompt is None:
+            parsed = self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
+        else:
+            parsed = ParsedReply(text_before(self._renderer.decode(generated.token_ids), request.sampling.stop))
         message = _message(parsed, number)
-        turn = Turn(
+        turn = ConversationTurn(
             number=number,
             parent=prepared.parent,
             kept=prepared.kept,
@@ -151,7 +156,7 @@ class Conversation:
         """Returns what a trainer takes: the paths through the turns, each sampled token with a loss once."""
         return merge(self._turns)
 
-    def _append(self, turn: Turn) -> None:
+    def _append(self, turn: ConversationTurn) -> None:
         if turn.number != len(self._turns):
             raise ValueError(f"turn is {turn.number}; it must be {len(self._turns)}, the next of the conversation")
         self._turns.append(turn)
@@ -159,7 +164,21 @@ class Conversation:
         self._by_digest[turn.digest] = turn.number
         self._by_prompt[turn.prompt_digest] = turn.number
 
-    def _deepest(self, chain: Sequence[str]) -> Turn | None:
+    def _from_tokens(self, request: ChatRequest, prompt: str | Sequence[int]) -> Prepared:
+        """Returns a prompt without messages. It continues the longest turn that it begins with."""
+        tokens = self._renderer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        digest = next_digest("", {"role": "prompt", "content": " ".join(map(str, tokens))})
+        kept, parent = max(self._beginnings(tokens), default=(0, -1))
+        return Prepared(request, tokens, None if parent < 0 else parent, kept, 0, Drift.CLEAN, "", digest)
+
+    def _beginnings(self, tokens: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Yields length and number of the turns that a prompt begins with."""
+        for turn in self._turns:
+            length = turn.total_length
+            if length < len(tokens) and tokens[:length] == path_tokens(self._turns, turn.number):
+                yield length, turn.number
+
+    def _deepest(self, chain: Sequence[str]) -> ConversationTurn | None:
         """Returns the turn with the most messages that a request begins with, if it has messages beyond them."""
         for digest in reversed(chain[:-1]):
             number = self._by_digest.get(digest)
@@ -167,14 +186,16 @@ class Conversation:
                 return self._turns[number]
         return None
 
-    def _changed(self, messages: Sequence[Message], chain: Sequence[str], known: int) -> Turn | None:
+    def _changed(self, messages: Sequence[Message], chain: Sequence[str], known: int) -> ConversationTurn | None:
         """Returns the turn whose reply the request has in another form, if it has one."""
         replies = (place for place in range(known, len(messages)) if messages[place].get("role") == "assistant")
         place = next(replies, None)
         number = None if place is None else self._by_prompt.get(chain[place])
         return None if number is None else self._turns[number]
 
-    def _begin(self, request: ChatRequest, messages: Sequence[Message], digest: str, changed: Turn | None) -> Prepared:
+    def _begin(
+        self, request: ChatRequest, messages: Sequence[Message], digest: str, changed: ConversationTurn | None
+    ) -> Prepared:
         """Returns a prompt that continues no turn, unless one whose reply was changed a little."""
         if changed is not None:
             tokens = self._renderer.render(messages, request.tools, request.template_arguments)
@@ -186,7 +207,9 @@ class Conversation:
         lost = "its first reply is none of this trajectory" if repeats and self._turns else ""
         return self._whole(request, digest, lost)
 
-    def _realigned(self, request: ChatRequest, tokens: tuple[int, ...], digest: str, changed: Turn) -> Prepared | None:
+    def _realigned(
+        self, request: ChatRequest, tokens: tuple[int, ...], digest: str, changed: ConversationTurn
+    ) -> Prepared | None:
         """Returns the prompt as a continuation of the changed turn, if only the end of its reply is lost."""
         old = path_tokens(self._turns, changed.number)
         kept = _common_length(old, tokens)
@@ -208,7 +231,7 @@ def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return min(len(left), len(right))
 
 
-def _with_reasoning(messages: Sequence[Message], changed: Turn | None) -> Sequence[Message]:
+def _with_reasoning(messages: Sequence[Message], changed: ConversationTurn | None) -> Sequence[Message]:
     """Returns the messages with the reasoning of a changed reply, which most harnesses drop."""
     if changed is None or not changed.message.get("reasoning_content"):
         return messages

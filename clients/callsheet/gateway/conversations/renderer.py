@@ -10,7 +10,7 @@ from callsheet.gateway.chat import Message, Tool
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class WrittenCall:
     """A call of a tool, as the model wrote it.
 
     Attributes:
@@ -34,7 +34,13 @@ class ParsedReply:
 
     content: str
     reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[WrittenCall, ...] = ()
+
+
+def text_before(text: str, stop: Sequence[str]) -> str:
+    """Returns a text up to the first of some texts that end it; all of it where none is there."""
+    ends = [place for place in (text.find(one) for one in stop if one) if place >= 0]
+    return text[: min(ends)] if ends else text
 
 
 class Renderer(Protocol):
@@ -93,3 +99,6 @@ class Renderer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, without markers of structure. A part of a character becomes U+FFFD."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Returns the tokens of a text to go on from, markers of structure in it included."""

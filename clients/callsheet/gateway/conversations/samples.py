@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from callsheet.gateway.conversations.turns import Generated, Turn
+from callsheet.gateway.conversations.turns import ConversationTurn, Generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sample:
     turns: tuple[int, ...]
 
 
-def merge(turns: Sequence[Turn]) -> tuple[Sample, ...]:
+def merge(turns: Sequence[ConversationTurn]) -> tuple[Sample, ...]:
     """Returns the samples of turns, of which number i is at place i.
 
     A path that another one continues is no sample of its own. Where paths share a reply, the longest one trains it; of
@@ -40,7 +40,7 @@ def merge(turns: Sequence[Turn]) -> tuple[Sample, ...]:
     return tuple(sample for sample in samples if any(sample.loss_mask))
 
 
-def path_tokens(turns: Sequence[Turn], number: int) -> tuple[int, ...]:
+def path_tokens(turns: Sequence[ConversationTurn], number: int) -> tuple[int, ...]:
     """Returns the tokens of a turn: its prompt and its reply."""
     tokens: list[int] = []
     for turn in _path(turns, number=number):
@@ -50,14 +50,16 @@ def path_tokens(turns: Sequence[Turn], number: int) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _path(turns: Sequence[Turn], end: Turn | None = None, number: int = 0) -> list[Turn]:
+def _path(
+    turns: Sequence[ConversationTurn], end: ConversationTurn | None = None, number: int = 0
+) -> list[ConversationTurn]:
     path = [turns[number] if end is None else end]
     while path[-1].parent is not None:
         path.append(turns[path[-1].parent])
     return path[::-1]
 
 
-def _sample(path: Sequence[Turn], trained: list[int]) -> Sample:
+def _sample(path: Sequence[ConversationTurn], trained: list[int]) -> Sample:
     tokens: list[int] = []
     mask: list[int] = []
     log_probs: list[float | None] = []

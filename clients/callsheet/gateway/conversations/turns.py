@@ -80,7 +80,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ConversationTurn:
     """One call with its reply. Its tokens are the first `kept` ones of its parent, its own prompt's and its reply's.
 
     Attributes:
@@ -122,7 +122,7 @@ class Turn:
         return self.prompt_length + len(self.reply.token_ids)
 
 
-def to_record(turn: Turn) -> dict[str, Any]:
+def to_record(turn: ConversationTurn) -> dict[str, Any]:
     """Returns a turn as JSON can hold it. A record is written once and never changes."""
     return {
         "turn": turn.number,
@@ -143,9 +143,9 @@ def to_record(turn: Turn) -> dict[str, Any]:
     }
 
 
-def from_record(record: Mapping[str, Any]) -> Turn:
+def from_record(record: Mapping[str, Any]) -> ConversationTurn:
     """Returns the turn of a record."""
-    return Turn(
+    return ConversationTurn(
         number=record["turn"],
         parent=record["parent"],
         kept=record["kept"],

@@ -68,7 +68,7 @@ class ChatTemplate:
             return self._template.render(
                 **template_arguments,
                 **self._special_tokens,
-                messages=[_for_template(message, place) for place, message in enumerate(messages)],
+                messages=_with_one_system([_for_template(message, place) for place, message in enumerate(messages)]),
                 tools=[dict(tool) for tool in tools] or None,
                 documents=None,
                 add_generation_prompt=generation_prompt,
@@ -76,6 +76,15 @@ class ChatTemplate:
         except (TemplateError, TypeError) as error:
             roles = [message.get("role") for message in messages]
             raise BadRequestError("messages", roles, f"what the model's chat template takes: {error}") from error
+
+
+def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Joins the system messages at the beginning: some agents send several, and many templates take only one."""
+    count = next((place for place, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+    if count < 2:
+        return messages
+    joined = "\n\n".join(message["content"] for message in messages[:count])
+    return [{**messages[0], "content": joined}, *messages[count:]]
 
 
 def _for_template(message: Message, place: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from callsheet.gateway.chat import Tool
-from callsheet.gateway.conversations.renderer import ParsedReply
+from callsheet.gateway.conversations.renderer import ParsedReply, text_before
 from callsheet.gateway.renderers.tool_calls import ToolFormat, parse_calls
 
 THINK: Final = "<think>"
@@ -32,8 +32,7 @@ def parse_text(
         reasoning: Whether it marks its reasoning with `<think>`.
         within_reasoning: Whether the prompt has opened the reasoning already.
     """
-    ends = [place for place in (text.find(one) for one in stop if one) if place >= 0]
-    text = text[: min(ends)] if ends else text
+    text = text_before(text, stop)
     thought, content = _split_reasoning(text, within_reasoning) if reasoning else (None, text)
     content, calls = parse_calls(content, tools, tool_format)
     return ParsedReply(content, thought, calls)

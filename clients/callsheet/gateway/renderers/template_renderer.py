@@ -114,6 +114,10 @@ class TemplateRenderer:
             within_reasoning=tail.rstrip().endswith(THINK),
         )
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Returns the tokens of a text, with those that the tokenizer puts around one."""
+        return tuple(self._tokenizer.encode(text).ids)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones left out."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))

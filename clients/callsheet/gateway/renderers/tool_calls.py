@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any, Final
 
 from callsheet.gateway.chat import Tool
-from callsheet.gateway.conversations.renderer import ToolCall
+from callsheet.gateway.conversations.renderer import WrittenCall
 
-ParsedCalls = tuple[str, tuple[ToolCall, ...]]
+ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
 """The text beside the calls, and the calls."""
 
 
@@ -53,9 +53,9 @@ def parse_calls(text: str, tools: Sequence[Tool], form: ToolFormat) -> ParsedCal
     return parser(text, tools)
 
 
-def _blocks(text: str, read: Callable[[str], ToolCall | None]) -> ParsedCalls:
+def _blocks(text: str, read: Callable[[str], WrittenCall | None]) -> ParsedCalls:
     """Returns the calls between `<tool_call>` markers; a block that cannot be read stays where it is."""
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     rest: list[str] = []
     end = 0
     for block in _BLOCK.finditer(text):
@@ -76,20 +76,20 @@ def _hermes(text: str, _: Sequence[Tool]) -> ParsedCalls:
 
 
 def _qwen_xml(text: str, tools: Sequence[Tool]) -> ParsedCalls:
-    def read(body: str) -> ToolCall | None:
+    def read(body: str) -> WrittenCall | None:
         function = _FUNCTION.fullmatch(body)
         if function is None:
             return None
         declared = _parameters(tools, function[1])
         values = {key: _typed(value, declared.get(key)) for key, value in _PARAMETER.findall(function[2])}
-        return ToolCall(function[1], json.dumps(values, ensure_ascii=False))
+        return WrittenCall(function[1], json.dumps(values, ensure_ascii=False))
 
     return _blocks(text, read)
 
 
 def _llama_json(text: str, _: Sequence[Tool]) -> ParsedCalls:
     body = text.strip().removeprefix(_PYTHON_TAG).strip()
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     decoder = json.JSONDecoder()
     place = 0
     while place < len(body):
@@ -106,14 +106,14 @@ def _llama_json(text: str, _: Sequence[Tool]) -> ParsedCalls:
     return ("", tuple(calls)) if calls else (text, ())
 
 
-def _from_json(value: object, key: str) -> ToolCall | None:
+def _from_json(value: object, key: str) -> WrittenCall | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         return None
     if set(value) - {"name", key, "id", "type"}:
         return None
     arguments = value.get(key, {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(value["name"], text)
+    return WrittenCall(value["name"], text)
 
 
 def _loads(text: str) -> object:

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.gateway.chat import BadRequestError, ChatReply
+from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
 from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
 from callsheet.gateway.server.callers import Callers
@@ -34,7 +35,6 @@ from starlette.routing import Route
 _PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
 _RETRY_HEADER: Final = "x-stainless-retry-count"
 _CHAT: Final = DIALECTS["/chat/completions"]
-_ANTHROPIC: Final = DIALECTS.get("/messages", _CHAT)
 _CLIENT_GONE: Final = 499
 _NOT_FOUND: Final = 404
 _BROKEN: Final = 500
@@ -42,7 +42,7 @@ _THREAD_BYTES: Final = 1 << 18
 _log = structlog.get_logger(__name__)
 
 
-class Gateway:
+class GatewayApi:
     """What the routes need."""
 
     def __init__(
@@ -80,6 +80,13 @@ class Gateway:
         headers |= {"x-callsheet-streaming": "synthetic", "cache-control": "no-cache"}
         return Response(events, media_type="text/event-stream", headers=headers)
 
+    async def count_tokens(self, request: Request) -> Response:
+        """How many tokens a call of Anthropic's messages would have."""
+        content = await request.body()
+        caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        asked = await _in_thread_if_large(content, lambda: messages.read(_object(content)))
+        return JSONResponse(messages.token_count(await self._calls.count_tokens(caller, asked)))
+
     async def list_models(self, request: Request) -> Response:
         """The models that are served, or one of them."""
         await self._callers.identify(request.headers, request.path_params.get("session", ""))
@@ -105,7 +112,7 @@ class Gateway:
         return Response(await self._trainers.samples(caller), media_type="application/json")
 
 
-def make_app(gateway: Gateway, max_request_bytes: int) -> Starlette:
+def make_app(gateway: GatewayApi, max_request_bytes: int) -> Starlette:
     """Returns the application.
 
     Args:
@@ -121,6 +128,8 @@ def make_app(gateway: Gateway, max_request_bytes: int) -> Starlette:
         for path, dialect in DIALECTS.items():
             handler = _answering(dialect, partial(gateway.call, path, dialect))
             routes.append(Route(f"{prefix}{path}", handler, methods=["POST"]))
+        counting = _answering(messages, gateway.count_tokens)
+        routes.append(Route(f"{prefix}/messages/count_tokens", counting, methods=["POST"]))
         models = _answering(_CHAT, gateway.list_models)
         routes += [Route(f"{prefix}/models", models), Route(f"{prefix}/models/{{model:path}}", models)]
     middleware = [Middleware(BoundedBody, limit=max_request_bytes)]
@@ -181,7 +190,7 @@ def _told(dialect: Dialect, fault: NoReplyError) -> Response:
 
 async def _refused(request: Request, error: HTTPException) -> Response:
     """What no route is for, in the form of the provider whose path is nearest."""
-    dialect = _ANTHROPIC if "anthropic-version" in request.headers else _CHAT
+    dialect: Dialect = messages if "anthropic-version" in request.headers else _CHAT
     return _told(dialect, NoReplyError(error.status_code, error.detail))
 
 

@@ -20,6 +20,7 @@ JOB_HEADER: Final = "x-callsheet-job"
 TRAJECTORY_HEADER: Final = "x-callsheet-trajectory"
 _UNKNOWN: Final = 401
 _FORBIDDEN: Final = 403
+_LONGEST_ID: Final = 256
 _REMEMBERED_S: Final = 10.0
 _MOST_REMEMBERED: Final = 4096
 _OF_JOBS: Final = frozenset({"", "admin", "job"})
@@ -81,6 +82,9 @@ class Callers:
         if identity.scope not in _OF_JOBS:
             raise NoReplyError(_FORBIDDEN, f"a token of scope {identity.scope} makes no calls")
         job_id, trajectory_id = named(headers, session, shown if not identity.scope else "", identity.subject)
+        for name, value in (("job", job_id), ("trajectory", trajectory_id)):
+            if len(value) > _LONGEST_ID or "\x00" in value:
+                raise NoReplyError(BAD_REQUEST, f"{name}: {value!r:.100}: must have at most {_LONGEST_ID} characters")
         if not job_id:
             raise NoReplyError(BAD_REQUEST, f"no job is named: give {JOB_HEADER}, or a trajectory's key")
         if identity.subject and job_id != identity.subject:

@@ -114,6 +114,20 @@ class Calls:
         finally:
             self._live.release(live)
 
+    async def count_tokens(self, caller: Caller, request: ChatRequest) -> int:
+        """Returns how many tokens the prompt of a call would have, and keeps nothing of it.
+
+        Raises:
+            NoReplyError: The call breaks a rule.
+        """
+        live = await self._live.get(caller.job_id, caller.trajectory_id)
+        try:
+            async with live.lock:
+                conversation = live.conversation if live.trajectory_id else self._live.new_conversation()
+                return len((await _prepare(conversation, request)).token_ids)
+        finally:
+            self._live.release(live)
+
     async def _find_or_begin(
         self, live: LiveTrajectory, caller: Caller, request: ChatRequest, digest: str, *, is_retry: bool
     ) -> ChatReply | RunningCall:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from callsheet.gateway.conversations.samples import Sample
-from callsheet.gateway.conversations.turns import Turn
+from callsheet.gateway.conversations.turns import ConversationTurn
 
 
-def export(job_id: str, trajectory_id: str, samples: Sequence[Sample], turns: Sequence[Turn]) -> dict[str, Any]:
+def export(
+    job_id: str, trajectory_id: str, samples: Sequence[Sample], turns: Sequence[ConversationTurn]
+) -> dict[str, Any]:
     """Returns samples and turns as JSON can hold them."""
     return {
         "job_id": job_id,

@@ -17,7 +17,7 @@ from callsheet.client.admin import AdminClient
 from callsheet.client.target import from_environment
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.loading import load_renderer
-from callsheet.gateway.server.app import Gateway, make_app
+from callsheet.gateway.server.app import GatewayApi, make_app
 from callsheet.gateway.server.call_store import CallStore
 from callsheet.gateway.server.callers import Callers
 from callsheet.gateway.server.calls import Calls
@@ -73,7 +73,7 @@ async def serve(
         ):
             models = ServedModels(admin, settings.service)
             calls = Calls(client, store, live, models, settings=settings, tasks=tasks)
-            gateway = Gateway(callers, calls, models, Trainers(live, callers.secret), time.time())
+            gateway = GatewayApi(callers, calls, models, Trainers(live, callers.secret), time.time())
             server = make_server(
                 make_app(gateway, settings.max_request_bytes),
                 shutdown_s=settings.shutdown_s,

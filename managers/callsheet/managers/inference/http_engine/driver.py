@@ -30,10 +30,11 @@ from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUn
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
 from callsheet.managers.inference.http_engine.own_server import OwnServer
 from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
+from callsheet.managers.inference.http_engine.trainer import await_trainer
 from callsheet.managers.inference.http_engine.versions import label_of, one_span, version_of
 from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
 from callsheet.managers.inference.http_engine.weights_check import check_weights
-from callsheet.managers.inference.weights import DiskWeights
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +76,7 @@ class HttpEngineDriver(EngineDriver):
         self._start_version = start_version
         self._state = ServerState(paused=seen.paused, identity=seen.identity, version=seen.version)
         self._live = LiveRequests(max_requests)
+        self._groups: set[str] = set()  # Transfer groups that the server is in, by name.
         self._control = anyio.Lock()
         self._steps = 0
         self._paused = False
@@ -238,6 +240,8 @@ class HttpEngineDriver(EngineDriver):
         self._check_source(update)
         if isinstance(update.source, DiskWeights):
             await anyio.to_thread.run_sync(check_weights, update.source.location, await self._served_path())
+        if isinstance(update.source, GroupWeights) and update.source.group_name not in self._groups:
+            await await_trainer(update.source, update.timeout_s)
         async with self._controlling():
             await self._update(update)
         log.info("weights updated", version=update.version, mode=update.mode.value)

@@ -76,7 +76,6 @@ class SGLangDriver(HttpEngineDriver):
         self._server = server
         self._settings = settings
         self._told = ToldLogProbs.RAW if settings.original_log_probs else ToldLogProbs.SCALED
-        self._groups: set[str] = set()
         self._asleep = False
         self._request_timeout_s = settings.request_timeout or (PAIR_REQUEST_TIMEOUT_S if server.split else None)
 

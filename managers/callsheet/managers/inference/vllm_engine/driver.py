@@ -72,7 +72,6 @@ class VLLMDriver(HttpEngineDriver):
         self._server = server
         self._settings = settings
         self._served = server.model
-        self._groups: set[str] = set()
         self._asleep = False
 
     @property

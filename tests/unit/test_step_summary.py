@@ -1,0 +1,105 @@
+"""What a trainer logs of a step."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.client import (
+    ActionKind,
+    Cancelled,
+    CommandResult,
+    Failed,
+    FailureKind,
+    GenerateResult,
+    PolicyVersionSpan,
+    Succeeded,
+    SyncClient,
+    Timeline,
+)
+from callsheet.client.step_summary import MAX_JOBS, EndedAction, StepTallies, ended_by_message, ended_by_outcome
+from callsheet.client.testing import FakeClient
+from callsheet.v1 import outcome_pb2
+
+
+def _generation(*spans: tuple[int, int], queue_s: float = 0.0, execution_s: float = 1.0) -> Succeeded[GenerateResult]:
+    placed, begin = [], 0
+    for version, count in spans:
+        placed.append(PolicyVersionSpan(version, begin, begin + count))
+        begin += count
+    result = GenerateResult(tuple(range(begin)), policy_versions=tuple(placed))
+    return Succeeded(result, timeline=Timeline(queue_s=queue_s, execution_s=execution_s, overhead_s=0.25), attempts=1)
+
+
+async def test_a_step_tells_where_time_went_and_what_failed_and_the_next_begins_anew() -> None:
+    fake = FakeClient()
+    fake.on_generate(lambda _: _generation((0, 4), queue_s=0.5))
+    timeline = Timeline(queue_s=1.0, execution_s=2.0)
+    fake.on_env_step(lambda _: Failed(FailureKind.ENV, timeline=timeline, attempts=2))
+    async with fake, await fake.open_job("j") as job:
+        await job.generate([1])
+        async with job.trajectory("t") as trajectory:
+            await trajectory.env_step("x")
+        first, second = job.step_summary(), job.step_summary()
+    assert (first["time_s/generation"], first["time_s/environment"], first["time_s/reward"]) == (1.0, 2.0, 0.0)
+    assert (first["time_s/waiting"], first["time_s/overhead"]) == (1.5, 0.25)
+    assert (first["actions/generate"], first["actions/env_step"], first["ended/failed"]) == (1, 1, 1)
+    assert (first["failures/env"], first["failures/infra"], first["retried"], first["tokens/generated"]) == (1, 0, 1, 4)
+    assert first.keys() == second.keys()
+    assert not any(value for name, value in second.items() if name != "wall_s")
+    assert all(isinstance(value, int | float) for value in first.values())
+
+
+async def test_staleness_is_counted_by_token_from_the_newest_version_known() -> None:
+    fake = FakeClient()
+    outcomes = iter([_generation((1, 6)), _generation((2, 1), (3, 1))])
+    fake.on_generate(lambda _: next(outcomes))
+    async with fake, await fake.open_job("j") as job:
+        await job.publish(2)
+        await job.generate([1])
+        await job.generate([1])
+        summary = job.step_summary()
+        assert job.step_summary()["staleness/policy_version"] == 3
+    assert summary["staleness/max"] == 1
+    assert summary["staleness/mean"] == (6 * 1 + 1 * 1) / 8
+    assert (summary["staleness/stale_tokens"], summary["staleness/mixed_generations"]) == (7, 1)
+
+
+async def test_a_cancelled_action_counts_with_what_it_came_to() -> None:
+    partial = _generation((0, 3)).value
+    tallies = StepTallies()
+    tallies.ended("j", ended_by_outcome(ActionKind.GENERATE, Cancelled("late", partial)))
+    summary = tallies.take("j")
+    assert (summary["ended/cancelled"], summary["tokens/generated"]) == (1, 3)
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "expired"])
+def test_the_contract_s_outcomes_count_as_the_client_s(end: str) -> None:
+    message = outcome_pb2.Outcome(attempts=1, timeline=outcome_pb2.Timeline(queue_s=0.5, execution_s=1.5))
+    getattr(message, end).SetInParent()
+    spans = (2, 4) if end != "expired" else ()
+    if end == "failed":
+        message.failed.kind = outcome_pb2.FAILURE_KIND_INFRA
+    if spans:
+        result = message.succeeded if end == "succeeded" else getattr(message, end).partial
+        result.generate.policy_versions.add(version=2, begin=0, end=4)
+    action = ended_by_message(ActionKind.GENERATE, message)
+    failure = FailureKind.INFRA if end == "failed" else None
+    told = (spans,) if spans else ()
+    assert action == EndedAction(ActionKind.GENERATE, end, 0.5, 1.5, failure=failure, spans=told)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    tallies = StepTallies()
+    action = ended_by_outcome(ActionKind.GENERATE, _generation((0, 1)))
+    for number in range(MAX_JOBS + 1):
+        tallies.ended(f"j-{number}", action)
+    assert tallies.take("j-0")["actions/generate"] == 0
+    assert tallies.take(f"j-{MAX_JOBS}")["actions/generate"] == 1
+
+
+def test_the_sync_facade_has_it() -> None:
+    fake = FakeClient()
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0)))
+    with SyncClient(fake) as client, client.open_job("j") as job:
+        with job.trajectory("t") as trajectory:
+            trajectory.env_step("x")
+        assert job.step_summary()["actions/env_step"] == 1
