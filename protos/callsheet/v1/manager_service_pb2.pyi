@@ -724,8 +724,8 @@ class ServiceState(google.protobuf.message.Message):
     its log is; empty if it can. It must hold no payloads, and is cut after 1024 characters.
     """
     instance_slots: builtins.int
-    """Attempts that each instance takes before it is better to bring in another one elsewhere; 0 means 1. More than that
-    are sent one at a time, and only where no set-up is worth its while.
+    """For services of which there is one instance at most, which serves several attempts at once: how many of them it takes
+    before it is better to bring one in elsewhere. 0 for services whose instances take one attempt each.
     """
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:

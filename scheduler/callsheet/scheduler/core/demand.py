@@ -37,11 +37,11 @@ def count_reward(action: Action) -> None:
 
 
 def expected_rewards(state: SchedulerState, service: str) -> float:
-    """Rewards that trajectories under way will ask a service for, if they do as others of their jobs did before."""
+    """Rewards that trajectories under way will ask a service for, if each asks as often as its job's did on average."""
     return sum(
-        job.live_trajectories * job.rewards_asked.get(service, 0) / job.completed_trajectories
+        job.live_trajectories * asked / (job.live_trajectories + job.completed_trajectories)
         for job in state.jobs.values()
-        if job.completed_trajectories and service in job.rewards_asked
+        if job.live_trajectories and (asked := job.rewards_asked.get(service))
     )
 
 

@@ -136,6 +136,8 @@ def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -
     if host in pool.brings_in:
         there = ready[:, host]
         fits &= there == 0 if offer.option.setup_s else there > 0
+        if offer.option.setup_s and host in pool.batched:
+            fits &= pool.set_up_s[:, host] > 0.0
     return fits.nonzero()[0]
 
 

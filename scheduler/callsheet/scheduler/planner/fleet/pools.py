@@ -93,6 +93,7 @@ class Pool:
         ready: Attempts that need not wait for it, of services that bring in instances; `NO_ROOM` where none can come.
         instances: Instances of such services that are there, busy or not, shape (nodes, hosts).
         brings_in: Hosts that were seen to need such set-ups.
+        batched: Hosts of which a node has one instance at most, which serves several attempts at once.
         took_s: Seconds that a set-up takes where it is not kept, by its host.
         backlog: Weight that shares each node's cores beyond what they can serve at once, shape (nodes,).
         first_row: Index of the first column among the rows of an instance.
@@ -113,6 +114,7 @@ class Pool:
     ready: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     instances: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     brings_in: set[int] = field(default_factory=set)
+    batched: set[int] = field(default_factory=set)
     took_s: dict[int, float] = field(default_factory=dict)
     first_row: int = 0
 
@@ -160,6 +162,8 @@ class Pool:
 
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
         self.brings_in.add(place)
+        if service.instance_slots:
+            self.batched.add(place)
         set_up, waits, at_once = self.hosts[place].set_up, service.setup_s, service.at_once - service.busy
         if set_up:
             at_once = self._idle_room(index) if set_up in service.kept_set_ups else 0
