@@ -52,7 +52,8 @@ class _Group:
 
     @property
     def _budget(self) -> int:
-        return self.spec.size if self.spec.infra_budget is None else self.spec.infra_budget
+        default = len(self.members) if self.spec.on_infra is OnInfra.REPLACE else self.spec.size
+        return default if self.spec.infra_budget is None else self.spec.infra_budget
 
     def _lost_for(self, on_infra: OnInfra) -> tuple[str, ...]:
         """Lost members that it deals with so, within its budget."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -94,8 +94,6 @@ class Group:
         encode_group(job_pb2.GroupSpec(), description)  # its rules are the contract's
         if max_replacements is not None and not (isinstance(max_replacements, int) and max_replacements >= 0):
             raise invalid("max_replacements", max_replacements, "0 or more, or None for the group's size")
-        if description.infra_budget is None and (max_replacements or 0) > description.size:
-            description = replace(description, infra_budget=max_replacements)
         self.client = client
         self.job_id = job_id
         self.group_id = description.group_id
@@ -103,7 +101,7 @@ class Group:
         self.quorum = description.quorum or description.size
         self._description = description
         budget = description.size if description.infra_budget is None else description.infra_budget
-        self._replacements_left = budget if max_replacements is None else min(budget, max_replacements)
+        self._replacements_left = budget if max_replacements is None else max_replacements
         self._retries_left = budget if description.on_infra is OnInfra.RETRY else 0
         self._lost_to = lost_to
         self._next = 0

@@ -273,8 +273,8 @@ class GroupSpec(google.protobuf.message.Message):
     on_infra: global___OnInfra.ValueType
     """What becomes of members that were lost to INFRA; the same in every member."""
     infra_budget: builtins.int
-    """How many members it does so for, 0 or more; unset takes `size`. The same in every member. With ON_INFRA_RETRY clients
-    keep it.
+    """How many members it does so for, 0 or more; unset takes `size`, and no bound for ON_INFRA_REPLACE. The same in every
+    member. With ON_INFRA_RETRY clients keep it.
     """
     def __init__(
         self,

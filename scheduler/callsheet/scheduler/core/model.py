@@ -372,7 +372,7 @@ class GroupRequest:
 
     Attributes:
         on_infra: What becomes of members that are lost.
-        infra_budget: For how many; None for as many as it has seats.
+        infra_budget: For how many; None for as many as it has seats, and for REPLACE without end.
     """
 
     group_id: str

@@ -12,6 +12,7 @@ from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import (
     GroupRequest,
+    OnInfra,
     Opened,
     Opening,
     RefusalCode,
@@ -30,6 +31,7 @@ from callsheet.scheduler.core.state import SchedulerState
 CLOSED = "its trajectory was closed"
 REDUNDANT = "its group has its quorum"
 MIN_IDLE_CHECK = 1.0
+NO_BUDGET = 2**31 - 1
 
 
 def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenRequested, now: float) -> None:
@@ -85,7 +87,9 @@ def group_of(job: Job, request: TrajectoryRequest) -> Group | None:
 
 
 def _new_group(spec: GroupRequest) -> Group:
-    budget = spec.size if spec.infra_budget is None else spec.infra_budget
+    # Who does not say how many are replaced leaves that to the clients.
+    default = NO_BUDGET if spec.on_infra is OnInfra.REPLACE else spec.size
+    budget = default if spec.infra_budget is None else spec.infra_budget
     return Group(spec.size, spec.quorum, spec.on_infra, budget)
 
 

@@ -7,6 +7,7 @@ from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
 from callsheet.scheduler.core.leases import grace_of
 from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.trajectories import NO_BUDGET
 from callsheet.scheduler.service.buffer_answers import buffer_status
 from callsheet.scheduler.service.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.openings import to_wire
@@ -83,7 +84,6 @@ def _fill_open(status: job_pb2.TrajectoryStatus, trajectory: Trajectory) -> None
 def _fill_group(spec: job_pb2.GroupSpec) -> None:
     spec.quorum = spec.quorum or spec.size
     spec.on_infra = spec.on_infra or job_pb2.ON_INFRA_REPLACE
-    spec.infra_budget = spec.infra_budget if spec.HasField("infra_budget") else spec.size
 
 
 def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
@@ -94,7 +94,7 @@ def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
             size=group.size,
             quorum=group.quorum,
             on_infra=job_pb2.OnInfra.ValueType(group.on_infra),
-            infra_budget=group.infra_budget,
+            infra_budget=group.infra_budget if group.infra_budget < NO_BUDGET else None,
         ),
         lost=group.lost,
         has_quorum=group.has_quorum,
