@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import sniffio
 import structlog
 from hypothesis import HealthCheck, settings
 
@@ -34,6 +35,15 @@ async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
     is closed would be raised in a later test, as "Event loop is closed".
     """
     yield  # noqa: PT022 (a generator, because it is what keeps the loop)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sync_tests_run_outside_it(one_event_loop: None) -> None:
+    """Lets a test that is not async run an event loop of its own.
+
+    anyio's plugin notes with sniffio, where that is installed, that asyncio runs, and does so for sync tests, too.
+    """
+    sniffio.current_async_library_cvar.set(None)
 
 
 @pytest.fixture(autouse=True)
