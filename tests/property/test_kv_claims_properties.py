@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from callsheet.scheduler.planner.engines.claims import Claim, Claims, keep_for_s
+from callsheet.scheduler.planner.engines.claims import KvClaim, KvClaims, keep_for_s
 from callsheet.scheduler.planner.predictors import Prediction
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ TRAJECTORIES = st.sampled_from("tuvwx")
 ENGINES = st.sampled_from("ab")
 TOKENS = st.integers(0, 100)
 TIMES = st.floats(0.0, 100.0)
-KEEP = st.tuples(st.just("keep"), TRAJECTORIES, st.builds(Claim, ENGINES, TOKENS, TIMES, TIMES))
+KEEP = st.tuples(st.just("keep"), TRAJECTORIES, st.builds(KvClaim, ENGINES, TOKENS, TIMES, TIMES))
 STEPS = st.one_of(
     KEEP,
     st.tuples(st.just("release"), TRAJECTORIES, st.none()),
@@ -25,9 +25,9 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=40))
 def test_books_agree(steps: list[tuple[str, object, object]]) -> None:
-    claims, known = Claims(), dict[object, Claim]()
+    claims, known = KvClaims(), dict[object, KvClaim]()
     for what, whom, how in steps:
-        if what == "keep" and isinstance(how, Claim):
+        if what == "keep" and isinstance(how, KvClaim):
             claims.keep(whom, how)
             known[whom] = how
         elif what == "release":

@@ -6,8 +6,8 @@ import math
 
 import pytest
 from callsheet.scheduler.planner.engines.claims import (
-    Claim,
-    Claims,
+    KvClaim,
+    KvClaims,
     UsualTurn,
     break_even_s,
     headroom_tokens,
@@ -59,10 +59,10 @@ def test_headroom_is_for_growth_alone() -> None:
 
 
 def test_claims_end_by_themselves_and_count_while_they_last() -> None:
-    claims = Claims()
-    claims.keep("t", Claim("a", 100, 1.0, 10.0))
-    claims.keep("u", Claim("a", 50, 2.0, 5.0))
-    claims.keep("t", Claim("b", 70, 1.0, 20.0))
+    claims = KvClaims()
+    claims.keep("t", KvClaim("a", 100, 1.0, 10.0))
+    claims.keep("u", KvClaim("a", 50, 2.0, 5.0))
+    claims.keep("t", KvClaim("b", 70, 1.0, 20.0))
     assert (claims.tokens_on("a"), claims.tokens_on("b"), claims.next_end()) == (50, 70, 5.0)
     claims.expire(10.0)
     assert (claims.tokens_on("a"), claims.tokens_on("b"), claims.next_end()) == (0, 70, 20.0)
@@ -72,9 +72,9 @@ def test_claims_end_by_themselves_and_count_while_they_last() -> None:
 
 
 def test_the_youngest_lose_their_places_first_and_nobody_for_nothing() -> None:
-    claims = Claims()
+    claims = KvClaims()
     for name, began_at in (("old", 1.0), ("middle", 2.0), ("young", 3.0)):
-        claims.keep(name, Claim("a", 100, began_at, 99.0))
+        claims.keep(name, KvClaim("a", 100, began_at, 99.0))
     assert not claims.take("a", 250, lambda _, claim: claim.began_at > 1.0)
     assert len(claims) == 3
     assert claims.take("a", 50, lambda _, claim: claim.began_at > 1.0)
@@ -83,9 +83,9 @@ def test_the_youngest_lose_their_places_first_and_nobody_for_nothing() -> None:
 
 
 def test_what_is_tried_with_a_copy_changes_nothing() -> None:
-    claims = Claims()
-    claims.keep("t", Claim("a", 100, 1.0, 10.0))
+    claims = KvClaims()
+    claims.keep("t", KvClaim("a", 100, 1.0, 10.0))
     twin = claims.copy()
     twin.release("t")
-    twin.keep("u", Claim("a", 7, 1.0, 10.0))
+    twin.keep("u", KvClaim("a", 7, 1.0, 10.0))
     assert (claims.tokens_on("a"), twin.tokens_on("a")) == (100, 7)

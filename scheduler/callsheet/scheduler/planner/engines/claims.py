@@ -107,7 +107,7 @@ def keep_for_s(call: Prediction, queue_s: float, even_s: float, timeout_s: float
     return keep_s if kept_s < back_in_time * even_s else 0.0
 
 
-class Claim(NamedTuple):
+class KvClaim(NamedTuple):
     """A trajectory's place in an engine's KV cache while it acts.
 
     Attributes:
@@ -123,27 +123,27 @@ class Claim(NamedTuple):
     ends_at: float
 
 
-class Claims:
+class KvClaims:
     """All claims on all engines. Not for several threads."""
 
     def __init__(self) -> None:
         """Starts with none."""
-        self._claims: dict[Hashable, Claim] = {}
-        self._on: dict[Hashable, dict[Hashable, Claim]] = {}
+        self._claims: dict[Hashable, KvClaim] = {}
+        self._on: dict[Hashable, dict[Hashable, KvClaim]] = {}
         self._tokens: dict[Hashable, int] = {}
-        self._ends: list[tuple[float, int, Hashable, Claim]] = []
+        self._ends: list[tuple[float, int, Hashable, KvClaim]] = []
         self._number = 0
 
     def __len__(self) -> int:
         return len(self._claims)
 
-    def of(self, trajectory: Hashable) -> Claim | None:
+    def of(self, trajectory: Hashable) -> KvClaim | None:
         """The claim of a trajectory."""
         return self._claims.get(trajectory)
 
-    def copy(self) -> Claims:
+    def copy(self) -> KvClaims:
         """The same claims, to try something with."""
-        twin = Claims()
+        twin = KvClaims()
         twin._claims, twin._tokens = dict(self._claims), dict(self._tokens)
         twin._on = {engine: dict(held) for engine, held in self._on.items()}
         twin._ends, twin._number = list(self._ends), self._number
@@ -153,7 +153,7 @@ class Claims:
         """Tokens that are claimed on an engine."""
         return self._tokens.get(engine, 0)
 
-    def keep(self, trajectory: Hashable, claim: Claim) -> None:
+    def keep(self, trajectory: Hashable, claim: KvClaim) -> None:
         """Gives a trajectory a claim, in place of any it has."""
         self.release(trajectory)
         self._claims[trajectory] = claim
@@ -162,7 +162,7 @@ class Claims:
         self._number += 1
         heapq.heappush(self._ends, (claim.ends_at, self._number, trajectory, claim))
 
-    def release(self, trajectory: Hashable) -> Claim | None:
+    def release(self, trajectory: Hashable) -> KvClaim | None:
         """Takes a trajectory's claim away; returns it if there was one."""
         claim = self._claims.pop(trajectory, None)
         if claim is None:
@@ -187,7 +187,7 @@ class Claims:
             heapq.heappop(self._ends)
         return self._ends[0][0] if self._ends else None
 
-    def take(self, engine: Hashable, tokens: int, may: Callable[[Hashable, Claim], bool]) -> bool:
+    def take(self, engine: Hashable, tokens: int, may: Callable[[Hashable, KvClaim], bool]) -> bool:
         """Releases claims on an engine until so many tokens are free of them, the youngest trajectory's first.
 
         Args:

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.model import ActionRequest, TrajectoryKey
 from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.planner.engines.claims import Claim, Claims, UsualTurn, break_even_s, headroom_tokens
+from callsheet.scheduler.planner.engines.claims import KvClaim, KvClaims, UsualTurn, break_even_s, headroom_tokens
 from callsheet.scheduler.planner.engines.output_lengths import MARGIN, OutputLengths
 from callsheet.scheduler.planner.engines.prefixes import Prefix, Prefixes
 from callsheet.scheduler.planner.engines.price import EngineRates
@@ -38,8 +38,8 @@ class EngineKnowledge:
         """Starts with nothing known."""
         self.lengths = OutputLengths()
         self.prefixes = Prefixes()
-        self.claims = Claims()
-        self._new_claims: dict[TrajectoryKey, Claim] = {}
+        self.claims = KvClaims()
+        self._new_claims: dict[TrajectoryKey, KvClaim] = {}
         self._turns: dict[str, UsualTurn] = {}
         self._fits: dict[_Engine, RateFit] = {}
         self._of_service: dict[str, RateFit] = {}
@@ -90,7 +90,7 @@ class EngineKnowledge:
         rates = self.rates(manager_id, service.description.name)
         return headroom_tokens(service.description.kv_tokens, rates, service.busy, turn)
 
-    def begin_claims(self, now: float) -> dict[TrajectoryKey, Claim]:
+    def begin_claims(self, now: float) -> dict[TrajectoryKey, KvClaim]:
         """Lets trajectories whose generations ended since the last call keep their places; returns their claims."""
         begun, self._new_claims = self._new_claims, {}
         self.claims.expire(now)
@@ -141,7 +141,7 @@ class EngineKnowledge:
         growth = self._turns[name].growth_tokens if name in self._turns else 0.0
         tokens = context + int(growth + MARGIN * self.lengths.expected(request))
         began = trajectory.admitted_at or trajectory.opened_at
-        self._new_claims[trajectory.key] = Claim(manager_id, tokens, began, self.even_s(manager_id, service))
+        self._new_claims[trajectory.key] = KvClaim(manager_id, tokens, began, self.even_s(manager_id, service))
 
     def _note_prefix(self, request: ActionRequest, manager_id: str, service: Service, new: int, cached: int) -> None:
         if not request.trajectory_id or request.generation is None:

@@ -27,7 +27,7 @@ from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.engines.claims import Claim
+from callsheet.scheduler.planner.engines.claims import KvClaim
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
 from callsheet.scheduler.planner.question.instance import Floats, Integers
@@ -73,7 +73,7 @@ class _Engines:
         """Whether none takes another sequence."""
         return not bool((self._free_slots > 0).any())
 
-    def with_room(self, kv_tokens: int, own: Claim | None = None) -> Integers:
+    def with_room(self, kv_tokens: int, own: KvClaim | None = None) -> Integers:
         """Indexes of those that could take a sequence now; an idle one takes whatever there is.
 
         Args:
@@ -112,7 +112,7 @@ class _Engines:
             self._kept_count += 1
             self._largest_room = None
 
-    def take_places(self, index: int, kv_tokens: int, may: Callable[[Hashable, Claim], bool]) -> bool:
+    def take_places(self, index: int, kv_tokens: int, may: Callable[[Hashable, KvClaim], bool]) -> bool:
         """Takes places of those who may lose theirs, until a sequence fits on an engine; whether it does."""
         engine = self.hosts[index][0].manager_id
         lacking = kv_tokens - int(self._free_kv[index] - self._claimed[index])
@@ -121,7 +121,7 @@ class _Engines:
         self._largest_room = None
         return enough
 
-    def give_up(self, trajectory: TrajectoryKey) -> Claim | None:
+    def give_up(self, trajectory: TrajectoryKey) -> KvClaim | None:
         """Ends a trajectory's claim, if it has one on one of these."""
         claim = self._claims.release(trajectory)
         if claim is not None:
@@ -339,7 +339,7 @@ class GenerationRound:
             engines.keep(index)
         return room
 
-    def _may_take(self, action: Action, own: Claim | None = None) -> Callable[[Hashable, Claim], bool]:
+    def _may_take(self, action: Action, own: KvClaim | None = None) -> Callable[[Hashable, KvClaim], bool]:
         """Whose places a generation may take, with a place of its own that became too small, or without one.
 
         Those of lower classes, and with its own those of trajectories that began later. One that has waited for long
@@ -347,7 +347,7 @@ class GenerationRound:
         """
         job, late = action.job, self._is_late(action)
 
-        def may(trajectory: Hashable, claim: Claim) -> bool:
+        def may(trajectory: Hashable, claim: KvClaim) -> bool:
             other = self._state.jobs.get(trajectory[0]) if isinstance(trajectory, tuple) else None
             if other is None or other.request.priority_class > job.request.priority_class:
                 return True

@@ -10,7 +10,7 @@ from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.model import ActionKind, ActionState, TrajectoryKey
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.engines.claims import Claim, keep_for_s
+from callsheet.scheduler.planner.engines.claims import KvClaim, keep_for_s
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.round.estimates import Estimates
 
@@ -30,7 +30,7 @@ class ClaimJudge:
         """
         self._knowledge = knowledge
         self._estimates = estimates
-        self._unjudged: dict[TrajectoryKey, Claim] = {}
+        self._unjudged: dict[TrajectoryKey, KvClaim] = {}
 
     def judge(self, state: SchedulerState, now: float) -> None:
         """Lets new claims begin, ends those whose time is over, and judges some of the others."""
@@ -49,7 +49,7 @@ class ClaimJudge:
             elif not trajectory.open_actions:
                 self._unjudged[key] = claim
 
-    def _judge_by(self, state: SchedulerState, key: TrajectoryKey, claim: Claim, call: Action, now: float) -> None:
+    def _judge_by(self, state: SchedulerState, key: TrajectoryKey, claim: KvClaim, call: Action, now: float) -> None:
         expected = self._estimates.of_request(call.request)
         service = _engine_of(state, claim)
         if expected is None or service is None:
@@ -72,7 +72,7 @@ def _longest_call(trajectory: Trajectory, estimates: Estimates) -> Action | None
     return max(actions, key=lambda action: estimates.duration(action.request), default=None)
 
 
-def _engine_of(state: SchedulerState, claim: Claim) -> Service | None:
+def _engine_of(state: SchedulerState, claim: KvClaim) -> Service | None:
     manager = state.managers.get(str(claim.engine))
     services = manager.services.values() if manager is not None else ()
     return next((each for each in services if each.description.kv_tokens), None)

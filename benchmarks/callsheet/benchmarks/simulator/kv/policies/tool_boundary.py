@@ -11,8 +11,8 @@ import numpy as np
 from callsheet.benchmarks.simulator.kv.world import KvTrajectory, KvWorld
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.engines.claims import (
-    Claim,
-    Claims,
+    KvClaim,
+    KvClaims,
     UsualTurn,
     break_even_s,
     headroom_tokens,
@@ -34,7 +34,7 @@ class ToolBoundary:
         engine = world.scenario.engine
         self._rates = EngineRates(engine.prefill_tokens_per_s, engine.step_s, engine.step_per_sequence_s)
         self._engine = engine
-        self._claims = Claims()
+        self._claims = KvClaims()
         self._prefixes = Prefixes()
         self._predictors = Predictors()
         self._booked = [0] * len(world.engines)
@@ -71,7 +71,7 @@ class ToolBoundary:
         if keep_s > 0.0:
             tokens = trajectory.context_tokens + int(self._growth) + self._room_to_write()
             now = self._world.now
-            self._claims.keep(trajectory, Claim(engine, tokens, trajectory.began_at, now + keep_s))
+            self._claims.keep(trajectory, KvClaim(engine, tokens, trajectory.began_at, now + keep_s))
         self._serve()
 
     def acted(self, trajectory: KvTrajectory, tool_s: float) -> None:
