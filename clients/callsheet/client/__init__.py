@@ -22,7 +22,8 @@ from callsheet.client.actions import (
     Where,
 )
 from callsheet.client.backend import ActionHandle
-from callsheet.client.batch import Batch, BatchContent, FinishedTrajectory, MissingMember
+from callsheet.client.batch import Batch
+from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember
 from callsheet.client.client import Client
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, Language, SandboxFile
 from callsheet.client.demand import Demand, Elastic, Hold, Resource

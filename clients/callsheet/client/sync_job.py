@@ -14,7 +14,8 @@ import anyio
 import anyio.to_thread
 from callsheet.client.actions import Action
 from callsheet.client.backend import ActionHandle
-from callsheet.client.batch import Batch, FinishedTrajectory, MissingMember
+from callsheet.client.batch import Batch
+from callsheet.client.batch_values import FinishedTrajectory, MissingMember
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import Opening, TrajectoryEnd
