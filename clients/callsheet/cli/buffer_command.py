@@ -12,7 +12,7 @@ from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
-    from callsheet.client.batch import FinishedTrajectory
+    from callsheet.client.batch_values import FinishedTrajectory
     from callsheet.client.status import BufferStatus
 
 

@@ -22,7 +22,8 @@ from callsheet.client.actions import (
     Where,
 )
 from callsheet.client.backend import ActionHandle
-from callsheet.client.batch import BatchContent, FinishedTrajectory, MissingMember
+from callsheet.client.batch import Batch
+from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember
 from callsheet.client.client import Client
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, Language, SandboxFile
 from callsheet.client.demand import Demand, Elastic, Hold, Resource
@@ -67,7 +68,6 @@ from callsheet.client.jobs import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
-from callsheet.client.leased_batch import Batch
 from callsheet.client.options import ActionOptions, Retry, Timeouts, Unservable
 from callsheet.client.outcomes import (
     Cancelled,

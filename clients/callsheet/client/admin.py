@@ -22,7 +22,7 @@ from callsheet.client.admin_decode import (
 )
 from callsheet.client.admin_predictions import PredictionErrors, WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
-from callsheet.client.batch import FinishedTrajectory
+from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.decode_jobs import decode_job_status

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from callsheet.client.actions import Submission
-from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk

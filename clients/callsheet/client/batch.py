@@ -1,99 +1,131 @@
-"""What a buffer of finished trajectories holds, and what is in a batch of them."""
+"""Batches of finished trajectories, as a trainer takes them from the buffer of its job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+from callsheet.client.backend import Connector
+from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember, Settlement
+from callsheet.client.errors import CallsheetError
+
+# A lease is extended so many times in its length.
+_EXTENSIONS = 3
 
 
-class Settlement(Enum):
-    """What a taker wants with its batch."""
+class Batch:
+    """Finished trajectories that are leased to this process, until it acknowledges them.
 
-    ACKNOWLEDGE = "acknowledge"
-    """It was trained on: it never comes again."""
-    GIVE_BACK = "give_back"
-    """It goes back whole."""
-    EXTEND = "extend"
-    """Its lease begins anew."""
+    Its `async with` block acknowledges it at the end, and gives it back if the block raises. Meanwhile its lease is
+    extended, as long as the event loop runs::
 
-
-@dataclass(frozen=True, slots=True)
-class FinishedResult:
-    """What a rollout finishes its trajectory with.
-
-    Attributes:
-        reward: What it was worth; a finite number.
-        payload: What the trainer needs of it; above 4 KiB it travels through the payload store.
-        policy_versions: Versions that made its tokens, as far as that is known.
-    """
-
-    reward: float
-    payload: bytes = b""
-    policy_versions: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedTrajectory:
-    """A finished trajectory that no trainer has acknowledged yet.
+        async with await job.take_batch(size=64, wait_s=600) as batch:
+            optimise(batch.trajectories)
+            await job.publish(version)
 
     Attributes:
-        trajectory_id: Its id.
-        group_id: Its group; empty if it has none.
-        reward: What it was worth.
-        payload: What its rollout left for the trainer; empty in listings.
-        policy_versions: Versions that made its tokens, as far as its rollout told.
-        policy_version: The newest version when it was opened.
-        staleness: The newest version less that one: as its batch was taken, or now.
-        took_s: Seconds from its opening to its end.
-        waited_s: Seconds since its end.
-        batch_id: The batch that it was given out with; empty while it is in none.
-        whole: Whether its group is whole, so that it may be given out.
+        job_id: Its job.
+        content: What is in it.
     """
 
-    trajectory_id: str
-    group_id: str = ""
-    reward: float = 0.0
-    payload: bytes = field(default=b"", repr=False)
-    policy_versions: tuple[int, ...] = ()
-    policy_version: int = 0
-    staleness: int = 0
-    took_s: float = 0.0
-    waited_s: float = 0.0
-    batch_id: str = ""
-    whole: bool = True
+    def __init__(self, client: Connector, job_id: str, content: BatchContent) -> None:
+        self.client = client
+        self.job_id = job_id
+        self.content = content
+        self._extending: anyio.abc.TaskGroup | None = None
 
+    @property
+    def batch_id(self) -> str:
+        """Its id."""
+        return self.content.batch_id
 
-@dataclass(frozen=True, slots=True)
-class MissingMember:
-    """A member of a group in a batch that did not finish with a result.
+    @property
+    def trajectories(self) -> tuple[FinishedTrajectory, ...]:
+        """Its trajectories, the oldest group first, and groups whole."""
+        return self.content.trajectories
 
-    Attributes:
-        trajectory_id: Its id.
-        group_id: Its group.
-        reason: Why, as a sentence.
-        masked: Whether its group masks it: it was lost to an INFRA failure and keeps its seat.
-    """
+    @property
+    def missing(self) -> tuple[MissingMember, ...]:
+        """Members of its groups without a result."""
+        return self.content.missing
 
-    trajectory_id: str
-    group_id: str
-    reason: str = ""
-    masked: bool = False
+    @property
+    def groups(self) -> Mapping[str, tuple[FinishedTrajectory, ...]]:
+        """Its trajectories by group; those without one are under the empty id."""
+        found: dict[str, tuple[FinishedTrajectory, ...]] = {}
+        for each in self.trajectories:
+            found[each.group_id] = (*found.get(each.group_id, ()), each)
+        return found
 
+    def __len__(self) -> int:
+        """How many trajectories it has."""
+        return len(self.trajectories)
 
-@dataclass(frozen=True, slots=True)
-class BatchContent:
-    """What is in a batch.
+    async def acknowledge(self) -> None:
+        """Says that it was trained on: none of it comes again. To be repeated at will.
 
-    Attributes:
-        batch_id: Its id.
-        trajectories: The oldest group first, and groups whole.
-        missing: Members of these groups without a result, as far as that is still known.
-        policy_version: The newest version when it was taken.
-        lease_s: How long its lease went on when it came.
-    """
+        Raises:
+            NotFoundError: Its lease has ended, so that it went back and may be another taker's.
+            ConnectionLostError: There was no connection for too long.
+        """
+        await self._settle(Settlement.ACKNOWLEDGE)
 
-    batch_id: str
-    trajectories: tuple[FinishedTrajectory, ...]
-    missing: tuple[MissingMember, ...] = ()
-    policy_version: int = 0
-    lease_s: float = 0.0
+    async def give_back(self) -> None:
+        """Gives it back whole, at the place that it had; raises as `acknowledge` does."""
+        await self._settle(Settlement.GIVE_BACK)
+
+    async def extend(self, lease_s: float | None = None) -> None:
+        """Has its lease begin anew.
+
+        Args:
+            lease_s: For how many seconds, up to a day; None is as long as before.
+
+        Raises:
+            NotFoundError: It had ended.
+        """
+        await self._settle(Settlement.EXTEND, lease_s)
+
+    async def _settle(self, settlement: Settlement, lease_s: float | None = None) -> None:
+        await self.client.backend().settle_batch(self.job_id, self.batch_id, settlement, lease_s)
+
+    async def __aenter__(self) -> Self:
+        """Extends its lease from now on."""
+        self._extending = anyio.create_task_group()
+        await self._extending.__aenter__()
+        self._extending.start_soon(self._extend_for_ever)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Acknowledges it, or gives it back after an error, within the client's time for closing then."""
+        assert self._extending is not None
+        self._extending.cancel_scope.cancel()
+        try:
+            await self._extending.__aexit__(None, None, None)
+        finally:
+            if error is not None:
+                await self._give_back_after_error()
+        if error is None:
+            await self.acknowledge()
+        return None
+
+    async def _give_back_after_error(self) -> None:
+        """The error matters more; the end of the lease gives it back too."""
+        with anyio.move_on_after(self.client.options.close_timeout_s, shield=True):
+            try:
+                await self.give_back()
+            except CallsheetError:
+                return
+
+    async def _extend_for_ever(self) -> None:
+        pause_s = max(self.content.lease_s / _EXTENSIONS, 0.05)
+        while True:
+            await anyio.sleep(pause_s)
+            try:
+                await self.extend()
+            except CallsheetError:
+                return  # the acknowledgement tells

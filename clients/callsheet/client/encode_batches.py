@@ -6,7 +6,7 @@ import hashlib
 import math
 
 from callsheet.client.arguments import instance, items
-from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, MissingMember
+from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, MissingMember
 from callsheet.client.blobs import BlobReader
 from callsheet.client.errors import invalid
 from callsheet.client.fields import in_seconds, is_number, put_list, take

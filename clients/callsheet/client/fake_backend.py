@@ -9,7 +9,7 @@ from typing import Any
 from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.encode import encode_submission
 from callsheet.client.encode_batches import encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end

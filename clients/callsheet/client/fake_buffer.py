@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import anyio
-from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.encode_batches import encode_result
 from callsheet.client.errors import RefusalCode, not_found, refused
 from callsheet.client.status import BufferStatus

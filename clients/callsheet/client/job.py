@@ -11,11 +11,11 @@ from typing import Self
 import anyio
 from callsheet.client.arguments import items
 from callsheet.client.backend import CancelTarget, Connector
-from callsheet.client.batch import FinishedTrajectory
+from callsheet.client.batch import Batch
+from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
 from callsheet.client.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
-from callsheet.client.leased_batch import Batch
 from callsheet.client.outcomes import FailureKind
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.trajectory import Trajectory, close_after_error

@@ -13,7 +13,7 @@ import anyio.to_thread
 from callsheet.client.actions import ActionKind, Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.batch import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, keep_trying
 from callsheet.client.decode_jobs import (

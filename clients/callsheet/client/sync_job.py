@@ -14,11 +14,11 @@ import anyio
 import anyio.to_thread
 from callsheet.client.actions import Action
 from callsheet.client.backend import ActionHandle
-from callsheet.client.batch import FinishedTrajectory, MissingMember
+from callsheet.client.batch import Batch
+from callsheet.client.batch_values import FinishedTrajectory, MissingMember
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import Opening, TrajectoryEnd
-from callsheet.client.leased_batch import Batch
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, Unpack
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
 from callsheet.client.backend import CancelTarget, Connector
-from callsheet.client.batch import FinishedResult
+from callsheet.client.batch_values import FinishedResult
 from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
 from callsheet.client.errors import (
     AlreadyExistsError,

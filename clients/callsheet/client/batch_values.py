@@ -1,0 +1,99 @@
+"""Values that describe finished trajectories and batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Settlement(Enum):
+    """What a taker wants with its batch."""
+
+    ACKNOWLEDGE = "acknowledge"
+    """It was trained on: it never comes again."""
+    GIVE_BACK = "give_back"
+    """It goes back whole."""
+    EXTEND = "extend"
+    """Its lease begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedResult:
+    """What a rollout finishes its trajectory with.
+
+    Attributes:
+        reward: What it was worth; a finite number.
+        payload: What the trainer needs of it; above 4 KiB it travels through the payload store.
+        policy_versions: Versions that made its tokens, as far as that is known.
+    """
+
+    reward: float
+    payload: bytes = b""
+    policy_versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTrajectory:
+    """A finished trajectory that no trainer has acknowledged yet.
+
+    Attributes:
+        trajectory_id: Its id.
+        group_id: Its group; empty if it has none.
+        reward: What it was worth.
+        payload: What its rollout left for the trainer; empty in listings.
+        policy_versions: Versions that made its tokens, as far as its rollout told.
+        policy_version: The newest version when it was opened.
+        staleness: The newest version less that one: as its batch was taken, or now.
+        took_s: Seconds from its opening to its end.
+        waited_s: Seconds since its end.
+        batch_id: The batch that it was given out with; empty while it is in none.
+        whole: Whether its group is whole, so that it may be given out.
+    """
+
+    trajectory_id: str
+    group_id: str = ""
+    reward: float = 0.0
+    payload: bytes = field(default=b"", repr=False)
+    policy_versions: tuple[int, ...] = ()
+    policy_version: int = 0
+    staleness: int = 0
+    took_s: float = 0.0
+    waited_s: float = 0.0
+    batch_id: str = ""
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMember:
+    """A member of a group in a batch that did not finish with a result.
+
+    Attributes:
+        trajectory_id: Its id.
+        group_id: Its group.
+        reason: Why, as a sentence.
+        masked: Whether its group masks it: it was lost to an INFRA failure and keeps its seat.
+    """
+
+    trajectory_id: str
+    group_id: str
+    reason: str = ""
+    masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchContent:
+    """What is in a batch.
+
+    Attributes:
+        batch_id: Its id.
+        trajectories: The oldest group first, and groups whole.
+        missing: Members of these groups without a result, as far as that is still known.
+        policy_version: The newest version when it was taken.
+        lease_s: How long its lease went on when it came.
+    """
+
+    batch_id: str
+    trajectories: tuple[FinishedTrajectory, ...]
+    missing: tuple[MissingMember, ...] = ()
+    policy_version: int = 0
+    lease_s: float = 0.0
