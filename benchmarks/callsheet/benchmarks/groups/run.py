@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import anyio
+from callsheet.benchmarks.groups import trainer_process
 from callsheet.benchmarks.groups.load import GroupLoad
 from callsheet.benchmarks.groups.report import BatchTimes, GroupsReport, KilledTrainers
 from callsheet.benchmarks.groups.settings import GroupsBenchSettings
@@ -110,7 +111,7 @@ async def _kill_trainers(address: str, directory: Path, settings: GroupsBenchSet
 
 async def _trainer(address: str, job_id: str, settings: GroupsBenchSettings, log: Path, *, kill: bool) -> int:
     arguments = [address, job_id, str(settings.quorum * 2), str(_LEASE_S), str(log), *(["kill"] if kill else [])]
-    command = [sys.executable, "-m", "callsheet.benchmarks.groups.trainer_process", *arguments]
+    command = [sys.executable, "-m", trainer_process.__name__, *arguments]
     with anyio.fail_after(_DEADLINE_S):
         done = await anyio.run_process(command, check=False, stdout=None, stderr=None)
     return done.returncode
