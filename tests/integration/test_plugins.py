@@ -97,5 +97,5 @@ def test_own_kinds_are_found_as_others_are() -> None:
 
 
 def test_what_is_not_installed_is_refused_with_what_is() -> None:
-    with pytest.raises(PluginError, match="engine: 'parrot' is none of openai, sglang, torch, vllm"):
+    with pytest.raises(PluginError, match="engine: 'parrot' is none of openai, scripted, sglang, torch, vllm"):
         ENGINE_KINDS.get("parrot")

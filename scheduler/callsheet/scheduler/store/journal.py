@@ -26,9 +26,10 @@ from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, d
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.free_space import FreeSpace
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
-from callsheet.scheduler.store.merge import Numbering, merge
+from callsheet.scheduler.store.merge import merge
 from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
+from callsheet.scheduler.store.row_changes import Numbering
 from callsheet.scheduler.store.schema import (
     actions,
     batches,

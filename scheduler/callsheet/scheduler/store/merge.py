@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
 from callsheet.scheduler.core.records import (
@@ -41,76 +40,18 @@ from callsheet.scheduler.core.records import (
     WorkForgotten,
 )
 from callsheet.scheduler.store.errors import InconsistentRecordError
+from callsheet.scheduler.store.merge_buffer import (
+    acknowledge_batch,
+    keep_buffered,
+    remove_buffered,
+    return_batch,
+    take_batch,
+)
+from callsheet.scheduler.store.row_changes import Key, Numbering, Row, RowChanges
 from callsheet.scheduler.store.summaries import encode_summary
-
-Row: TypeAlias = dict[str, object]
-Key: TypeAlias = tuple[int, str]
-"""A job's number and the id of a trajectory or action in it."""
 
 QUEUED: Final = "queued"
 DISPATCHED: Final = "dispatched"
-
-
-@dataclass(slots=True)
-class Numbering:
-    """The surrogate keys in use. Those that are next were never given to a live row."""
-
-    open_jobs: dict[str, int] = field(default_factory=dict)
-    next_job: int = 1
-    next_trajectory: int = 1
-    next_action: int = 1
-    next_forgotten: int = 1
-    next_batch: int = 1
-
-
-@dataclass(slots=True)
-class RowChanges:
-    """What one transaction writes. Updates carry their row's key beside the changed columns.
-
-    Attributes:
-        removed_actions: Keys of actions whose rows are deleted.
-        removed_trajectories: Likewise of trajectories.
-        forgotten_actions: What stays of both.
-        forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
-        new_rollouts: Rows of weights that were published, by service; each takes the place of the service's former row.
-        removed_rollouts: Services of which what was published is deleted.
-        rollout_updates: Changes of rows of published weights that are there.
-        new_buffered: Finished trajectories that enter the buffer of their job.
-        removed_buffered: Keys of those that leave it.
-        new_batches: Batches as they are now; each takes the place of the row of its key.
-        removed_batches: Keys of batches that are deleted.
-        alive_at: When the scheduler was last known to run; None if that is not told.
-        times_away: Times without a scheduler.
-        away_before: Such times that ended up to then are deleted.
-    """
-
-    closed_jobs: list[int] = field(default_factory=list)
-    new_jobs: dict[int, Row] = field(default_factory=dict)
-    job_updates: dict[int, Row] = field(default_factory=dict)
-    new_trajectories: dict[Key, Row] = field(default_factory=dict)
-    trajectory_updates: dict[Key, Row] = field(default_factory=dict)
-    new_actions: dict[Key, Row] = field(default_factory=dict)
-    action_updates: dict[Key, Row] = field(default_factory=dict)
-    removed_actions: dict[Key, None] = field(default_factory=dict)
-    removed_trajectories: dict[Key, None] = field(default_factory=dict)
-    forgotten_actions: list[Row] = field(default_factory=list)
-    closed_actions: list[Row] = field(default_factory=list)
-    forgotten_up_to: int = 0
-    new_rollouts: dict[str, Row] = field(default_factory=dict)
-    removed_rollouts: dict[str, None] = field(default_factory=dict)
-    rollout_updates: dict[str, Row] = field(default_factory=dict)
-    new_buffered: dict[Key, Row] = field(default_factory=dict)
-    removed_buffered: dict[Key, None] = field(default_factory=dict)
-    new_batches: dict[Key, Row] = field(default_factory=dict)
-    removed_batches: dict[Key, None] = field(default_factory=dict)
-    alive_at: float | None = None
-    times_away: list[Row] = field(default_factory=list)
-    away_before: float = 0.0
-
-    def even_out(self) -> None:
-        """Gives all new actions the same columns: a cancel adds one, and is rare."""
-        for row in self.new_actions.values():
-            row.setdefault("cancel_reason", "")
 
 
 def merge(records: Iterable[Record], numbering: Numbering) -> RowChanges:
@@ -380,74 +321,6 @@ def _remove(key: Key, new: dict[Key, Row], updates: dict[Key, Row], removed: dic
         removed[key] = None
 
 
-def _buffer(changes: RowChanges, numbering: Numbering, record: TrajectoryBuffered) -> None:
-    number = numbering.open_jobs.get(record.job_id)
-    if number is not None:
-        changes.new_buffered[number, record.trajectory_id] = {
-            "job_number": number,
-            "trajectory_id": record.trajectory_id,
-            "group_id": record.group_id,
-            "number": record.number,
-            "policy_version": record.policy_version,
-            "opened_at": record.opened_at,
-            "finished_at": record.finished_at,
-            "result": record.result,
-        }
-
-
-def _remove_buffered(
-    changes: RowChanges, numbering: Numbering, record: BufferedTrajectoriesRemoved | BatchAcknowledged
-) -> None:
-    number = numbering.open_jobs.get(record.job_id)
-    if number is not None:
-        for trajectory_id in record.trajectory_ids:
-            if changes.new_buffered.pop((number, trajectory_id), None) is None:
-                changes.removed_buffered[number, trajectory_id] = None
-
-
-def _take_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken) -> None:
-    _put_batch(changes, numbering, record.job_id, record.batch_id, record)
-
-
-def _acknowledge_batch(changes: RowChanges, numbering: Numbering, record: BatchAcknowledged) -> None:
-    _remove_buffered(changes, numbering, record)
-    _put_batch(changes, numbering, record.job_id, record.batch_id, None)
-    for batch_id in record.forgotten:
-        _drop_batch(changes, numbering, record.job_id, batch_id)
-
-
-def _return_batch(changes: RowChanges, numbering: Numbering, record: BatchReturned) -> None:
-    _drop_batch(changes, numbering, record.job_id, record.batch_id)
-
-
-def _put_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str, taken: BatchTaken | None) -> None:
-    """A batch as it was taken, or, with None, acknowledged."""
-    number = numbering.open_jobs.get(job_id)
-    if number is None:
-        return
-    key = (number, batch_id)
-    changes.removed_batches[key] = None
-    changes.new_batches.pop(key, None)
-    changes.new_batches[key] = {
-        "job_number": number,
-        "batch_id": batch_id,
-        "number": numbering.next_batch,
-        "size": taken.size if taken is not None else 0,
-        "lease_s": taken.lease_s if taken is not None else 0.0,
-        "policy_version": taken.policy_version if taken is not None else 0,
-        "acknowledged": int(taken is None),
-        "trajectory_ids": json.dumps(taken.trajectory_ids if taken is not None else (), separators=(",", ":")),
-    }
-    numbering.next_batch += 1
-
-
-def _drop_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str) -> None:
-    number = numbering.open_jobs.get(job_id)
-    if number is not None:
-        changes.new_batches.pop((number, batch_id), None)
-        changes.removed_batches[number, batch_id] = None
-
-
 def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
     changes.alive_at = record.at
 
@@ -522,11 +395,11 @@ _MERGERS: Final = cast(
         WorkForgotten: _forget,
         ClosedActionsKept: _keep_closed_actions,
         TrajectoryBegan: _begin_trajectory,
-        TrajectoryBuffered: _buffer,
-        BufferedTrajectoriesRemoved: _remove_buffered,
-        BatchTaken: _take_batch,
-        BatchReturned: _return_batch,
-        BatchAcknowledged: _acknowledge_batch,
+        TrajectoryBuffered: keep_buffered,
+        BufferedTrajectoriesRemoved: remove_buffered,
+        BatchTaken: take_batch,
+        BatchReturned: return_batch,
+        BatchAcknowledged: acknowledge_batch,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,
     },

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.merge import Key, Row, RowChanges
+from callsheet.scheduler.store.row_changes import Key, Row, RowChanges
 from callsheet.scheduler.store.schema import (
     actions,
     batches,
