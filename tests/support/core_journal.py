@@ -138,11 +138,11 @@ class CoreJournal:
                 self.batches[job_id, batch_id] = records.RecoveredBatch(**values)
             case records.BatchReturned(job_id, batch_id):
                 del self.batches[job_id, batch_id]
-            case records.BatchAcknowledged(job_id, batch_id, trajectory_ids, forgotten):
+            case records.BatchAcknowledged(job_id, batch_id, trajectory_ids, forgotten, size):
                 for trajectory_id in trajectory_ids:
                     del self.buffered[job_id, trajectory_id]
                 taken = self.batches.pop((job_id, batch_id))
-                self.batches[job_id, batch_id] = replace(taken, size=0, trajectory_ids=(), acknowledged=True)
+                self.batches[job_id, batch_id] = replace(taken, size=size, trajectory_ids=(), acknowledged=True)
                 for each in forgotten:
                     del self.batches[job_id, each]
             case _:

@@ -319,3 +319,28 @@ def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
     assert world.take("v1", 2).given == []
     world.finish("slow")
     assert ids_of(world, "v1") == ["c", "slow"]
+
+
+def test_a_paced_trajectory_that_waits_is_not_evicted() -> None:
+    world = CoreWorld()
+    world.manager(cores=64, memory=1_000_000)
+    world.job(job_request(max_staleness=2, staleness=StalenessPolicy(admit_within=1)))
+    world.take("v0", 1)
+    for name in ("live", "other", "waits"):
+        world.trajectory(name)
+        world.reset(f"reset-{name}", name)
+        world.plan()
+    trajectories = world.state.jobs["job"].trajectories
+    assert trajectories["waits"].admitted_at is None
+    world.publish(3)
+    assert set(trajectories) == {"waits"}
+
+
+def test_a_job_is_paced_after_a_restart_though_nothing_is_leased() -> None:
+    world = CoreWorld()
+    world.job(job_request(staleness=StalenessPolicy(admit_within=1)))
+    world.trajectory("t")
+    world.finish("t")
+    world.take("v0", 1)
+    world.settle("v0")
+    assert world.restart().state.jobs["job"].buffer.batch_size == 1

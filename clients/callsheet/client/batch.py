@@ -10,7 +10,7 @@ import anyio
 import anyio.abc
 from callsheet.client.backend import Connector
 from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember, Settlement
-from callsheet.client.errors import CallsheetError
+from callsheet.client.errors import CallsheetError, FailedPreconditionError, NotFoundError
 
 # A lease is extended so many times in its length.
 _EXTENSIONS = 3
@@ -127,5 +127,7 @@ class Batch:
             await anyio.sleep(pause_s)
             try:
                 await self.extend()
+            except (NotFoundError, FailedPreconditionError):
+                return  # It is another's, or nobody's: the acknowledgement tells.
             except CallsheetError:
-                return  # the acknowledgement tells
+                continue  # A connection that is lost may be back before the lease ends.

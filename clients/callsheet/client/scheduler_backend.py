@@ -146,14 +146,14 @@ class SchedulerBackend:
     async def take_batch(
         self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
     ) -> BatchContent | None:
-        """Takes a batch; a caller that is cancelled gives back what it may have been given."""
+        """Takes a batch; a caller that is cancelled, or cannot read it, gives back what it may have been given."""
         request = client_service_pb2.TakeBatchRequest()
         put(request, "", job_id=job_id, batch_id=batch_id, size=size)
         put_durations(request, "", lease=lease_s)
         duration("wait_s", wait_s)
         try:
             return await self._take(request, wait_s)
-        except anyio.get_cancelled_exc_class():
+        except (CallsheetError, anyio.get_cancelled_exc_class()):
             with anyio.move_on_after(self._options.close_timeout_s, shield=True), suppress(CallsheetError):
                 await self.settle_batch(job_id, batch_id, Settlement.GIVE_BACK, None)
             raise

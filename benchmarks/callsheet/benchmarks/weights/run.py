@@ -166,10 +166,11 @@ class _Bench:
 
 def _judge_versions(checked: CheckedTokens, published: range, versions: ModelVersions) -> float:
     """Returns the smallest difference between the canaries of two versions in a row, and notes what is too little."""
-    if len(checked.versions) < min(3, len(published)):
+    if len(checked.versions) < min(3, len(published)) or len(published) < 2:
         checked.findings.append(f"only {len(checked.versions)} versions made tokens; publish more often")
-    smallest = min((_change(versions, *pair) for pair in itertools.pairwise(published)), default=0.0)
-    if smallest < LEAST_CHANGE:
+    changes = [_change(versions, *pair) for pair in itertools.pairwise(published)]
+    smallest = min(changes, default=0.0)
+    if changes and smallest < LEAST_CHANGE:
         checked.findings.append(f"two versions in a row differ by {smallest:.3g} in the canary alone")
     return smallest
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callsheet.gateway.chat import Message, Tool
+from callsheet.gateway.model_json import read_json
 
 
 def text_of(content: object) -> str | None:
@@ -33,7 +34,7 @@ def arguments_of(text: object) -> object:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         return text.strip()
 

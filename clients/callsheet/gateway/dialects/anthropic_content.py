@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from callsheet.gateway.chat import Message
 from callsheet.gateway.dialects.fields import Fields, text_of_parts
+from callsheet.gateway.model_json import read_json
 
 TEXT_PARTS: Final = {"text": "text"}
 """The blocks that are text, each with the field that has it."""
@@ -83,7 +84,7 @@ def _arguments(told: Mapping[str, Any]) -> str:
 def _input(arguments: str) -> Mapping[str, Any]:
     """The arguments as an object, which Anthropic's are; what is none stands as a text in one."""
     try:
-        told = json.loads(arguments or "{}")
+        told = read_json(arguments or "{}")
     except ValueError:
         told = None
     return told if isinstance(told, dict) else {_UNPARSED: arguments}

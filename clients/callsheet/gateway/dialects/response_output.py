@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from callsheet.gateway.chat import ChatReply, ChatRequest, ReplyEnd, ToolForm
 from callsheet.gateway.dialects.openai_fields import log_probs
 from callsheet.gateway.dialects.response_input import encrypted
 from callsheet.gateway.dialects.response_tools import CUSTOM_INPUT, LOCAL_SHELL
+from callsheet.gateway.model_json import read_json
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
 """What `include` has if the caller wants reasoning in a form that it gives back."""
@@ -63,7 +63,7 @@ def _call(call: Mapping[str, Any], form: ToolForm | None) -> dict[str, Any]:
 
 def _object(arguments: str) -> dict[str, Any]:
     try:
-        told = json.loads(arguments)
+        told = read_json(arguments)
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}

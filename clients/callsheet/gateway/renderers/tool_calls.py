@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from callsheet.gateway.chat import Tool
 from callsheet.gateway.conversations.renderer import WrittenCall
+from callsheet.gateway.model_json import read_json, read_json_at
 
 ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
 """The text beside the calls, and the calls."""
@@ -90,11 +91,10 @@ def _qwen_xml(text: str, tools: Sequence[Tool]) -> ParsedCalls:
 def _llama_json(text: str, _: Sequence[Tool]) -> ParsedCalls:
     body = text.strip().removeprefix(_PYTHON_TAG).strip()
     calls: list[WrittenCall] = []
-    decoder = json.JSONDecoder()
     place = 0
     while place < len(body):
         try:
-            value, place = decoder.raw_decode(body, place)
+            value, place = read_json_at(body, place)
         except ValueError:
             return text, ()
         call = _from_json(value, "parameters") or _from_json(value, "arguments")
@@ -118,7 +118,7 @@ def _from_json(value: object, key: str) -> WrittenCall | None:
 
 def _loads(text: str) -> object:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         return None
 
@@ -138,7 +138,7 @@ def _typed(text: str, declared: Any) -> object:
     if not isinstance(declared, Mapping) or declared.get("type") in ("string", None):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except ValueError:
         return value
 

@@ -63,8 +63,8 @@ class GatewayApi:
 
     async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
         """A call of a dialect."""
-        content = await request.body()
         caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        content = await request.body()
         asked = await _in_thread_if_large(content, lambda: dialect.read(_object(content)))
         digest = hashlib.sha256(path.encode() + b"\n" + content).hexdigest()
         retries = request.headers.get(_RETRY_HEADER, "")
@@ -74,7 +74,9 @@ class GatewayApi:
             return Response(status_code=_CLIENT_GONE)
         headers = {"x-request-id": reply.call_id}
         if not asked.stream:
-            return JSONResponse(dialect.answer(asked, reply), headers=headers)
+            # Escaped, as a model may write half a surrogate pair, which is no UTF-8.
+            answer = json.dumps(dialect.answer(asked, reply), separators=(",", ":")).encode()
+            return Response(answer, media_type="application/json", headers=headers)
         # The reply is whole before its first event is sent: a client can still be told to try again until then.
         events = await _in_thread_if_large(content, lambda: b"".join(dialect.events(asked, reply)))
         headers |= {"x-callsheet-streaming": "synthetic", "cache-control": "no-cache"}
@@ -82,8 +84,8 @@ class GatewayApi:
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a call of Anthropic's messages would have."""
-        content = await request.body()
         caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        content = await request.body()
         asked = await _in_thread_if_large(content, lambda: messages.read(_object(content)))
         return JSONResponse(messages.token_count(await self._calls.count_tokens(caller, asked)))
 
@@ -102,8 +104,8 @@ class GatewayApi:
 
     async def issue_key(self, request: Request) -> Response:
         """A key of a trajectory, for its trainer."""
-        body = _object(await request.body())
         caller = await self._callers.identify(request.headers)
+        body = _object(await request.body())
         return JSONResponse(self._trainers.issue_key(caller, body))
 
     async def samples(self, request: Request) -> Response:

@@ -266,13 +266,20 @@ def _engine(data_dir: Path, database_url: str | None) -> Engine:
         url = make_url(database_url)
         if url.get_backend_name() != "postgresql":
             raise ValueError(f"database_url: {url.get_backend_name()!r}: must start with 'postgresql://'")
-        arguments = {"connect_timeout": _LOCK_TIMEOUT_S, "application_name": "callsheet-gateway"}
-        return create_engine(url.set(drivername="postgresql+psycopg"), connect_args=arguments)
+        arguments = {
+            "connect_timeout": _LOCK_TIMEOUT_S,
+            "tcp_user_timeout": _LOCK_TIMEOUT_S * 1000,
+            "options": f"-c statement_timeout={_LOCK_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s",
+            "application_name": "callsheet-gateway",
+        }
+        return create_engine(url.set(drivername="postgresql+psycopg"), connect_args=arguments, hide_parameters=True)
     make_private_directory(data_dir)
     file = data_dir / SQLITE_FILE
     # Readable for its owner alone, whatever the mask is; SQLite makes the files beside it like it.
     file.touch(mode=0o600)
-    engine = create_engine(URL.create("sqlite", database=str(file)), connect_args={"timeout": _LOCK_TIMEOUT_S})
+    address = URL.create("sqlite", database=str(file))
+    # Parameters are prompts and replies, which no error may show.
+    engine = create_engine(address, connect_args={"timeout": _LOCK_TIMEOUT_S}, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:

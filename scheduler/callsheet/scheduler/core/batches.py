@@ -185,7 +185,8 @@ def _acknowledge(state: SchedulerState, job: Job, batch: LeasedBatch) -> None:
         buffer.lengths.note("trained", each.took_s)
         buffer.staleness[staleness] = buffer.staleness.get(staleness, 0) + 1
     ids = tuple(each.trajectory_id for each in members)
-    state.persist(BatchAcknowledged(job_id, batch.batch_id, ids, tuple(buffer.note_acknowledged(batch.batch_id))))
+    forgotten = tuple(buffer.note_acknowledged(batch.batch_id))
+    state.persist(BatchAcknowledged(job_id, batch.batch_id, ids, forgotten, batch.size))
     release_payloads(state, job, members)
 
 

@@ -285,12 +285,16 @@ class BatchReturned(Record):
 
 @dataclass(slots=True)
 class BatchAcknowledged(Record):
-    """A batch was acknowledged: what was in it never comes again. Of the `forgotten` ones not even the id stays."""
+    """A batch was acknowledged: what was in it never comes again. Of the `forgotten` ones not even the id stays.
+
+    Its `size` is as it was asked for: a job is paced by it until the next one is.
+    """
 
     job_id: str
     batch_id: str
     trajectory_ids: tuple[str, ...]
     forgotten: tuple[str, ...] = ()
+    size: int = 0
 
 
 @dataclass(slots=True)

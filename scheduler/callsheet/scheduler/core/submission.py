@@ -250,11 +250,19 @@ def on_policy_published(state: SchedulerState, event: events.PolicyPublished, no
 
 
 def _evict(state: SchedulerState, job: Job, now: float) -> None:
-    """Closes live trajectories that a new version made too stale."""
+    """Closes live trajectories that a new version made too stale.
+
+    Of paced ones those that wait are left: they count their staleness from where they begin.
+    """
     policy, version = job.request.staleness, job.policy_version
     if policy.evict_beyond is None:
         return
-    stale = [id_ for id_, each in job.trajectories.items() if is_evicted(policy, version, each.policy_version)]
+    paced = policy.admit_within is not None
+    stale = [
+        id_
+        for id_, each in job.trajectories.items()
+        if is_evicted(policy, version, each.policy_version) and not (paced and each.admitted_at is None)
+    ]
     for trajectory_id in stale:
         job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].began_at)
     abandon(state, job, stale, f"its staleness is beyond {policy.evict_beyond} versions", now)

@@ -43,13 +43,13 @@ def remove_buffered(
 
 def take_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken) -> None:
     """A batch is leased."""
-    _put_batch(changes, numbering, record.job_id, record.batch_id, record)
+    _put_batch(changes, numbering, record)
 
 
 def acknowledge_batch(changes: RowChanges, numbering: Numbering, record: BatchAcknowledged) -> None:
     """A batch was trained on, and its trajectories leave the buffer."""
     remove_buffered(changes, numbering, record)
-    _put_batch(changes, numbering, record.job_id, record.batch_id, None)
+    _put_batch(changes, numbering, record)
     for batch_id in record.forgotten:
         _drop_batch(changes, numbering, record.job_id, batch_id)
 
@@ -59,19 +59,20 @@ def return_batch(changes: RowChanges, numbering: Numbering, record: BatchReturne
     _drop_batch(changes, numbering, record.job_id, record.batch_id)
 
 
-def _put_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str, taken: BatchTaken | None) -> None:
-    """A batch as it was taken, or, with None, acknowledged."""
-    number = numbering.open_jobs.get(job_id)
+def _put_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken | BatchAcknowledged) -> None:
+    """A batch as it was taken or acknowledged, in place of the row that it has."""
+    number = numbering.open_jobs.get(record.job_id)
     if number is None:
         return
-    key = (number, batch_id)
+    taken = record if isinstance(record, BatchTaken) else None
+    key = (number, record.batch_id)
     changes.removed_batches[key] = None
     changes.new_batches.pop(key, None)
     changes.new_batches[key] = {
         "job_number": number,
-        "batch_id": batch_id,
+        "batch_id": record.batch_id,
         "number": numbering.next_batch,
-        "size": taken.size if taken is not None else 0,
+        "size": record.size,
         "lease_s": taken.lease_s if taken is not None else 0.0,
         "policy_version": taken.policy_version if taken is not None else 0,
         "acknowledged": int(taken is None),

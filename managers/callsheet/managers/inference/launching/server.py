@@ -109,8 +109,8 @@ class LaunchedServer:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             log.warning("engine's server is slow to end", log=self.log_path)
+        self._gone = True  # First: whoever asks for its standing meanwhile must not read what is closed.
         self._reports.close()
-        self._gone = True
 
     @property
     def _orders(self) -> IO[bytes]:

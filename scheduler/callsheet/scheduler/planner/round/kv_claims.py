@@ -31,23 +31,37 @@ class ClaimJudge:
         self._knowledge = knowledge
         self._estimates = estimates
         self._unjudged: dict[TrajectoryKey, KvClaim] = {}
+        self._judged: dict[TrajectoryKey, None] = {}
 
     def judge(self, state: SchedulerState, now: float) -> None:
         """Lets new claims begin, ends those whose time is over, and judges some of the others."""
         self._unjudged |= self._knowledge.begin_claims(now)
+        self._release_ended(state)
         claims = self._knowledge.claims
         for key, claim in [each for each, _ in zip(self._unjudged.items(), range(MOST_JUDGED), strict=False)]:
             del self._unjudged[key]
             if claims.of(key) is not claim:
                 continue
-            job = state.jobs.get(key[0])
-            trajectory = job.trajectories.get(key[1]) if job is not None else None
+            trajectory = _open_trajectory(state, key)
             if trajectory is None:
                 claims.release(key)
             elif call := _longest_call(trajectory, self._estimates):
+                self._judged[key] = None
                 self._judge_by(state, key, claim, call, now)
             elif not trajectory.open_actions:
                 self._unjudged[key] = claim
+
+    def _release_ended(self, state: SchedulerState) -> None:
+        """Releases claims of trajectories that ended after their claim was judged; a few a round, in turns."""
+        claims = self._knowledge.claims
+        for key in [each for each, _ in zip(self._judged, range(MOST_JUDGED), strict=False)]:
+            del self._judged[key]
+            if claims.of(key) is None:
+                continue
+            if _open_trajectory(state, key) is None:
+                claims.release(key)
+            else:
+                self._judged[key] = None
 
     def _judge_by(self, state: SchedulerState, key: TrajectoryKey, claim: KvClaim, call: Action, now: float) -> None:
         expected = self._estimates.of_request(call.request)
@@ -62,6 +76,11 @@ class ClaimJudge:
             self._knowledge.claims.keep(key, claim._replace(ends_at=now + keep_s))
         else:
             self._knowledge.claims.release(key)
+
+
+def _open_trajectory(state: SchedulerState, key: TrajectoryKey) -> Trajectory | None:
+    job = state.jobs.get(key[0])
+    return job.trajectories.get(key[1]) if job is not None else None
 
 
 def _longest_call(trajectory: Trajectory, estimates: Estimates) -> Action | None:
