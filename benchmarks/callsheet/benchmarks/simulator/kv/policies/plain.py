@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import count
 
 from callsheet.benchmarks.simulator.kv.world import KvTrajectory, KvWorld
 
 
-class AtOnce:
+class AtOnce(ABC):
     """What all policies share that send a generation the moment it is asked for."""
 
     def __init__(self, world: KvWorld) -> None:
@@ -17,9 +18,9 @@ class AtOnce:
         """See `KvPolicy`."""
         self._world.send(trajectory, self.choose(trajectory))
 
+    @abstractmethod
     def choose(self, trajectory: KvTrajectory) -> int:
         """Index of the engine."""
-        raise NotImplementedError
 
     def acting(self, trajectory: KvTrajectory, output_tokens: int, execution_s: float, cached_tokens: int) -> None:
         """See `KvPolicy`."""
