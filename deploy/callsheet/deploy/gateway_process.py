@@ -72,8 +72,14 @@ def gateway_url(settings: StackSettings, listen: str) -> str:
 
 
 def _knows_tokens(settings: StackSettings) -> bool:
-    """Whether the tokenizer is known: that of a directory, or the bytes of the demo's model."""
-    return settings.model_directory is not None or (settings.engine in _BYTES and not settings.urls)
+    """Whether prompts can be rendered: by a directory's tokenizer and chat template, or as the demo model's bytes."""
+    directory = settings.model_directory
+    if directory is None:
+        return settings.engine in _BYTES and not settings.urls
+    config = directory / "tokenizer_config.json"
+    if not (directory / "tokenizer.json").is_file() or not config.is_file():
+        return False
+    return (directory / "chat_template.jinja").is_file() or '"chat_template"' in config.read_text(encoding="utf-8")
 
 
 def _tokenizer(settings: StackSettings) -> str | None:
