@@ -2,7 +2,8 @@
 
 `scripts/compose_smoke.py` runs it in the demo's container. It rolls trajectories out until its standard input ends. It
 prints one JSON object a line: `trajectory` for each that ended, `accounts` at last. Services are killed meanwhile, so
-an action may fail with INFRA and a submit may find its payload's store away. Nothing else may go wrong.
+an action may fail with INFRA, a submit may find its payload's store away, and a call may find no gateway. Nothing else
+may go wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import ssl
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
@@ -28,9 +31,11 @@ from callsheet.client import (
     Sampling,
     SandboxFile,
     Succeeded,
+    Trajectory,
     Where,
 )
 from callsheet.client.admin import AdminClient
+from callsheet.client.gateway import GatewayAccess, PromptDrift
 from callsheet.client.target import from_environment
 
 JOB = "demo"
@@ -39,7 +44,10 @@ STEPS = 3
 # More than fits into a message: it takes the way through the store of payloads.
 FILE_BYTES = 200_000
 PROMPT = list(b"How many steps were there?")
+CALLS = 2
+REPLY_TOKENS = 8
 AWAY_S = 0.5
+CALL_S = 60.0
 
 
 class TrajectoryLostError(Exception):
@@ -117,12 +125,43 @@ async def roll_out(job: Job, name: str, accounts: Accounts) -> None:
             command = f"echo {step} >>steps; cat steps /run/secrets/* 2>&-"
             done = await accounts.take(action_id, trajectory.env_step(command, action_id=action_id))
             accounts.expect(action_id, done.stdout.split(), [str(each + 1).encode() for each in range(step)])
+        await converse(trajectory, name, accounts)
         action_id = f"{name}/tests"
         suite = trajectory.reward_tests(f"test $(wc -l <steps) = {STEPS}", where=Where.IN_SANDBOX, action_id=action_id)
         accounts.expect(action_id, (await accounts.take(action_id, suite)).score, 1.0)
     action_id = f"{name}/scorer"
     scored = await accounts.take(action_id, job.reward_model(PROMPT, action_id=action_id))
     accounts.expect(action_id, isinstance(scored.score, float), True)
+
+
+async def converse(trajectory: Trajectory, name: str, accounts: Accounts) -> None:
+    """Speaks to the model as an agent does, and finds each sampled token once in one sample."""
+    try:
+        access = await trajectory.gateway(max_tokens=REPLY_TOKENS)
+        messages = [{"role": "user", "content": "How many steps were there?"}]
+        sampled = 0
+        for _ in range(CALLS):
+            reply, tokens = await anyio.to_thread.run_sync(chat, access, messages)
+            messages += [reply, {"role": "user", "content": "Are you sure?"}]
+            sampled += tokens
+        found = await trajectory.samples()
+    except (CallsheetError, OSError) as error:
+        accounts.refused.append(f"{name}/gateway: {type(error).__name__}: {error}")
+        raise TrajectoryLostError from error
+    accounts.expect(f"{name}/gateway", [turn.drift for turn in found.turns], [PromptDrift.CLEAN] * CALLS)
+    accounts.expect(f"{name}/gateway", [sum(each.loss_mask) for each in found.samples], [sampled])
+
+
+def chat(access: GatewayAccess, messages: list[dict[str, str]]) -> tuple[dict[str, str], int]:
+    """Returns the model's message and its tokens' number, as a client of chat completions gets them. Blocks."""
+    body = json.dumps({"model": "callsheet", "messages": messages}).encode()
+    headers = {"authorization": f"Bearer {access.api_key}", "content-type": "application/json"}
+    request = urllib.request.Request(f"{access.base_url}/chat/completions", body, headers)
+    context = ssl.create_default_context(cafile=os.environ["CALLSHEET_TLS_CA"])
+    with urllib.request.urlopen(request, timeout=CALL_S, context=context) as answer:
+        found = json.load(answer)
+    message = {"role": "assistant", "content": found["choices"][0]["message"]["content"]}
+    return message, found["usage"]["completion_tokens"]
 
 
 async def work(job: Job, worker: int, accounts: Accounts, stop: anyio.Event) -> None:

@@ -38,15 +38,23 @@ DEBIAN = "bookworm"
 PACKAGES = "python3,python3-venv,bubblewrap,postgresql-15,redis-server,ca-certificates"
 # Debian's Python 3.11.2 is older than what the lock was made with.
 MORE_WHEELS = ("hatchling>=1.27", "async-timeout>=4.0.3")
-EXTRAS = "cli,scheduler,sandbox,inference,reward"
+EXTRAS = "cli,gateway,scheduler,sandbox,inference,reward"
 # Not its entry point, which ends with 0 whatever compose says.
 COMPOSE = [str(resources.files("compose") / "docker-compose"), "-p", NAME, "--profile", "demo"]
-SERVICES = ("postgres", "redis", "scheduler", "sandbox", "inference", "reward")
+SERVICES = ("postgres", "redis", "scheduler", "sandbox", "inference", "reward", "gateway")
 BUILD_S = 1800.0
 COMMAND_S = 300.0
 RECOVERY_S = 180.0
 # Trajectories that must complete before a service is killed, and after it has come back.
 PROGRESS = 6
+KINDS = ("generate", "env_reset", "env_step", "reward")
+SCRAPE = """
+import os, ssl, urllib.request
+headers = {"authorization": "Bearer " + os.environ["TOKEN"]}
+request = urllib.request.Request("https://localhost:9464/metrics", headers=headers)
+context = ssl.create_default_context(cafile=os.environ["CALLSHEET_TLS_CA"])
+print(urllib.request.urlopen(request, timeout=30, context=context).read().decode())
+"""
 
 
 class SmokeError(Exception):
@@ -155,6 +163,7 @@ def make_project(stand_in: str) -> None:
         "BUILD_NETWORK": "none",
         "CALLSHEET_TAG": "smoke",
         "CALLSHEET_PORT": "0",
+        "CALLSHEET_GATEWAY_PORT": "0",
     }
     (PROJECT / ".env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     run([sys.executable, "-m", "callsheet.cli.main", "compose-setup"])
@@ -279,6 +288,17 @@ def check_accounts(accounts: dict[str, Any], load: Load) -> None:
     left = [manager for manager in status["managers"] if manager["attempts"] or manager["sandboxes"]]
     if status["jobs"] or left or len(status["managers"]) != 3:
         raise SmokeError(f"something is left, or missing: {status}")
+    check_metrics(token)
+
+
+def check_metrics(token: str) -> None:
+    """Raises SmokeError unless the scheduler's page of metrics counts actions of every kind."""
+    words = ["-e", f"TOKEN={token}", "scheduler", "python3", "-c", SCRAPE]
+    page = compose("exec", "-T", *words)
+    missing = [kind for kind in KINDS if f'callsheet_actions_total{{failure="",kind="{kind}"' not in page]
+    if missing:
+        raise SmokeError(f"the page of metrics counts no {', '.join(missing)}:\n{page[:2000]}")
+    say(f"metrics: {len(page.splitlines())} lines")
 
 
 def take_down() -> None:
