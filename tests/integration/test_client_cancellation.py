@@ -125,6 +125,22 @@ async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, s
     await service.wait_until(lambda: ("j", "t") in service.state.closed)
 
 
+async def test_a_trajectory_of_others_stays_open_when_an_open_is_cancelled(
+    client: Client, service: FaultyClientService
+) -> None:
+    job = await client.open_job("j")
+    await job.trajectory("t").open()
+    before = len(service.kinds())
+    service.answering.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(job.trajectory("t").open)
+        await service.wait_until(lambda: len(service.kinds()) > before)
+        group.cancel_scope.cancel()
+    service.answering.set()
+    await job.trajectory("u").open()
+    assert service.state.closed == {}
+
+
 async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
     client: Client, service: FaultyClientService
 ) -> None:

@@ -153,9 +153,6 @@ class Backend(Protocol):
     async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
         """The oldest of what is in a job's buffer, without payloads."""
 
-    def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
-        """Closes a trajectory as abandoned without waiting for the answer."""
-
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
 

@@ -207,12 +207,6 @@ class FakeBackend:
 
         return self._buffers.setdefault(job_id, FakeBuffer(is_over))
 
-    def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
-        """Closes a trajectory as abandoned, if it is open."""
-        trajectory = self._trajectories.get((job_id, trajectory_id))
-        if trajectory is not None:
-            self._end(trajectory, TrajectoryEnd.ABANDONED, "its caller was cancelled")
-
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
         instance("reason", work.reason, str, "text")

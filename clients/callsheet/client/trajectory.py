@@ -67,6 +67,8 @@ class Trajectory(ActionVerbs):
     async def open(self) -> Opening:
         """Opens the trajectory; to be closed by `close`. An `async with` block does both.
 
+        A caller that is cancelled meanwhile closes it again if it is new; one that others had opened stays open.
+
         Returns:
             Whether it is new, was open already, or was closed before; then it stays closed, and `end` tells how it
             ended. ATTACHED also where the answer to a first try was lost with its connection.
@@ -75,12 +77,7 @@ class Trajectory(ActionVerbs):
             RefusedError: The scheduler refused it.
             ConnectionLostError: There was no connection for too long.
         """
-        backend = self.client.backend()
-        try:
-            found = await backend.open_trajectory(self._description)
-        except anyio.get_cancelled_exc_class():
-            backend.abandon_trajectory(self.job_id, self.trajectory_id)
-            raise
+        found = await self.client.backend().open_trajectory(self._description)
         self.opening, self.end = found.opening, found.end
         return found.opening
 

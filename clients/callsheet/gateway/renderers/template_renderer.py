@@ -116,16 +116,14 @@ class TemplateRenderer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the tokens of a text, with those that the tokenizer puts around one."""
-        return tuple(self._tokenizer.encode(text).ids)
+        return tuple(self._tokenizer.encode(_whole_characters(text)).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones left out."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        # A text may have halves of surrogate pairs, which JSON allows and UTF-8 does not.
-        text = text.encode("utf-8", errors="replace").decode("utf-8")
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(self._tokenizer.encode(_whole_characters(text), add_special_tokens=False).ids)
 
     def _find_end_of_turn(self) -> int | None:
         """Returns the special token that the template puts right behind a reply; None if it puts none there."""
@@ -172,6 +170,11 @@ def _beginnings(
         ]
     long = [_user("b"), {**_assistant("c"), "reasoning_content": "d"}, _user("e"), {**last, "reasoning_content": "f"}]
     return [_user("a"), last], [_system("s"), *long] if system else long
+
+
+def _whole_characters(text: str) -> str:
+    """Returns a text without halves of surrogate pairs, which JSON allows and UTF-8 does not."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _system(text: str) -> dict[str, Any]:

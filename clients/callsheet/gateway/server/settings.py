@@ -23,7 +23,9 @@ class GatewaySettings:
         max_calls: Calls under way at once; more are told to try again.
         max_trajectory_calls: The same of one trajectory.
         max_live_trajectories: Conversations in memory; idle ones beyond are read from the database when they go on.
+        max_live_bytes: The same by about the memory that they take.
         max_request_bytes: Size of one request.
+        max_waiting_bytes: Size of all requests that are not answered yet; those beyond are told to try again.
         give_up_after_s: How long calls wait for a scheduler that cannot be reached.
         disconnect_grace_s: How long a call goes on whose caller is gone: a client that tries again attaches to it.
         sweep_s: How often it is looked which trajectories were closed.
@@ -72,10 +74,20 @@ class GatewaySettings:
             least=0,
         ),
     ] = 86_400.0
+    max_database_bytes: Annotated[
+        int,
+        Setting(
+            "The most that call records take; beyond it those of the trajectories that were closed first are removed.",
+            metavar="BYTES",
+            least=1,
+        ),
+    ] = 64 << 30
     max_calls: Annotated[int, AtLeast(1)] = 4096
     max_trajectory_calls: Annotated[int, AtLeast(1)] = 64
     max_live_trajectories: Annotated[int, AtLeast(1)] = 1024
+    max_live_bytes: Annotated[int, AtLeast(1)] = 2 << 30
     max_request_bytes: Annotated[int, AtLeast(1)] = 64 << 20
+    max_waiting_bytes: Annotated[int, AtLeast(1)] = 1 << 30
     give_up_after_s: Annotated[float, AtLeast(0)] = 60.0
     disconnect_grace_s: Annotated[float, AtLeast(0)] = 2.0
     sweep_s: Annotated[float, AtLeast(0.01)] = 60.0
