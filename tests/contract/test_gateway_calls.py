@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -82,7 +83,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     found.store.close()
 
 
-Reply = Callable[[CallMark], Awaitable[ChatReply]]
+Reply = Callable[[CallMark], Coroutine[Any, Any, ChatReply]]
 
 
 def replying(calls: Calls) -> Reply:

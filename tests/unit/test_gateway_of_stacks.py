@@ -10,7 +10,7 @@ import pytest
 from callsheet.cli.up_command import note_gateway
 from callsheet.deploy.gateway_process import gateway_listen, why_no_gateway
 from callsheet.deploy.roles import Role
-from callsheet.deploy.stack_settings import StackSettings
+from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
 
 _TEMPLATE = {"chat_template": "{{ messages }}"}
 
@@ -21,7 +21,7 @@ def model(directory: Path, config: dict[str, Any], *files: str) -> StackSettings
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     for name in files:
         (directory / name).write_text("{}")
-    return StackSettings(directory.parent, model=str(directory))
+    return StackSettings(directory.parent, model=str(directory), gateway=AUTO_GATEWAY)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_a_model_of_ones_own_has_a_gateway_if_it_can_be_spoken_to(
 
 
 def test_nothing_is_said_where_no_gateway_is_expected(tmp_path: Path) -> None:
-    for settings in (StackSettings(tmp_path), StackSettings(tmp_path, managers=(Role.SANDBOX,))):
+    for managers in (StackSettings(tmp_path).managers, (Role.SANDBOX,)):
+        settings = StackSettings(tmp_path, managers=managers, gateway=AUTO_GATEWAY)
         assert why_no_gateway(settings) is None
     assert why_no_gateway(StackSettings(tmp_path, gateway=None)) is None

@@ -16,12 +16,14 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import structlog
-from callsheet.client import CallsheetError, Client, Generate, GenerateResult
+from callsheet.client import CallsheetError, Client, Generate
 from callsheet.gateway.chat import BadRequestError, ChatReply, ChatRequest
 from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
-from callsheet.gateway.conversations.turns import Prepared
+from callsheet.gateway.conversations.renderer import ParsedReply, text_before
+from callsheet.gateway.conversations.turns import Generated, Prepared
 from callsheet.gateway.server.call_store import CallRow, CallState, CallStore
 from callsheet.gateway.server.callers import Caller
+from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, UNAVAILABLE, NoReplyError, of_error
 from callsheet.gateway.server.generations import generate
 from callsheet.gateway.server.kept_actions import from_kept, to_kept
@@ -58,6 +60,7 @@ class Calls:
         settings: GatewaySettings,
         tasks: anyio.abc.TaskGroup,
         is_full: Callable[[], bool] = lambda: False,
+        parser: EngineParser | None = None,
     ) -> None:
         """Args:
         client: Of the scheduler.
@@ -67,6 +70,7 @@ class Calls:
         settings: Of the gateway.
         tasks: Where calls run; they outlive the requests that asked for them.
         is_full: Whether records have no room left; calls are then told to try again.
+        parser: Says what replies consist of; None leaves that to the renderer.
         """
         self._client = client
         self._store = store
@@ -76,6 +80,7 @@ class Calls:
         self._settings = settings
         self._tasks = tasks
         self._is_full = is_full
+        self._parser = parser
         self._in_flight = 0
 
     async def reply(self, caller: Caller, request: ChatRequest, mark: CallMark) -> ChatReply:
@@ -278,17 +283,36 @@ class Calls:
         except CallsheetError as error:
             # Nobody knows what became of the action: a retry attaches to it.
             raise of_error(error) from error
+        # The parser has a deadline of its own.
         with anyio.CancelScope(shield=True):
+            generated = generated_of(result)
+            parsed = await self._parsed(running.prepared, generated)
             async with live.lock:
-                await self._commit(live, running, result)
+                await self._commit(live, running, generated, parsed, result.cached_tokens)
+
+    async def _parsed(self, prepared: Prepared, generated: Generated) -> ParsedReply | None:
+        """Returns what a parser beside the gateway finds in a reply; None leaves it to the renderer."""
+        request = prepared.request
+        if self._parser is None or request.prompt is not None:
+            return None
+        text = self._renderer.marked_text(generated.token_ids, prepared.token_ids)
+        tools = () if request.tool_choice == "none" else request.tools
+        return await self._parser.parse(text_before(text, request.sampling.stop), tools)
 
     async def _note_failure(self, live: LiveTrajectory, running: RunningCall) -> None:
         running.entry.state = CallState.FAILED
         await self._store.fail(live.job_id, live.trajectory_id, running.row.number)
 
-    async def _commit(self, live: LiveTrajectory, running: RunningCall, result: GenerateResult) -> None:
-        entry, request, generated = running.entry, running.prepared.request, generated_of(result)
-        draft = running.conversation.draft(running.prepared, generated)
+    async def _commit(
+        self,
+        live: LiveTrajectory,
+        running: RunningCall,
+        generated: Generated,
+        parsed: ParsedReply | None,
+        cached_tokens: int,
+    ) -> None:
+        entry, request = running.entry, running.prepared.request
+        draft = running.conversation.draft(running.prepared, generated, parsed)
         reply = ChatReply(
             call_id=running.row.action_id.removeprefix(_PREFIX),
             created_s=int(time.time()),
@@ -297,7 +321,7 @@ class Calls:
             end=draft.end,
             prompt_tokens=len(running.prepared.token_ids),
             completion_tokens=len(generated.token_ids),
-            cached_tokens=result.cached_tokens,
+            cached_tokens=cached_tokens,
             tokens=reply_tokens(generated, self._renderer.decode) if request.sampling.log_probs else (),
         )
         kept = (draft.turn, draft.record) if live.trajectory_id else (None, None)

@@ -21,6 +21,7 @@ from callsheet.gateway.server.app import GatewayApi, make_app
 from callsheet.gateway.server.call_store import CallStore
 from callsheet.gateway.server.callers import Callers
 from callsheet.gateway.server.calls import Calls
+from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retention import Retention
@@ -93,6 +94,17 @@ async def serve(
             task_status.started(url)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+
+
+def _parser(settings: GatewaySettings) -> EngineParser | None:
+    if settings.parser_url is None:
+        return None
+    return EngineParser(
+        settings.parser_url,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
+        api_key=settings.parser_api_key,
+    )
 
 
 async def _tell_exposure(settings: GatewaySettings, callers: Callers) -> None:

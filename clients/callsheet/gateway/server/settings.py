@@ -62,6 +62,29 @@ class GatewaySettings:
             metavar="DIR|bytes",
         ),
     ] = "bytes"
+    parser_url: Annotated[
+        str | None,
+        Setting(
+            "An SGLang server that parses replies; the gateway parses those that it does not answer within 5 seconds.",
+            metavar="URL",
+            default_text="the gateway parses",
+        ),
+    ] = None
+    tool_parser: Annotated[
+        str | None, Setting("That server's name of its parser of calls.", metavar="NAME", default_text="none")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Setting("That server's name of its parser of reasoning.", metavar="NAME", default_text="none")
+    ] = None
+    parser_api_key: Annotated[
+        str | None,
+        Setting(
+            "The API key of that server.",
+            variable="CALLSHEET_GATEWAY_PARSER_API_KEY",
+            default_text="none",
+            secret=True,
+        ),
+    ] = None
     default_max_tokens: Annotated[
         int, Setting("The most new tokens of a call that names no number.", metavar="TOKENS", least=1)
     ] = 4096
@@ -117,6 +140,10 @@ class GatewaySettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
             raise ValueError(f"{needed}: must be given with {given}")
+        if self.parser_url is not None and not self.parser_url.startswith(("http://", "https://")):
+            raise ValueError(f"parser_url: {self.parser_url!r}: must be http://HOST:PORT or https://HOST:PORT")
+        if (self.parser_url is None) != (self.tool_parser is None and self.reasoning_parser is None):
+            raise ValueError("parser_url: must be given with tool_parser, reasoning_parser or both")
         check_least(self)
         self.exposure(asks_for_tokens=True)
 
