@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,13 @@ import anyio.lowlevel
 import pytest
 from callsheet.client import FinishReason, Generate, GenerateResult, Job, Succeeded
 from callsheet.client.testing import FakeClient
-from callsheet.gateway.chat import AskedSampling, ChatReply, ChatRequest
+from callsheet.gateway.chat import AskedSampling, ChatReply, ChatRequest, ReplyEnd, Tool
+from callsheet.gateway.conversations.renderer import ParsedReply, WrittenCall
 from callsheet.gateway.renderers.byte_renderer import ByteRenderer
 from callsheet.gateway.server.call_store import CallStore
 from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.calls import Calls
+from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.faults import NoReplyError
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 from callsheet.gateway.server.retention import Retention
@@ -49,6 +51,7 @@ class World:
         self.store = CallStore.open(data_dir, None)
         self.settings = GatewaySettings(data_dir=data_dir, disconnect_grace_s=0.0)
         self.models = KnownContext()
+        self.parser: EngineParser | None = None
         self.sampled: list[Generate] = []
         self.go = anyio.Event()
         self.go.set()
@@ -65,7 +68,8 @@ class World:
         live = LiveTrajectories(self.store, ByteRenderer(), 2, 1 << 20)
         async with anyio.create_task_group() as tasks:
             models = self.models
-            yield Calls(self.client, self.store, live, models, settings=self.settings, tasks=tasks), live  # type: ignore[arg-type]
+            given = {"settings": self.settings, "tasks": tasks, "parser": self.parser}
+            yield Calls(self.client, self.store, live, models, **given), live  # type: ignore[arg-type]
             tasks.cancel_scope.cancel()
 
     async def wait_for(self, sampled: int) -> None:
@@ -220,6 +224,24 @@ async def test_seats_are_taken_before_anything_is_waited_for(world: World) -> No
         assert statuses == [429] * 4
         world.go.set()
     assert statuses == [429] * 4 + [200] * 2
+
+
+async def test_a_parser_beside_the_gateway_says_what_a_reply_is(world: World) -> None:
+    class Parser(EngineParser):
+        found: ParsedReply | None = ParsedReply("said", "thought", (WrittenCall("look", "{}"),))
+
+        async def parse(self, text: str, tools: Sequence[Tool]) -> ParsedReply | None:
+            assert text in ("A", "B")
+            return self.found
+
+    world.parser = Parser("http://unused", tool_parser="a", reasoning_parser=None)
+    async with world.gateway() as (calls, _):
+        ask = replying(calls)
+        reply = await ask(_FIRST)
+        assert (reply.message["content"], reply.message["reasoning_content"]) == ("said", "thought")
+        assert reply.end is ReplyEnd.TOOL_CALLS
+        Parser.found = None
+        assert (await ask(_FIRST)).message["content"] == "B"
 
 
 async def test_failing_calls_leave_nothing(world: World) -> None:

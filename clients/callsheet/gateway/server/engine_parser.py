@@ -76,8 +76,8 @@ class EngineParser:
             thought, text = _text(found, "reasoning_text").strip() or None, _text(found, "text").lstrip("\n")
         if self._tool_parser is None or not tools:
             return ParsedReply(text, thought)
-        asked = {"text": text, "tool_call_parser": self._tool_parser, "tools": list(tools)}
-        found = await self._ask("parse_function_call", asked)
+        call = {"text": text, "tool_call_parser": self._tool_parser, "tools": list(tools)}
+        found = await self._ask("parse_function_call", call)
         calls = tuple(_call(each) for each in _list(found, "calls"))
         return ParsedReply(_text(found, "normal_text").rstrip() if calls else text, thought, calls)
 
