@@ -171,6 +171,7 @@ class Trajectory(ActionVerbs):
         """Returns what the model said to agents in this trajectory, as a trainer takes it; also once it was closed.
 
         Raises:
+            NotFoundError: It was never opened, or is forgotten.
             AccessDeniedError: This client's token is not for the job.
             ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
         """

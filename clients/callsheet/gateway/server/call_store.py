@@ -199,6 +199,8 @@ class CallStore:
 
     async def note_closed(self, job_id: str, trajectory_ids: Sequence[str], now: float | None) -> None:
         """Notes that trajectories were seen closed; without a time, that they were seen open."""
+        if not trajectory_ids:
+            return
 
         def run(connection: Connection) -> None:
             for trajectory_id in trajectory_ids:

@@ -133,7 +133,7 @@ class Calls:
         if entry is None:
             return None
         entry.retries = max(entry.retries, mark.retries)
-        if entry.state is CallState.FAILED or (entry.running is not None and entry.running.given_up):
+        if entry.state is CallState.FAILED or (entry.running is not None and entry.running.is_lost):
             live.calls.remove(entry)
             return None
         return entry
@@ -283,6 +283,7 @@ class Calls:
         except CallsheetError as error:
             # Nobody knows what became of the action: a retry attaches to it.
             raise of_error(error) from error
+        running.has_tokens = True
         # The parser has a deadline of its own.
         with anyio.CancelScope(shield=True):
             generated = generated_of(result)

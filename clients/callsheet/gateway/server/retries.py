@@ -66,6 +66,7 @@ class RunningCall:
         waiters: Requests that wait for it.
         scope: Cancels it.
         given_up: Nobody wants it any more: its action is cancelled.
+        has_tokens: Its action has ended well: it is kept, whether anybody waits or not.
         ended: Set once `reply` or `fault` is.
     """
 
@@ -76,9 +77,15 @@ class RunningCall:
     waiters: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     given_up: bool = False
+    has_tokens: bool = False
     ended: anyio.Event = field(default_factory=anyio.Event)
     reply: ChatReply | None = None
     fault: NoReplyError | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ends without a reply, as nobody waited for it."""
+        return self.given_up and not self.has_tokens
 
     @property
     def row(self) -> CallRow:
