@@ -133,7 +133,7 @@ class Backend(Protocol):
     async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
         """Tells that a job's trainer has a new policy version, and where engines find its weights if they are to."""
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
+    async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
         """Opens a trajectory."""
 
     async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:

@@ -145,8 +145,9 @@ class FakeBackend:
             if bound is not None and version - each.policy_version > bound:
                 self._end(each, TrajectoryEnd.ABANDONED, "too stale")
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
-        """Opens a trajectory."""
+    async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
+        """Opens a trajectory. Nobody can be cancelled meanwhile."""
+        del close_if_cancelled
         encode_trajectory(trajectory)
         self._check_job(trajectory.job_id)
         key = (trajectory.job_id, trajectory.trajectory_id)

@@ -125,10 +125,11 @@ class SchedulerBackend:
             await self._session.payloads.store(uploads)
             await self._control(job_id, item, replay_success)
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
+    async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
         """Opens a trajectory."""
         item = client_service_pb2.ClientItem(open_trajectory=encode_trajectory(trajectory))
-        return _opened(await self._control(trajectory.job_id, item, on_late=partial(self._close_if_new, trajectory)))
+        on_late = partial(self._close_if_new, trajectory) if close_if_cancelled else None
+        return _opened(await self._control(trajectory.job_id, item, on_late=on_late))
 
     def _close_if_new(self, trajectory: TrajectoryDescription, reply: Reply | None) -> None:
         """Closes what a cancelled caller has opened, once that is known; what others had opened stays open."""

@@ -64,10 +64,12 @@ class Trajectory(ActionVerbs):
         """Its id, unique in the job."""
         return self._trajectory_id
 
-    async def open(self) -> Opening:
+    async def open(self, *, close_if_cancelled: bool = True) -> Opening:
         """Opens the trajectory; to be closed by `close`. An `async with` block does both.
 
-        A caller that is cancelled meanwhile closes it again if it is new; one that others had opened stays open.
+        Args:
+            close_if_cancelled: Whether a caller that is cancelled meanwhile closes it again if it is new. One that
+                others had opened stays open in any case.
 
         Returns:
             Whether it is new, was open already, or was closed before; then it stays closed, and `end` tells how it
@@ -77,7 +79,7 @@ class Trajectory(ActionVerbs):
             RefusedError: The scheduler refused it.
             ConnectionLostError: There was no connection for too long.
         """
-        found = await self.client.backend().open_trajectory(self._description)
+        found = await self.client.backend().open_trajectory(self._description, close_if_cancelled=close_if_cancelled)
         self.opening, self.end = found.opening, found.end
         return found.opening
 

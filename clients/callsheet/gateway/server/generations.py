@@ -18,7 +18,6 @@ from callsheet.client import (
     Outcome,
     RefusedError,
     Succeeded,
-    Trajectory,
 )
 from callsheet.gateway.server.faults import aborted, of_error, of_outcome
 from callsheet.gateway.server.retries import RunningCall
@@ -62,16 +61,10 @@ async def _outcome(
         except NotFoundError as error:
             if not opens or trajectory is None or error.field != "trajectory_id":
                 raise
-            # A trainer's token names a trajectory by its first call; a closed one is refused again.
-            await _open(trajectory)
+            # A trainer's token names a trajectory by its first call; a closed one is refused again. Other calls may
+            # open it at the same time, so one that is given up leaves it open.
+            await trajectory.open(close_if_cancelled=False)
     raise AssertionError("the second try returns or raises")
-
-
-async def _open(trajectory: Trajectory) -> None:
-    """Opens a trajectory. Other calls may open it at the same time, so a call that is given up leaves it open."""
-    # The client bounds how long it waits for the scheduler.
-    with anyio.CancelScope(shield=True):
-        await trajectory.open()
 
 
 async def _outcome_of(handle: ActionHandle[GenerateResult], running: RunningCall) -> Outcome[GenerateResult]:
