@@ -386,6 +386,7 @@ async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
         # One place in the server's batch is the canary's.
         assert service.slots == (settings.slots if engine == "openai" else server.engine.most_running - 1)
         assert executor.capabilities()["engine"] == engine
+        assert int(executor.capabilities()["context_length"]) > 0
         told: list[bool] = []
         executor.on_service_change(lambda: told.append(executor.service_states()[0].no_room))
         async with anyio.create_task_group() as tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -123,6 +124,24 @@ async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, s
         group.cancel_scope.cancel()
     service.answering.set()
     await service.wait_until(lambda: ("j", "t") in service.state.closed)
+
+
+@pytest.mark.parametrize("is_of_others", [True, False])
+async def test_a_trajectory_that_others_may_use_stays_open_when_an_open_is_cancelled(
+    client: Client, service: FaultyClientService, is_of_others: bool
+) -> None:
+    job = await client.open_job("j")
+    if is_of_others:
+        await job.trajectory("t").open()
+    before = len(service.kinds())
+    service.answering.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(job.trajectory("t").open, close_if_cancelled=is_of_others))
+        await service.wait_until(lambda: len(service.kinds()) > before)
+        group.cancel_scope.cancel()
+    service.answering.set()
+    await job.trajectory("u").open()
+    assert service.state.closed == {}
 
 
 async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(

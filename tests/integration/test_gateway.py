@@ -11,7 +11,7 @@ import aiohttp
 import anyio
 import anyio.lowlevel
 import pytest
-from callsheet.client import InvalidArgumentError, PromptDrift
+from callsheet.client import InvalidArgumentError, NotFoundError, PromptDrift
 from callsheet.gateway.dialects.dialect import DIALECTS
 
 from tests.support.gateways import CHAT, RETRY, RunningGateway, chat, running_gateway, scripted_stack
@@ -127,7 +127,7 @@ async def test_a_marked_retry_is_never_sampled_again(gateway: RunningGateway) ->
         await gateway.wait_for_actions("succeeded", before)
         await anyio.lowlevel.checkpoint()
         tasks.start_soon(ask, RETRY)
-    await ask(RETRY)
+    await ask({"x-stainless-retry-count": "2"})
     assert len(set(answers)) == 1
     assert await gateway.succeeded() == before + 1
     # One that is not marked is another sample.
@@ -224,3 +224,5 @@ async def test_a_closed_trajectory_is_forgotten_after_its_time(scheduler: str, t
             while (await gateway.job.trajectory("closed").samples()).turns:  # noqa: ASYNC110 - it tells nobody
                 await anyio.sleep(0.02)
         assert len((await gateway.job.trajectory("open").samples()).turns) == 1
+        with pytest.raises(NotFoundError, match="never opened, or is forgotten"):
+            await gateway.job.trajectory("unknown").samples()

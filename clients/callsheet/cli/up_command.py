@@ -125,8 +125,17 @@ def announce(settings: StackSettings, address: str, gateway: str | None, *, as_j
     else:
         say(f"callsheet is up on {address}; Ctrl-C ends it")
     show_access(settings)
+    note_gateway(settings)
     if names and not as_json:
         show_progress(f"waiting for the managers: {', '.join(names)}")
+
+
+def note_gateway(settings: StackSettings) -> None:
+    """Says on standard error why there is no gateway, where one could be expected."""
+    from callsheet.deploy.gateway_process import why_no_gateway
+
+    if cause := why_no_gateway(settings):
+        show_progress(f"no gateway runs: {cause}")
 
 
 def show_access(settings: StackSettings) -> None:

@@ -133,7 +133,7 @@ class Backend(Protocol):
     async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
         """Tells that a job's trainer has a new policy version, and where engines find its weights if they are to."""
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
+    async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
         """Opens a trajectory."""
 
     async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
@@ -152,9 +152,6 @@ class Backend(Protocol):
 
     async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
         """The oldest of what is in a job's buffer, without payloads."""
-
-    def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
-        """Closes a trajectory as abandoned without waiting for the answer."""
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""

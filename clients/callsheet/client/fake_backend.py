@@ -145,8 +145,9 @@ class FakeBackend:
             if bound is not None and version - each.policy_version > bound:
                 self._end(each, TrajectoryEnd.ABANDONED, "too stale")
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
-        """Opens a trajectory."""
+    async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
+        """Opens a trajectory. Nobody can be cancelled meanwhile."""
+        del close_if_cancelled
         encode_trajectory(trajectory)
         self._check_job(trajectory.job_id)
         key = (trajectory.job_id, trajectory.trajectory_id)
@@ -206,12 +207,6 @@ class FakeBackend:
             return group.is_over
 
         return self._buffers.setdefault(job_id, FakeBuffer(is_over))
-
-    def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
-        """Closes a trajectory as abandoned, if it is open."""
-        trajectory = self._trajectories.get((job_id, trajectory_id))
-        if trajectory is not None:
-            self._end(trajectory, TrajectoryEnd.ABANDONED, "its caller was cancelled")
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""

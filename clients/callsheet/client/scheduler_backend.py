@@ -125,10 +125,17 @@ class SchedulerBackend:
             await self._session.payloads.store(uploads)
             await self._control(job_id, item, replay_success)
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
+    async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
         """Opens a trajectory."""
         item = client_service_pb2.ClientItem(open_trajectory=encode_trajectory(trajectory))
-        return _opened(await self._control(trajectory.job_id, item))
+        on_late = partial(self._close_if_new, trajectory) if close_if_cancelled else None
+        return _opened(await self._control(trajectory.job_id, item, on_late=on_late))
+
+    def _close_if_new(self, trajectory: TrajectoryDescription, reply: Reply | None) -> None:
+        """Closes what a cancelled caller has opened, once that is known; what others had opened stays open."""
+        if _opened(reply).opening is Opening.CREATED and not self._session.is_over:
+            close = _close_trajectory(trajectory.job_id, trajectory.trajectory_id, TrajectoryEnd.ABANDONED)
+            self._session.put_now(close.SerializeToString(), replay_success=_ALREADY_GONE)
 
     async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
@@ -188,13 +195,6 @@ class SchedulerBackend:
         put(request, "", job_id=job_id)
         response = await self._ask(self._session.stub.ListBuffer, request)
         return [decode_finished(each, BlobReader({})) for each in response.trajectories]
-
-    def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
-        """Closes a trajectory as abandoned without waiting for the answer."""
-        self._session.put_now(
-            _close_trajectory(job_id, trajectory_id, TrajectoryEnd.ABANDONED).SerializeToString(),
-            replay_success=_ALREADY_GONE,
-        )
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
@@ -304,11 +304,16 @@ class SchedulerBackend:
         job_id: str,
         item: client_service_pb2.ClientItem,
         replay_success: frozenset[RefusalCode] = frozenset(),
+        on_late: Callable[[Reply | None], None] | None = None,
     ) -> Reply | None:
         await self._session.room()
         ticket = self._session.put_now(item.SerializeToString(), replay_success=replay_success)
         try:
             reply = await ticket.end()
+        except anyio.get_cancelled_exc_class():
+            if on_late is not None:
+                _once_answered(ticket, on_late)
+            raise
         except NotFoundError as error:
             if error.field == "job_id":
                 self._session.held.release(job_id)
@@ -324,6 +329,23 @@ class SchedulerBackend:
             return await answer_of(rpc(request, timeout=timeout_s, metadata=self._options.credentials.metadata()))
 
         return await keep_trying(call, self._options)
+
+
+def _once_answered(ticket: Ticket[Reply], take: Callable[[Reply | None], None]) -> None:
+    """Has the answer to an item taken that nobody waits for any more; an error is none."""
+
+    def ended() -> None:
+        if not isinstance(ticket.value, CallsheetError):
+            take(ticket.value)
+        # Last, so that a client that closes waits for what was put just now, too.
+        if first is not None:
+            first()
+
+    first = None
+    if ticket.has_ended:
+        ended()
+    else:
+        first, ticket.on_end = ticket.on_end, ended
 
 
 def _opened(reply: Reply | None) -> Opened:

@@ -64,8 +64,12 @@ class Trajectory(ActionVerbs):
         """Its id, unique in the job."""
         return self._trajectory_id
 
-    async def open(self) -> Opening:
+    async def open(self, *, close_if_cancelled: bool = True) -> Opening:
         """Opens the trajectory; to be closed by `close`. An `async with` block does both.
+
+        Args:
+            close_if_cancelled: Whether a caller that is cancelled meanwhile closes it again if it is new. One that
+                others had opened stays open in any case.
 
         Returns:
             Whether it is new, was open already, or was closed before; then it stays closed, and `end` tells how it
@@ -75,12 +79,7 @@ class Trajectory(ActionVerbs):
             RefusedError: The scheduler refused it.
             ConnectionLostError: There was no connection for too long.
         """
-        backend = self.client.backend()
-        try:
-            found = await backend.open_trajectory(self._description)
-        except anyio.get_cancelled_exc_class():
-            backend.abandon_trajectory(self.job_id, self.trajectory_id)
-            raise
+        found = await self.client.backend().open_trajectory(self._description, close_if_cancelled=close_if_cancelled)
         self.opening, self.end = found.opening, found.end
         return found.opening
 
@@ -174,6 +173,7 @@ class Trajectory(ActionVerbs):
         """Returns what the model said to agents in this trajectory, as a trainer takes it; also once it was closed.
 
         Raises:
+            NotFoundError: It was never opened, or is forgotten.
             AccessDeniedError: This client's token is not for the job.
             ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
         """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 from callsheet.deploy.roles import Role
@@ -29,10 +31,19 @@ def gateway_listen(settings: StackSettings) -> str | None:
         return None
     if settings.gateway != AUTO_GATEWAY:
         return _with_port(settings.gateway)
-    if not all(map(find_spec, _MODULES)) or not _knows_tokens(settings):
+    if why_no_gateway(settings) is not None:
         return None
     host, _, port = settings.listen.rpartition(":")
     return _with_port(f"{host}:{int(port) + 1 if 0 < int(port) < 0xFFFF else 0}", or_free=True)
+
+
+def why_no_gateway(settings: StackSettings) -> str | None:
+    """Returns why a stack that is left to itself has no gateway; None where it has one, or nobody expects one."""
+    if settings.gateway != AUTO_GATEWAY or Role.INFERENCE not in settings.managers:
+        return None
+    if not all(map(find_spec, _MODULES)):
+        return "the extra 'gateway' is not installed"
+    return _unknown_tokens(settings)
 
 
 def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> list[str]:
@@ -71,15 +82,25 @@ def gateway_url(settings: StackSettings, listen: str) -> str:
     return f"{'http' if settings.access.tls_cert is None else 'https'}://{listen}"
 
 
-def _knows_tokens(settings: StackSettings) -> bool:
-    """Whether prompts can be rendered: by a directory's tokenizer and chat template, or as the demo model's bytes."""
+def _unknown_tokens(settings: StackSettings) -> str | None:
+    """Says why prompts cannot be rendered, neither by a directory's tokenizer and template nor as the demo's bytes."""
     directory = settings.model_directory
     if directory is None:
-        return settings.engine in _BYTES and not settings.urls
-    config = directory / "tokenizer_config.json"
-    if not (directory / "tokenizer.json").is_file() or not config.is_file():
+        is_demo = settings.engine in _BYTES and not settings.urls
+        return None if is_demo else "the engine's tokenizer is not known; run callsheet gateway with --tokenizer DIR"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if not (directory / name).is_file():
+            return f"{directory} has no {name}"
+    if (directory / "chat_template.jinja").is_file() or _has_template(directory / "tokenizer_config.json"):
+        return None
+    return f"{directory} has no chat template"
+
+
+def _has_template(config: Path) -> bool:
+    try:
+        return bool(json.loads(config.read_text(encoding="utf-8")).get("chat_template"))
+    except (ValueError, AttributeError):
         return False
-    return (directory / "chat_template.jinja").is_file() or '"chat_template"' in config.read_text(encoding="utf-8")
 
 
 def _tokenizer(settings: StackSettings) -> str | None:

@@ -38,12 +38,14 @@ class Committed:
 
     Attributes:
         turn: The turn's number.
+        added: The turn.
         record: What `Conversation.restore` takes; JSON can hold it.
         message: The assistant's message.
         end: Why it ended.
     """
 
     turn: int
+    added: ConversationTurn
     record: Mapping[str, Any]
     message: Message
     end: ReplyEnd
@@ -87,7 +89,7 @@ class Conversation:
         """Returns the conversation of which these are all records, in the order of their commits."""
         conversation = cls(renderer, max_turns=max_turns, max_realigned_tokens=max_realigned_tokens)
         for record in records:
-            conversation._append(from_record(record))
+            conversation.add(from_record(record))
         return conversation
 
     @property
@@ -127,12 +129,28 @@ class Conversation:
 
     def commit(self, prepared: Prepared, generated: Generated) -> Committed:
         """Adds a turn for a call and what was sampled for it."""
-        request, number = prepared.request, len(self._turns)
+        committed = self.draft(prepared, generated)
+        self.add(committed.added)
+        return committed
+
+    def parse(self, prepared: Prepared, generated: Generated) -> ParsedReply:
+        """Returns what a reply says."""
+        request = prepared.request
+        if request.prompt is not None:
+            return ParsedReply(text_before(self._renderer.decode(generated.token_ids), request.sampling.stop))
         tools = () if request.tool_choice == "none" else request.tools
-        if request.prompt is None:
-            parsed = self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
-        else:
-            parsed = ParsedReply(text_before(self._renderer.decode(generated.token_ids), request.sampling.stop))
+        return self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
+
+    def draft(self, prepared: Prepared, generated: Generated, parsed: ParsedReply | None = None) -> Committed:
+        """Returns the turn that `add` is to add once it is kept, if no other is added before.
+
+        Args:
+            prepared: The call.
+            generated: What was sampled for it.
+            parsed: What the reply says; None has the renderer find it out.
+        """
+        request, number = prepared.request, len(self._turns)
+        parsed = self.parse(prepared, generated) if parsed is None else parsed
         message = _message(parsed, number)
         turn = ConversationTurn(
             number=number,
@@ -148,15 +166,27 @@ class Conversation:
             drift=prepared.drift,
             reason=prepared.reason,
         )
-        self._append(turn)
         end = ReplyEnd.TOOL_CALLS if parsed.tool_calls and generated.end is ReplyEnd.STOP else generated.end
-        return Committed(number, to_record(turn), message, end)
+        return Committed(number, turn, to_record(turn), message, end)
 
     def samples(self) -> tuple[Sample, ...]:
         """Returns what a trainer takes: the paths through the turns, each sampled token with a loss once."""
         return merge(self._turns)
 
-    def _append(self, turn: ConversationTurn) -> None:
+    def tokens_of(self, turn: int) -> tuple[int, ...]:
+        """Returns the tokens of a turn's prompt and reply."""
+        return path_tokens(self._turns, turn)
+
+    def has_next(self, turn: int) -> bool:
+        """Whether a turn was continued by another."""
+        return any(each.parent == turn for each in self._turns)
+
+    def add(self, turn: ConversationTurn) -> None:
+        """Adds a turn.
+
+        Raises:
+            ValueError: It is not the next one.
+        """
         if turn.number != len(self._turns):
             raise ValueError(f"turn is {turn.number}; it must be {len(self._turns)}, the next of the conversation")
         self._turns.append(turn)

@@ -97,6 +97,14 @@ class Renderer(Protocol):
             prompt_token_ids: The prompt: some end within the reasoning.
         """
 
+    def marked_text(self, token_ids: Sequence[int], prompt_token_ids: Sequence[int] = ()) -> str:
+        """Returns the text of a reply with its markers of calls and reasoning, for a parser that reads text.
+
+        Args:
+            token_ids: The sampled tokens.
+            prompt_token_ids: The prompt; where that has opened the reasoning, its marker comes first.
+        """
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, without markers of structure. A part of a character becomes U+FFFD."""
 

@@ -68,6 +68,11 @@ class ByteRenderer:
         del prompt_token_ids
         return parse_text(self.decode(token_ids), tools, stop, tool_format=ToolFormat.HERMES, reasoning=True)
 
+    def marked_text(self, token_ids: Sequence[int], prompt_token_ids: Sequence[int] = ()) -> str:
+        """Returns the text of a reply, which has its markers as bytes."""
+        del prompt_token_ids
+        return self.decode(token_ids)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return bytes(token for token in token_ids if token < BEGIN_TOKEN).decode("utf-8", errors="replace")

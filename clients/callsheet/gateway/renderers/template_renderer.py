@@ -103,29 +103,37 @@ class TemplateRenderer:
         prompt_token_ids: Sequence[int] = (),
     ) -> ParsedReply:
         """Returns what a reply says."""
-        said = [token for token in token_ids if self._special.get(token, THINK) in _MARKERS]
-        tail = self._tokenizer.decode(list(prompt_token_ids[-_TAIL_TOKENS:]), skip_special_tokens=False)
         return parse_text(
-            self._tokenizer.decode(said, skip_special_tokens=False),
+            self._text(token_ids),
             tools,
             stop,
             tool_format=self._tool_format,
             reasoning=self._reasoning,
-            within_reasoning=tail.rstrip().endswith(THINK),
+            within_reasoning=self._is_within_reasoning(prompt_token_ids),
         )
+
+    def marked_text(self, token_ids: Sequence[int], prompt_token_ids: Sequence[int] = ()) -> str:
+        """Returns the text of a reply with its markers of calls and reasoning."""
+        return (THINK if self._is_within_reasoning(prompt_token_ids) else "") + self._text(token_ids)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the tokens of a text, with those that the tokenizer puts around one."""
-        return tuple(self._tokenizer.encode(text).ids)
+        return tuple(self._tokenizer.encode(_whole_characters(text)).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones left out."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
+    def _text(self, token_ids: Sequence[int]) -> str:
+        said = [token for token in token_ids if self._special.get(token, THINK) in _MARKERS]
+        return str(self._tokenizer.decode(said, skip_special_tokens=False))
+
+    def _is_within_reasoning(self, prompt_token_ids: Sequence[int]) -> bool:
+        tail = str(self._tokenizer.decode(list(prompt_token_ids[-_TAIL_TOKENS:]), skip_special_tokens=False))
+        return tail.rstrip().endswith(THINK)
+
     def _encode(self, text: str) -> tuple[int, ...]:
-        # A text may have halves of surrogate pairs, which JSON allows and UTF-8 does not.
-        text = text.encode("utf-8", errors="replace").decode("utf-8")
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(self._tokenizer.encode(_whole_characters(text), add_special_tokens=False).ids)
 
     def _find_end_of_turn(self) -> int | None:
         """Returns the special token that the template puts right behind a reply; None if it puts none there."""
@@ -172,6 +180,11 @@ def _beginnings(
         ]
     long = [_user("b"), {**_assistant("c"), "reasoning_content": "d"}, _user("e"), {**last, "reasoning_content": "f"}]
     return [_user("a"), last], [_system("s"), *long] if system else long
+
+
+def _whole_characters(text: str) -> str:
+    """Returns a text without halves of surrogate pairs, which JSON allows and UTF-8 does not."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _system(text: str) -> dict[str, Any]:

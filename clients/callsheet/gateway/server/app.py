@@ -6,9 +6,10 @@ Routes below `/v1` are the dialects'. `/sessions/SESSION/v1` are the same with t
 
 from __future__ import annotations
 
-import hashlib
 import json
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,8 +22,9 @@ from callsheet.gateway.dialects import models as model_listing
 from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
 from callsheet.gateway.server.callers import Callers
 from callsheet.gateway.server.calls import Calls
-from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
+from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
+from callsheet.gateway.server.retries import EarlyRefusals, mark_of
 from callsheet.gateway.server.trainers import Trainers
 from callsheet.integrations.http_server.bounded_body import BoundedBody
 from starlette.applications import Starlette
@@ -33,11 +35,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 _PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
-_RETRY_HEADER: Final = "x-stainless-retry-count"
 _CHAT: Final = DIALECTS["/chat/completions"]
 _CLIENT_GONE: Final = 499
 _NOT_FOUND: Final = 404
 _BROKEN: Final = 500
+_TOO_SLOW: Final = 408
+_BODY_S: Final = 120.0
+_BUSY_S: Final = 1.0
 _THREAD_BYTES: Final = 1 << 18
 _log = structlog.get_logger(__name__)
 
@@ -60,16 +64,21 @@ class GatewayApi:
         self._models = models
         self._trainers = trainers
         self._started_at = int(started_at)
+        self._refusals = EarlyRefusals()
 
     async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
         """A call of a dialect."""
-        caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
-        content = await request.body()
+        whole_path = request.url.path
+        try:
+            caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+            content = await _body(request)
+        except (NoReplyError, HTTPException):
+            self._refusals.note(whole_path, request.headers, time.time())
+            raise
         asked = await _in_thread_if_large(content, lambda: dialect.read(_object(content)))
-        digest = hashlib.sha256(path.encode() + b"\n" + content).hexdigest()
-        retries = request.headers.get(_RETRY_HEADER, "")
-        is_retry = retries.isdecimal() and int(retries) > 0
-        reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, digest, is_retry=is_retry))
+        is_first = self._refusals.take(whole_path, request.headers, time.time())
+        mark = replace(mark_of(path, content, request.headers), is_first=is_first)
+        reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, mark))
         if reply is None:
             return Response(status_code=_CLIENT_GONE)
         headers = {"x-request-id": reply.call_id}
@@ -85,7 +94,7 @@ class GatewayApi:
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a call of Anthropic's messages would have."""
         caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
-        content = await request.body()
+        content = await _body(request)
         asked = await _in_thread_if_large(content, lambda: messages.read(_object(content)))
         return JSONResponse(messages.token_count(await self._calls.count_tokens(caller, asked)))
 
@@ -105,7 +114,7 @@ class GatewayApi:
     async def issue_key(self, request: Request) -> Response:
         """A key of a trajectory, for its trainer."""
         caller = await self._callers.identify(request.headers)
-        body = _object(await request.body())
+        body = _object(await _body(request))
         return JSONResponse(self._trainers.issue_key(caller, body))
 
     async def samples(self, request: Request) -> Response:
@@ -114,12 +123,13 @@ class GatewayApi:
         return Response(await self._trainers.samples(caller), media_type="application/json")
 
 
-def make_app(gateway: GatewayApi, max_request_bytes: int) -> Starlette:
+def make_app(gateway: GatewayApi, max_request_bytes: int, max_waiting_bytes: int) -> Starlette:
     """Returns the application.
 
     Args:
         gateway: What it serves.
         max_request_bytes: Size of one request.
+        max_waiting_bytes: Size of all requests that are not answered yet.
     """
     routes = [
         Route("/health", _health),
@@ -134,7 +144,7 @@ def make_app(gateway: GatewayApi, max_request_bytes: int) -> Starlette:
         routes.append(Route(f"{prefix}/messages/count_tokens", counting, methods=["POST"]))
         models = _answering(_CHAT, gateway.list_models)
         routes += [Route(f"{prefix}/models", models), Route(f"{prefix}/models/{{model:path}}", models)]
-    middleware = [Middleware(BoundedBody, limit=max_request_bytes)]
+    middleware = [Middleware(BoundedBody, limit=max_request_bytes, limit_of_all=max_waiting_bytes)]
     handlers: dict[Any, Any] = {HTTPException: _refused}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
@@ -177,7 +187,7 @@ def _answering(
         except BadRequestError as error:
             return _told(dialect, NoReplyError(BAD_REQUEST, str(error), field=error.field))
         except HTTPException as error:
-            return _told(dialect, NoReplyError(error.status_code, error.detail))
+            return _told(dialect, _of_http(error))
         except Exception:
             _log.exception("request_broke", path=request.url.path.partition("/sessions/")[0])
             return _told(dialect, NoReplyError(_BROKEN, "the gateway failed"))
@@ -193,7 +203,24 @@ def _told(dialect: Dialect, fault: NoReplyError) -> Response:
 async def _refused(request: Request, error: HTTPException) -> Response:
     """What no route is for, in the form of the provider whose path is nearest."""
     dialect: Dialect = messages if "anthropic-version" in request.headers else _CHAT
-    return _told(dialect, NoReplyError(error.status_code, error.detail))
+    return _told(dialect, _of_http(error))
+
+
+def _of_http(error: HTTPException) -> NoReplyError:
+    return NoReplyError(
+        error.status_code, error.detail, retry_after_s=_BUSY_S if error.status_code == TOO_MANY else None
+    )
+
+
+async def _body(request: Request) -> bytes:
+    """Returns the body of a request, which takes memory for as long as it comes.
+
+    Raises:
+        NoReplyError: It did not come in time.
+    """
+    with anyio.move_on_after(_BODY_S):
+        return await request.body()
+    raise NoReplyError(_TOO_SLOW, f"the request did not come within {_BODY_S:.0f} seconds")
 
 
 async def _health(request: Request) -> Response:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -13,16 +11,12 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
-from callsheet.gateway.server.keys import SECRET_BYTES
-from callsheet.gateway.server.schema import METADATA, VERSION, calls, facts, trajectories
-from callsheet.options.private_files import make_private_directory
-from sqlalchemy import Connection, Engine, and_, create_engine, delete, event, insert, make_url, select, update
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError
+from callsheet.gateway.server.database import open_database, secret_of
+from callsheet.gateway.server.schema import calls, trajectories
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select, update
 
 T = TypeVar("T")
-SQLITE_FILE: Final = "gateway.sqlite3"
-_LOCK_TIMEOUT_S: Final = 10
+_MOST_READ: Final = 4096
 
 
 class CallState(Enum):
@@ -45,7 +39,7 @@ class CallRow:
     ordinal: int
     action_id: str
     turns_before: int
-    state: CallState
+    turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +47,20 @@ class KeptTrajectory:
     """What is kept of a trajectory.
 
     Attributes:
-        calls: In the order in which they began.
+        calls: The newest, in the order in which they began, with their states.
         records: Of its conversation's turns, in their order.
+        record_bytes: Size of the records.
         closed: Whether it was seen closed.
     """
 
-    calls: Sequence[CallRow]
+    calls: Sequence[tuple[CallRow, CallState]]
     records: Sequence[Mapping[str, Any]]
+    record_bytes: int
     closed: bool
+
+
+class RecordsGoneError(Exception):
+    """A call ended whose row is kept no longer, so that its reply cannot be kept either."""
 
 
 class CallStore:
@@ -79,20 +79,11 @@ class CallStore:
             sqlalchemy.exc.SQLAlchemyError: The database cannot be used.
             OSError: The data directory cannot be used.
         """
-        engine = _engine(data_dir, database_url)
-        try:
-            METADATA.create_all(engine)
-            version = _fact(engine, "version", lambda: str(VERSION))
-            if version != str(VERSION):
-                raise ValueError(f"database: its tables are of version {version}; this gateway needs {VERSION}")
-        except BaseException:
-            engine.dispose()
-            raise
-        return cls(engine)
+        return cls(open_database(data_dir, database_url))
 
     def secret(self) -> bytes:
         """The secret of keys, the same for all gateways of this database; made once. Blocks."""
-        return bytes.fromhex(_fact(self._engine, "secret", lambda: secrets.token_hex(SECRET_BYTES)))
+        return secret_of(self._engine)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -103,25 +94,32 @@ class CallStore:
 
         def run(connection: Connection) -> KeptTrajectory:
             of_it = _of(calls, job_id, trajectory_id)
-            rows = connection.execute(select(*_ROW).where(of_it).order_by(calls.c.number)).all()
+            newest = select(*_ROW).where(of_it).order_by(calls.c.number.desc()).limit(_MOST_READ)
+            rows = connection.execute(newest).all()[::-1]
             kept = select(calls.c.record).where(of_it, calls.c.record.is_not(None)).order_by(calls.c.turn)
-            records = [json.loads(record) for (record,) in connection.execute(kept)]
+            records = [record for (record,) in connection.execute(kept)]
             closed_at = connection.scalar(
                 select(trajectories.c.closed_at).where(_of(trajectories, job_id, trajectory_id))
             )
-            found = [CallRow(*row[:-1], state=CallState(row[-1])) for row in rows]
-            return KeptTrajectory(found, records, closed_at is not None)
+            found = [(CallRow(*row[:-1]), CallState(row[-1])) for row in rows]
+            size = sum(map(len, records))
+            return KeptTrajectory(found, [json.loads(record) for record in records], size, closed_at is not None)
 
         return await self._run(run)
 
-    async def begin(self, job_id: str, trajectory_id: str, row: CallRow, now: float) -> None:
-        """Keeps a call that begins."""
+    async def begin(self, job_id: str, trajectory_id: str, row: CallRow, now: float, action: Mapping[str, Any]) -> None:
+        """Keeps a call that begins. Its trajectory is not taken for closed any more.
+
+        Args:
+            job_id: The job.
+            trajectory_id: The trajectory; empty for none.
+            row: The call.
+            now: Seconds since 1970.
+            action: What a retry needs to submit the same action.
+        """
 
         def run(connection: Connection) -> None:
-            if row.number == 0 and not connection.scalar(
-                select(trajectories.c.job_id).where(_of(trajectories, job_id, trajectory_id))
-            ):
-                connection.execute(insert(trajectories).values(job_id=job_id, trajectory_id=trajectory_id))
+            _open(connection, job_id, trajectory_id)
             connection.execute(
                 insert(calls).values(
                     job_id=job_id,
@@ -131,8 +129,9 @@ class CallStore:
                     ordinal=row.ordinal,
                     action_id=row.action_id,
                     turns_before=row.turns_before,
-                    state=row.state.value,
+                    state=CallState.BEGUN.value,
                     begun_at=now,
+                    action=_text(action),
                 )
             )
 
@@ -147,36 +146,61 @@ class CallStore:
         turn: int | None,
         record: Mapping[str, Any] | None,
         reply: Mapping[str, Any],
-    ) -> None:
-        """Keeps the reply of a call, and the record of its turn if it has one."""
+    ) -> int:
+        """Keeps the reply of a call, and the record of its turn if it has one.
+
+        Returns:
+            The size of the record.
+
+        Raises:
+            RecordsGoneError: The call is kept no longer.
+        """
+        record_text, reply_text = None if record is None else _text(record), _text(reply)
         values = {
             "state": CallState.DONE.value,
             "turn": turn,
-            "record": None if record is None else json.dumps(record, separators=(",", ":")),
-            "reply": json.dumps(reply, separators=(",", ":")),
+            "record": record_text,
+            "reply": reply_text,
+            "action": None,
         }
-        await self._change(job_id, trajectory_id, number, values)
+        size = len(record_text or "")
+
+        def run(connection: Connection) -> None:
+            change = update(calls).where(_of(calls, job_id, trajectory_id), calls.c.number == number).values(values)
+            if connection.execute(change).rowcount != 1:
+                raise RecordsGoneError(f"call {number} of trajectory {trajectory_id!r} of job {job_id!r}")
+            # It was open when its last action began; where it is not now, the next look tells.
+            grown = {"bytes": trajectories.c.bytes + size + len(reply_text), "closed_at": None}
+            connection.execute(update(trajectories).where(_of(trajectories, job_id, trajectory_id)).values(grown))
+
+        await self._run(run)
+        return size
 
     async def fail(self, job_id: str, trajectory_id: str, number: int) -> None:
-        """Keeps that a call ended without a reply."""
-        await self._change(job_id, trajectory_id, number, {"state": CallState.FAILED.value})
+        """Removes a call that ended without a reply: nobody asks for it again."""
+        change = delete(calls).where(_of(calls, job_id, trajectory_id), calls.c.number == number)
+        await self._run(lambda connection: connection.execute(change))
 
-    async def reply(self, job_id: str, trajectory_id: str, number: int) -> dict[str, Any]:
-        """Returns the reply of a call that is done."""
-        wanted = select(calls.c.reply).where(_of(calls, job_id, trajectory_id), calls.c.number == number)
-        kept: dict[str, Any] = json.loads(await self._run(lambda connection: connection.execute(wanted).scalar_one()))
-        return kept
+    async def reply(self, job_id: str, trajectory_id: str, number: int) -> dict[str, Any] | None:
+        """Returns the reply of a call that is done; None if it is kept no longer."""
+        return await self._json(calls.c.reply, job_id, trajectory_id, number)
 
-    async def open_trajectories(self) -> dict[str, list[str]]:
-        """Returns the trajectories that were not seen closed, by job."""
-        wanted = select(trajectories.c.job_id, trajectories.c.trajectory_id).where(trajectories.c.closed_at.is_(None))
-        found: dict[str, list[str]] = {}
-        for job_id, trajectory_id in await self._run(lambda connection: connection.execute(wanted).all()):
-            found.setdefault(job_id, []).append(trajectory_id)
+    async def action(self, job_id: str, trajectory_id: str, number: int) -> dict[str, Any] | None:
+        """Returns what was kept to submit the action of a call again; None if nothing was."""
+        return await self._json(calls.c.action, job_id, trajectory_id, number)
+
+    async def kept_trajectories(self) -> dict[str, dict[str, bool]]:
+        """Returns whether trajectories were seen closed, by job and trajectory."""
+        wanted = select(trajectories.c.job_id, trajectories.c.trajectory_id, trajectories.c.closed_at)
+        found: dict[str, dict[str, bool]] = {}
+        for job_id, trajectory_id, closed_at in await self._run(lambda connection: connection.execute(wanted).all()):
+            found.setdefault(job_id, {})[trajectory_id] = closed_at is not None
         return found
 
-    async def note_closed(self, job_id: str, trajectory_ids: Sequence[str], now: float) -> None:
-        """Notes that trajectories were seen closed."""
+    async def note_closed(self, job_id: str, trajectory_ids: Sequence[str], now: float | None) -> None:
+        """Notes that trajectories were seen closed; without a time, that they were seen open."""
+        if not trajectory_ids:
+            return
 
         def run(connection: Connection) -> None:
             for trajectory_id in trajectory_ids:
@@ -186,36 +210,62 @@ class CallStore:
 
         await self._run(run)
 
-    async def forget(self, job_id: str, trajectory_id: str) -> None:
-        """Removes all that is kept of a trajectory."""
+    async def closed_trajectories(self, closed_by: float) -> list[tuple[str, str, int]]:
+        """Returns job, trajectory and bytes of what was seen closed by some time, the oldest first."""
+        wanted = (
+            select(trajectories.c.job_id, trajectories.c.trajectory_id, trajectories.c.bytes)
+            .where(trajectories.c.closed_at <= closed_by)
+            .order_by(trajectories.c.closed_at)
+        )
+        rows = await self._run(lambda connection: connection.execute(wanted).all())
+        return [(job_id, trajectory_id, size) for job_id, trajectory_id, size in rows]
 
-        def run(connection: Connection) -> None:
-            _delete(connection, job_id, trajectory_id)
+    async def held_bytes(self) -> int:
+        """Returns the size of all records and replies."""
+        wanted = select(func.coalesce(func.sum(trajectories.c.bytes), 0))
+        return int(await self._run(lambda connection: connection.execute(wanted).scalar_one()))
 
-        await self._run(run)
+    async def forget(self, job_id: str, trajectory_id: str, closed_by: float) -> bool:
+        """Removes all that is kept of a trajectory, if it was seen closed by some time; returns whether it did."""
 
-    async def forget_closed(self, closed_before: float) -> list[tuple[str, str]]:
-        """Removes trajectories that were seen closed before a time, and the calls outside of trajectories before it.
-
-        Returns:
-            Jobs and trajectories that were removed.
-        """
-
-        def run(connection: Connection) -> list[tuple[str, str]]:
-            wanted = select(trajectories.c.job_id, trajectories.c.trajectory_id).where(
-                trajectories.c.closed_at < closed_before
+        def run(connection: Connection) -> bool:
+            gone = delete(trajectories).where(
+                _of(trajectories, job_id, trajectory_id), trajectories.c.closed_at <= closed_by
             )
-            found = [(job_id, trajectory_id) for job_id, trajectory_id in connection.execute(wanted)]
-            for job_id, trajectory_id in found:
-                _delete(connection, job_id, trajectory_id)
-            connection.execute(delete(calls).where(calls.c.trajectory_id == "", calls.c.begun_at < closed_before))
-            return found
+            if not connection.execute(gone).rowcount:
+                return False
+            connection.execute(delete(calls).where(_of(calls, job_id, trajectory_id)))
+            return True
 
         return await self._run(run)
 
-    async def _change(self, job_id: str, trajectory_id: str, number: int, values: Mapping[str, Any]) -> None:
-        change = update(calls).where(_of(calls, job_id, trajectory_id), calls.c.number == number).values(values)
-        await self._run(lambda connection: connection.execute(change))
+    async def forget_outside(self, done_before: float, begun_before: float) -> None:
+        """Removes calls outside of trajectories: those done that began before one time, all that did before another."""
+        is_old = or_(
+            and_(calls.c.state == CallState.DONE.value, calls.c.begun_at < done_before),
+            calls.c.begun_at < begun_before,
+        )
+        of_them = and_(calls.c.trajectory_id == "", is_old)
+
+        def run(connection: Connection) -> None:
+            sizes = select(calls.c.job_id, func.sum(func.length(calls.c.reply))).where(of_them).group_by(calls.c.job_id)
+            for job_id, size in connection.execute(sizes).all():
+                less = update(trajectories).values(bytes=trajectories.c.bytes - (size or 0))
+                connection.execute(less.where(_of(trajectories, job_id, "")))
+            connection.execute(delete(calls).where(of_them))
+            # What has no call and no size any more is a job that is over, or begins again by itself.
+            empty = ~select(calls.c.number).where(_of(calls, trajectories.c.job_id, "")).exists()
+            connection.execute(delete(trajectories).where(trajectories.c.trajectory_id == "", empty))
+
+        await self._run(run)
+
+    async def _json(self, column: Any, job_id: str, trajectory_id: str, number: int) -> dict[str, Any] | None:
+        wanted = select(column).where(_of(calls, job_id, trajectory_id), calls.c.number == number)
+        text = await self._run(lambda connection: connection.execute(wanted).scalar())
+        if text is None:
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
 
     async def _run(self, work: Callable[[Connection], T]) -> T:
         def run() -> T:
@@ -234,58 +284,24 @@ _ROW: Final = (
     calls.c.ordinal,
     calls.c.action_id,
     calls.c.turns_before,
+    calls.c.turn,
     calls.c.state,
 )
 
 
-def _of(table: Any, job_id: str, trajectory_id: str) -> Any:
+def _of(table: Any, job_id: Any, trajectory_id: str) -> Any:
     return and_(table.c.job_id == job_id, table.c.trajectory_id == trajectory_id)
 
 
-def _delete(connection: Connection, job_id: str, trajectory_id: str) -> None:
-    for table in (calls, trajectories):
-        connection.execute(delete(table).where(_of(table, job_id, trajectory_id)))
-
-
-def _fact(engine: Engine, name: str, make: Callable[[], str]) -> str:
-    """A fact of the database, made once, whoever else starts at the same time."""
-    wanted = select(facts.c.value).where(facts.c.name == name)
-    with engine.begin() as connection:
-        found = connection.scalar(wanted)
+def _open(connection: Connection, job_id: str, trajectory_id: str) -> None:
+    """Makes the row of a trajectory if there is none, and takes back that it was seen closed."""
+    of_it = _of(trajectories, job_id, trajectory_id)
+    found = connection.execute(select(trajectories.c.closed_at).where(of_it)).first()
     if found is None:
-        # Another gateway that starts may have made it meanwhile.
-        with suppress(IntegrityError), engine.begin() as connection:
-            connection.execute(insert(facts).values(name=name, value=make()))
-        with engine.begin() as connection:
-            found = connection.execute(wanted).scalar_one()
-    return str(found)
+        connection.execute(insert(trajectories).values(job_id=job_id, trajectory_id=trajectory_id))
+    elif found[0] is not None:
+        connection.execute(update(trajectories).where(of_it).values(closed_at=None))
 
 
-def _engine(data_dir: Path, database_url: str | None) -> Engine:
-    if database_url is not None:
-        url = make_url(database_url)
-        if url.get_backend_name() != "postgresql":
-            raise ValueError(f"database_url: {url.get_backend_name()!r}: must start with 'postgresql://'")
-        arguments = {
-            "connect_timeout": _LOCK_TIMEOUT_S,
-            "tcp_user_timeout": _LOCK_TIMEOUT_S * 1000,
-            "options": f"-c statement_timeout={_LOCK_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s",
-            "application_name": "callsheet-gateway",
-        }
-        return create_engine(url.set(drivername="postgresql+psycopg"), connect_args=arguments, hide_parameters=True)
-    make_private_directory(data_dir)
-    file = data_dir / SQLITE_FILE
-    # Readable for its owner alone, whatever the mask is; SQLite makes the files beside it like it.
-    file.touch(mode=0o600)
-    address = URL.create("sqlite", database=str(file))
-    # Parameters are prompts and replies, which no error may show.
-    engine = create_engine(address, connect_args={"timeout": _LOCK_TIMEOUT_S}, hide_parameters=True)
-
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.execute("PRAGMA synchronous = FULL")
-        cursor.close()
-
-    return engine
+def _text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

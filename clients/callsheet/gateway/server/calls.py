@@ -1,51 +1,35 @@
 """One call from its request to its reply: prepared under its trajectory's lock, generated without, committed under it.
 
-A call is kept with the id of its action before that is submitted. A marked retry of it waits for the action, is given
-its reply again, or after a restart attaches to the same action at the scheduler.
+A call is kept with its action before that is submitted. A marked retry of it waits for the action, is given its reply
+again, or after a restart attaches to the same action at the scheduler.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import structlog
-from callsheet.client import (
-    ActionHandle,
-    CallsheetError,
-    Cancelled,
-    Client,
-    Expired,
-    Failed,
-    FailureKind,
-    FinishReason,
-    Generate,
-    GenerateResult,
-    NotFoundError,
-    Outcome,
-    RefusedError,
-    Succeeded,
-)
+from callsheet.client import CallsheetError, Client, Generate
 from callsheet.gateway.chat import BadRequestError, ChatReply, ChatRequest
 from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
-from callsheet.gateway.conversations.turns import Prepared
+from callsheet.gateway.conversations.renderer import ParsedReply, text_before
+from callsheet.gateway.conversations.turns import Generated, Prepared
 from callsheet.gateway.server.call_store import CallRow, CallState, CallStore
 from callsheet.gateway.server.callers import Caller
-from callsheet.gateway.server.faults import (
-    BAD_REQUEST,
-    TOO_MANY,
-    UNAVAILABLE,
-    NoReplyError,
-    aborted,
-    of_error,
-    of_outcome,
-)
-from callsheet.gateway.server.live_trajectories import CallEntry, LiveTrajectories, LiveTrajectory, RunningCall
+from callsheet.gateway.server.engine_parser import EngineParser
+from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, UNAVAILABLE, NoReplyError, of_error
+from callsheet.gateway.server.generations import generate
+from callsheet.gateway.server.kept_actions import from_kept, to_kept
+from callsheet.gateway.server.live_trajectories import LiveTrajectories, LiveTrajectory
 from callsheet.gateway.server.models import ServedModels
+from callsheet.gateway.server.retries import CallEntry, CallMark, RunningCall, repeated
 from callsheet.gateway.server.sampling import (
     generated_of,
     reply_from_json,
@@ -57,10 +41,9 @@ from callsheet.gateway.server.settings import GatewaySettings
 from sqlalchemy.exc import SQLAlchemyError
 
 _BUSY_S: Final = 1.0
+_FULL_S: Final = 30.0
 _BROKEN: Final = 500
 _PREFIX: Final = "gateway-"
-_LABEL: Final = "gateway"
-_CALLER_GONE: Final = "its caller is gone"
 _log = structlog.get_logger(__name__)
 
 
@@ -76,6 +59,8 @@ class Calls:
         *,
         settings: GatewaySettings,
         tasks: anyio.abc.TaskGroup,
+        is_full: Callable[[], bool] = lambda: False,
+        parser: EngineParser | None = None,
     ) -> None:
         """Args:
         client: Of the scheduler.
@@ -84,6 +69,8 @@ class Calls:
         models: What is served.
         settings: Of the gateway.
         tasks: Where calls run; they outlive the requests that asked for them.
+        is_full: Whether records have no room left; calls are then told to try again.
+        parser: Says what replies consist of; None leaves that to the renderer.
         """
         self._client = client
         self._store = store
@@ -92,24 +79,34 @@ class Calls:
         self._models = models
         self._settings = settings
         self._tasks = tasks
+        self._is_full = is_full
+        self._parser = parser
         self._in_flight = 0
 
-    async def reply(self, caller: Caller, request: ChatRequest, digest: str, *, is_retry: bool) -> ChatReply:
+    async def reply(self, caller: Caller, request: ChatRequest, mark: CallMark) -> ChatReply:
         """Returns the reply to a call. Cancelling this leaves the call to others who wait, or gives it up.
 
         Args:
             caller: Who calls.
             request: What is asked.
-            digest: Of the request's path and body.
-            is_retry: Whether the client says that it has sent this before.
+            mark: What the request tells of which call it is.
 
         Raises:
             NoReplyError: There is none.
         """
         live = await self._live.get(caller.job_id, caller.trajectory_id)
+        entry = None
         try:
-            async with live.lock:
-                found = await self._find_or_begin(live, caller, request, digest, is_retry=is_retry)
+            try:
+                async with live.lock:
+                    entry = self._repeated(live, mark)
+                    found = await self._find_or_begin(live, caller, request, mark, entry)
+            except BaseException as error:
+                if entry is None and (not isinstance(error, NoReplyError) or error.is_passing):
+                    # Its client comes again, and is not to be taken for another one with an equal body.
+                    refused = CallEntry(mark.digest, CallState.FAILED, retries=mark.retries, ended_at=time.time())
+                    live.calls.add(refused)
+                raise
             return found if isinstance(found, ChatReply) else await self._wait(found)
         finally:
             self._live.release(live)
@@ -128,31 +125,92 @@ class Calls:
         finally:
             self._live.release(live)
 
-    async def _find_or_begin(
-        self, live: LiveTrajectory, caller: Caller, request: ChatRequest, digest: str, *, is_retry: bool
-    ) -> ChatReply | RunningCall:
-        entry = live.calls.get(digest)
-        if is_retry and entry is not None:
-            if entry.running is not None:
-                return entry.running
-            if entry.state is CallState.DONE:
-                return reply_from_json(await self._store.reply(live.job_id, live.trajectory_id, entry.row.number))
-        self._check_room(live)
-        if is_retry and entry is not None and entry.state is CallState.BEGUN:
-            # Of a gateway that ended meanwhile. Its prompt is that of the turns that there were.
-            past = await self._past(live, entry.row.turns_before)
-            prepared = await _prepare(past, request)
-            return self._start(live, caller, RunningCall(entry, prepared, live.conversation))
-        conversation = live.conversation if live.trajectory_id else self._live.new_conversation()
-        prepared = await _prepare(conversation, request)
-        row = self._new_row(live, digest, 1 if entry is None else entry.row.ordinal + 1, len(conversation.turns))
-        await self._store.begin(live.job_id, live.trajectory_id, row, time.time())
-        entry = CallEntry(row, CallState.BEGUN)
-        live.remember(entry)
-        return self._start(live, caller, RunningCall(entry, prepared, conversation))
+    def _repeated(self, live: LiveTrajectory, mark: CallMark) -> CallEntry | None:
+        """Returns the call that a request repeats; None if it is a new one. What has no reply is repeated by that."""
+        if mark.is_first or not (mark.retries or mark.is_named):
+            return None
+        entry = repeated(live.calls.of(mark.digest), mark, time.time(), live.conversation.has_next)
+        if entry is None:
+            return None
+        entry.retries = max(entry.retries, mark.retries)
+        if entry.state is CallState.FAILED or (entry.running is not None and entry.running.is_lost):
+            live.calls.remove(entry)
+            return None
+        return entry
 
-    def _check_room(self, live: LiveTrajectory) -> None:
-        """Raises NoReplyError where as many calls are under way as may be."""
+    async def _find_or_begin(
+        self, live: LiveTrajectory, caller: Caller, request: ChatRequest, mark: CallMark, entry: CallEntry | None
+    ) -> ChatReply | RunningCall:
+        reply = None if entry is None else await self._reply_of(live, entry)
+        if reply is not None:
+            return reply
+        self._take_seat(live)
+        try:
+            resumed = None if entry is None else await self._resumed(live, entry, request)
+            running = resumed or await self._begun(live, caller, request, mark)
+        except BaseException:
+            self._leave_seat(live)
+            raise
+        if entry is not None and resumed is None:
+            live.calls.remove(entry)
+        running.entry.running = running
+        self._tasks.start_soon(self._run, live, caller, running)
+        return running
+
+    async def _reply_of(self, live: LiveTrajectory, entry: CallEntry) -> ChatReply | RunningCall | None:
+        """Returns the reply of a call, or the call while it runs; None if it has neither."""
+        if entry.running is not None:
+            return entry.running
+        if entry.state is not CallState.DONE or entry.row is None:
+            return None
+        kept = await self._store.reply(live.job_id, live.trajectory_id, entry.row.number)
+        entry.answered = True
+        return None if kept is None else reply_from_json(kept)
+
+    async def _resumed(self, live: LiveTrajectory, entry: CallEntry, request: ChatRequest) -> RunningCall | None:
+        """Returns a call that attaches to its action, whatever became of that; None if it has none to attach to."""
+        if entry.state is not CallState.BEGUN or entry.row is None:
+            return None
+        kept = await self._store.action(live.job_id, live.trajectory_id, entry.row.number)
+        if kept is None:
+            return None
+        conversation = self._conversation(live)
+        prepared, action = from_kept(kept, request, conversation)
+        return RunningCall(entry, prepared, action, conversation)
+
+    async def _begun(self, live: LiveTrajectory, caller: Caller, request: ChatRequest, mark: CallMark) -> RunningCall:
+        """Returns a new call. It is kept before its action is submitted, so that a retry finds that again."""
+        conversation = self._conversation(live)
+        prepared = await _prepare(conversation, request)
+        action = await self._action(caller, prepared)
+        ordinal = len(live.calls.of(mark.digest)) + 1
+        action_id = f"{_PREFIX}{secrets.token_hex(16)}"
+        row = CallRow(live.take_number(), mark.digest, ordinal, action_id, len(conversation.turns))
+        await self._store.begin(live.job_id, live.trajectory_id, row, time.time(), to_kept(prepared, action))
+        entry = CallEntry(mark.digest, CallState.BEGUN, row, mark.retries)
+        live.calls.add(entry)
+        return RunningCall(entry, prepared, action, conversation)
+
+    async def _action(self, caller: Caller, prepared: Prepared) -> Generate:
+        sampling = sampling_of(
+            prepared.request.sampling,
+            caller.sampling,
+            stop_token_ids=self._renderer.stop_token_ids,
+            prompt_tokens=len(prepared.token_ids),
+            context_length=await self._models.context_length(),
+            default_max_tokens=self._settings.default_max_tokens,
+        )
+        return Generate(prepared.token_ids, sampling, self._settings.service)
+
+    def _conversation(self, live: LiveTrajectory) -> Conversation:
+        """The conversation of a call; one outside of trajectories has its own."""
+        return live.conversation if live.trajectory_id else self._live.new_conversation()
+
+    def _take_seat(self, live: LiveTrajectory) -> None:
+        """Counts a call as under way; raises NoReplyError where as many are as may be, or none can be kept."""
+        if self._is_full():
+            said = "the gateway's call records take all the room that they may: close trajectories"
+            raise NoReplyError(UNAVAILABLE, said, retry_after_s=_FULL_S)
         bounds = [(self._in_flight, self._settings.max_calls, "the gateway")]
         if live.trajectory_id:
             bounds.append((live.in_flight, self._settings.max_trajectory_calls, "the trajectory"))
@@ -160,24 +218,12 @@ class Calls:
             if count >= most:
                 said = f"{whose} has {count} calls under way, and no more at once"
                 raise NoReplyError(TOO_MANY, said, retry_after_s=_BUSY_S)
-
-    async def _past(self, live: LiveTrajectory, turns: int) -> Conversation:
-        if not live.trajectory_id:
-            return self._live.new_conversation()
-        records = (await self._store.load(live.job_id, live.trajectory_id)).records[:turns]
-        return Conversation.restore(self._renderer, records)
-
-    def _new_row(self, live: LiveTrajectory, digest: str, ordinal: int, turns: int) -> CallRow:
-        # The row is committed before the action is submitted, so that a retry finds the id again.
-        action_id = f"{_PREFIX}{secrets.token_hex(16)}"
-        return CallRow(live.next_number, digest, ordinal, action_id, turns, CallState.BEGUN)
-
-    def _start(self, live: LiveTrajectory, caller: Caller, running: RunningCall) -> RunningCall:
-        running.entry.running = running
         live.in_flight += 1
         self._in_flight += 1
-        self._tasks.start_soon(self._run, live, caller, running)
-        return running
+
+    def _leave_seat(self, live: LiveTrajectory) -> None:
+        live.in_flight -= 1
+        self._in_flight -= 1
 
     async def _wait(self, running: RunningCall) -> ChatReply:
         running.waiters += 1
@@ -188,6 +234,7 @@ class Calls:
             if not running.waiters and not running.ended.is_set():
                 self._tasks.start_soon(self._give_up_later, running)
         if running.reply is not None:
+            running.entry.answered = True
             return running.reply
         fault = running.fault or NoReplyError(UNAVAILABLE, "the gateway is ending", retry_after_s=_BUSY_S)
         raise fault.with_traceback(None)
@@ -207,6 +254,8 @@ class Calls:
         except NoReplyError as fault:
             running.fault = fault
             _log.info("call_failed", **_ids(live, running), status=fault.status, reason=str(fault))
+            if not fault.is_passing:
+                live.calls.remove(running.entry)
         except SQLAlchemyError:
             # What is not kept is not answered: the process ends, and what was kept is read again.
             raise
@@ -216,99 +265,84 @@ class Calls:
             running.fault = NoReplyError(_BROKEN, "the gateway failed")
         finally:
             running.entry.running = None
-            live.in_flight -= 1
-            self._in_flight -= 1
+            running.entry.ended_at = time.time()
+            self._leave_seat(live)
             running.ended.set()
 
     async def _perform(self, live: LiveTrajectory, caller: Caller, running: RunningCall) -> None:
         try:
-            result = await self._generate(live, caller, running)
+            result = await generate(self._client, live.job_id, live.trajectory_id, running, may_open=caller.is_trainer)
         except NoReplyError:
             await self._note_failure(live, running)
             raise
         except anyio.get_cancelled_exc_class():
             if running.given_up:
                 await self._note_failure(live, running)
-                _log.info("call_given_up", **_ids(live, running), reason=_CALLER_GONE)
+                _log.info("call_given_up", **_ids(live, running))
             raise
         except CallsheetError as error:
             # Nobody knows what became of the action: a retry attaches to it.
             raise of_error(error) from error
+        running.has_tokens = True
+        # The parser has a deadline of its own.
         with anyio.CancelScope(shield=True):
+            generated = generated_of(result)
+            parsed = await self._parsed(running.prepared, generated)
             async with live.lock:
-                await self._commit(live, running, result)
+                await self._commit(live, running, generated, parsed, result.cached_tokens)
+
+    async def _parsed(self, prepared: Prepared, generated: Generated) -> ParsedReply | None:
+        """Returns what a parser beside the gateway finds in a reply; None leaves it to the renderer."""
+        request = prepared.request
+        if self._parser is None or request.prompt is not None:
+            return None
+        text = self._renderer.marked_text(generated.token_ids, prepared.token_ids)
+        tools = () if request.tool_choice == "none" else request.tools
+        return await self._parser.parse(text_before(text, request.sampling.stop), tools)
 
     async def _note_failure(self, live: LiveTrajectory, running: RunningCall) -> None:
         running.entry.state = CallState.FAILED
-        await self._store.fail(live.job_id, live.trajectory_id, running.entry.row.number)
+        await self._store.fail(live.job_id, live.trajectory_id, running.row.number)
 
-    async def _generate(self, live: LiveTrajectory, caller: Caller, running: RunningCall) -> GenerateResult:
-        """Returns what an engine sampled.
-
-        Raises:
-            NoReplyError: It did not, or the scheduler refused it.
-            CallsheetError: What became of it is not known.
-        """
-        prepared = running.prepared
-        sampling = sampling_of(
-            prepared.request.sampling,
-            caller.sampling,
-            stop_token_ids=self._renderer.stop_token_ids,
-            prompt_tokens=len(prepared.token_ids),
-            context_length=await self._models.context_length(),
-            default_max_tokens=self._settings.default_max_tokens,
-        )
-        action = Generate(prepared.token_ids, sampling, self._settings.service)
-        try:
-            outcome = await self._outcome(live, caller, running, action)
-        except RefusedError as error:
-            raise of_error(error) from error
-        return _result_of(outcome)
-
-    async def _outcome(
-        self, live: LiveTrajectory, caller: Caller, running: RunningCall, action: Generate
-    ) -> Outcome[GenerateResult]:
-        job = self._client.job(live.job_id)
-        trajectory = job.trajectory(live.trajectory_id) if live.trajectory_id else None
-        action_id = running.entry.row.action_id
-        for may_open in (caller.is_trainer and trajectory is not None, False):
-            handle = await (trajectory or job).submit(action, action_id=action_id, label=_LABEL)
-            try:
-                return await _outcome_of(handle, running)
-            except NotFoundError as error:
-                if not may_open or trajectory is None or error.field != "trajectory_id":
-                    raise
-                # A trainer's token names a trajectory by its first call; a closed one is refused again.
-                await trajectory.open()
-        raise AssertionError("the second try returns or raises")
-
-    async def _commit(self, live: LiveTrajectory, running: RunningCall, result: GenerateResult) -> None:
-        entry, request, generated = running.entry, running.prepared.request, generated_of(result)
-        committed = running.conversation.commit(running.prepared, generated)
+    async def _commit(
+        self,
+        live: LiveTrajectory,
+        running: RunningCall,
+        generated: Generated,
+        parsed: ParsedReply | None,
+        cached_tokens: int,
+    ) -> None:
+        entry, request = running.entry, running.prepared.request
+        draft = running.conversation.draft(running.prepared, generated, parsed)
         reply = ChatReply(
-            call_id=entry.row.action_id.removeprefix(_PREFIX),
+            call_id=running.row.action_id.removeprefix(_PREFIX),
             created_s=int(time.time()),
             model=request.model or self._settings.service,
-            message=committed.message,
-            end=committed.end,
+            message=draft.message,
+            end=draft.end,
             prompt_tokens=len(running.prepared.token_ids),
             completion_tokens=len(generated.token_ids),
-            cached_tokens=result.cached_tokens,
+            cached_tokens=cached_tokens,
             tokens=reply_tokens(generated, self._renderer.decode) if request.sampling.log_probs else (),
         )
-        kept = (committed.turn, committed.record) if live.trajectory_id else (None, None)
-        await self._store.finish(
+        kept = (draft.turn, draft.record) if live.trajectory_id else (None, None)
+        size = await self._store.finish(
             live.job_id,
             live.trajectory_id,
-            entry.row.number,
+            running.row.number,
             turn=kept[0],
             record=kept[1],
             reply=reply_to_json(reply),
         )
+        if live.trajectory_id:
+            # Only now: what is not kept is continued by no call.
+            running.conversation.add(draft.added)
+            live.keeps(size)
+        entry.row = replace(running.row, turn=kept[0])
         entry.state = CallState.DONE
         running.reply = reply
         drift = running.prepared.drift.value
-        _log.info("call_answered", **_ids(live, running), turn=committed.turn, drift=drift, end=reply.end.value)
+        _log.info("call_answered", **_ids(live, running), turn=draft.turn, drift=drift, end=reply.end.value)
 
 
 async def _prepare(conversation: Conversation, request: ChatRequest) -> Prepared:
@@ -321,31 +355,9 @@ async def _prepare(conversation: Conversation, request: ChatRequest) -> Prepared
         raise NoReplyError(BAD_REQUEST, str(error), field="messages") from error
 
 
-async def _outcome_of(handle: ActionHandle[GenerateResult], running: RunningCall) -> Outcome[GenerateResult]:
-    try:
-        return await handle.outcome()
-    except anyio.get_cancelled_exc_class():
-        # When the gateway ends its actions go on: a retry attaches to them.
-        if running.given_up:
-            handle.abandon(_CALLER_GONE)
-        raise
-
-
-def _result_of(outcome: Outcome[GenerateResult]) -> GenerateResult:
-    if isinstance(outcome, Succeeded):
-        if outcome.value.finish_reason is FinishReason.ABORT:
-            raise aborted()
-        return outcome.value
-    if isinstance(outcome, Failed) and outcome.kind is FailureKind.POLICY and outcome.partial is not None:
-        # What the model itself brought about is a reply like any other.
-        return outcome.partial
-    assert isinstance(outcome, Failed | Cancelled | Expired)
-    raise of_outcome(outcome)
-
-
 def _ids(live: LiveTrajectory, running: RunningCall) -> dict[str, str]:
     return {
         "job_id": live.job_id,
         "trajectory_id": live.trajectory_id,
-        "action_id": running.entry.row.action_id,
+        "action_id": running.row.action_id,
     }

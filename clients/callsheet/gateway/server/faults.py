@@ -32,6 +32,7 @@ TOO_MANY: Final = 429
 UNAVAILABLE: Final = 503
 _BROKEN: Final = 500
 _FORBIDDEN: Final = 403
+_REQUEST_TIMEOUT: Final = 408
 _TIMEOUT: Final = 504
 _RETRY_S: Final = 1.0
 # What the caller's own request brought about; the same would come again.
@@ -57,6 +58,11 @@ class NoReplyError(Exception):
         self.status = status
         self.retry_after_s = retry_after_s
         self.field = field
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether clients try again by themselves."""
+        return self.status in {_REQUEST_TIMEOUT, TOO_MANY} or self.status >= _BROKEN
 
 
 def of_error(error: CallsheetError) -> NoReplyError:

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
-from callsheet.gateway.chat import ChatReply
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
-from callsheet.gateway.conversations.turns import Prepared
 from callsheet.gateway.server.call_store import CallRow, CallState, CallStore
-from callsheet.gateway.server.faults import NoReplyError
+from callsheet.gateway.server.retries import CallEntry, RememberedCalls
 
-_MOST_REMEMBERED_CALLS: Final = 16_384
-
-
-@dataclass(slots=True, eq=False)
-class RunningCall:
-    """A call whose action is under way.
-
-    Attributes:
-        entry: What is kept of it.
-        prepared: Its prompt.
-        conversation: Where its turn will be.
-        waiters: Requests that wait for it.
-        scope: Cancels it.
-        given_up: Nobody wants it any more: its action is cancelled.
-        ended: Set once `reply` or `fault` is.
-    """
-
-    entry: CallEntry
-    prepared: Prepared
-    conversation: Conversation
-    waiters: int = 0
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    given_up: bool = False
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    reply: ChatReply | None = None
-    fault: NoReplyError | None = None
-
-
-@dataclass(slots=True, eq=False)
-class CallEntry:
-    """The newest call with some digest; `running` while its action is under way here."""
-
-    row: CallRow
-    state: CallState
-    running: RunningCall | None = None
+_MOST_REMEMBERED: Final = 4096
+_MOST_REMEMBERED_OUTSIDE: Final = 16_384
+_MEMORY_OF_A_BYTE: Final = 4
+"""Bytes in memory for one of a record: numbers are objects there."""
 
 
 class LiveTrajectory:
@@ -57,9 +24,10 @@ class LiveTrajectory:
     Attributes:
         lock: Held while a call is prepared and while it is committed, not while it generates.
         conversation: Its turns.
-        calls: The newest call with each digest.
+        calls: What may be asked for again.
         next_number: Of the next call.
         in_flight: Calls that have not ended.
+        memory_bytes: About what its turns take.
     """
 
     def __init__(self, job_id: str, trajectory_id: str, conversation: Conversation) -> None:
@@ -67,18 +35,26 @@ class LiveTrajectory:
         self.trajectory_id = trajectory_id
         self.lock = anyio.Lock()
         self.conversation = conversation
-        self.calls: OrderedDict[str, CallEntry] = OrderedDict()
+        self.calls = RememberedCalls(_MOST_REMEMBERED if trajectory_id else _MOST_REMEMBERED_OUTSIDE)
         self.next_number = 0
         self.in_flight = 0
         self.users = 0
+        self.memory_bytes = 0
 
-    def remember(self, entry: CallEntry) -> None:
-        """Notes a call as the newest with its digest; calls outside of trajectories are remembered up to a number."""
-        self.calls[entry.row.digest] = entry
-        self.calls.move_to_end(entry.row.digest)
-        self.next_number = max(self.next_number, entry.row.number + 1)
-        if not self.trajectory_id and len(self.calls) > _MOST_REMEMBERED_CALLS:
-            self.calls.popitem(last=False)
+    def take_number(self) -> int:
+        """Returns the number of the next call. It is not given again, even if it is not known whether it was kept."""
+        self.next_number += 1
+        return self.next_number - 1
+
+    def restore(self, row: CallRow, state: CallState, now: float) -> None:
+        """Notes a call that is kept."""
+        self.next_number = max(self.next_number, row.number + 1)
+        if state is not CallState.FAILED:
+            self.calls.add(CallEntry(row.digest, state, row, ended_at=now))
+
+    def keeps(self, record_bytes: int) -> None:
+        """Notes the size of a turn's record."""
+        self.memory_bytes += _MEMORY_OF_A_BYTE * record_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -93,15 +69,17 @@ class LiveTrajectories:
         renderer: The model's.
     """
 
-    def __init__(self, store: CallStore, renderer: Renderer, most: int) -> None:
+    def __init__(self, store: CallStore, renderer: Renderer, most: int, most_bytes: int) -> None:
         """Args:
         store: Where call records are.
         renderer: The model's.
         most: Idle ones beyond so many are given up.
+        most_bytes: The same by the memory of all.
         """
         self._store = store
         self.renderer = renderer
         self._most = most
+        self._most_bytes = most_bytes
         self._live: OrderedDict[tuple[str, str], LiveTrajectory] = OrderedDict()
         self._loading = anyio.Lock()
 
@@ -120,12 +98,35 @@ class LiveTrajectories:
     def release(self, live: LiveTrajectory) -> None:
         """Gives a trajectory back."""
         live.users -= 1
-        for key in [key for key, each in self._live.items() if each.is_idle][: max(0, len(self._live) - self._most)]:
+        count, held = len(self._live), sum(each.memory_bytes for each in self._live.values())
+        if count <= self._most and held <= self._most_bytes:
+            return
+        for key, each in [(key, each) for key, each in self._live.items() if each.is_idle]:
+            if count <= self._most and held <= self._most_bytes:
+                return
             del self._live[key]
+            count, held = count - 1, held - each.memory_bytes
 
-    def drop(self, job_id: str, trajectory_id: str) -> None:
-        """Forgets a trajectory that is kept no longer."""
-        self._live.pop((job_id, trajectory_id), None)
+    def __len__(self) -> int:
+        """How many are in memory."""
+        return len(self._live)
+
+    def is_busy(self, job_id: str, trajectory_id: str) -> bool:
+        """Whether a call of a trajectory is under way, or about to be."""
+        live = self._live.get((job_id, trajectory_id))
+        return live is not None and not live.is_idle
+
+    async def forget(self, job_id: str, trajectory_id: str, closed_by: float) -> bool:
+        """Removes a trajectory that was seen closed by some time from memory and database; returns whether it did.
+
+        One with a call under way stays, and so does one that has had a call since.
+        """
+        # Nobody reads it from the database meanwhile.
+        async with self._loading:
+            if self.is_busy(job_id, trajectory_id):
+                return False
+            self._live.pop((job_id, trajectory_id), None)
+            return await self._store.forget(job_id, trajectory_id, closed_by)
 
     def new_conversation(self) -> Conversation:
         """Returns a conversation without turns."""
@@ -133,8 +134,9 @@ class LiveTrajectories:
 
     async def _load(self, job_id: str, trajectory_id: str) -> LiveTrajectory:
         kept = await self._store.load(job_id, trajectory_id)
-        conversation = Conversation.restore(self.renderer, kept.records)
-        live = LiveTrajectory(job_id, trajectory_id, conversation)
-        for row in kept.calls:
-            live.remember(CallEntry(row, row.state))
+        live = LiveTrajectory(job_id, trajectory_id, Conversation.restore(self.renderer, kept.records))
+        live.keeps(kept.record_bytes)
+        now = time.time()
+        for row, state in kept.calls:
+            live.restore(row, state, now)
         return live

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 import structlog
@@ -12,7 +13,8 @@ from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ManagerStatus
 
 _log = structlog.get_logger(__name__)
-_FRESH_S = 30.0
+_FRESH_S: Final = 30.0
+_SOON_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,10 @@ class ServedModel:
 
 
 class ServedModels:
-    """Asks the scheduler, at most every 30 seconds."""
+    """Asks the scheduler, at most every 30 seconds; sooner where no engine of the service was there.
+
+    One call asks at a time. Others take what was found before, and wait only if nothing was yet.
+    """
 
     def __init__(self, admin: AdminClient, service: str) -> None:
         """Args:
@@ -39,28 +44,35 @@ class ServedModels:
         self._admin = admin
         self._service = service
         self._found: tuple[ServedModel, ...] = (ServedModel(service),)
-        self._asked_at = float("-inf")
+        self._has_asked = False
+        self._ask_at = float("-inf")
         self._asking = anyio.Lock()
 
     async def all(self) -> tuple[ServedModel, ...]:
         """Returns the models; what was found last, where the scheduler does not answer."""
-        async with self._asking:
-            if anyio.current_time() - self._asked_at >= _FRESH_S:
-                self._asked_at = anyio.current_time()
-                try:
-                    found = served_models((await self._admin.status()).managers, self._service)
-                except CallsheetError as error:
-                    _log.warning("models_unknown", reason=str(error))
-                else:
-                    self._found = found
-                    # Without its engine there is nothing to remember.
-                    if all(model.context_length is None for model in found if model.name == self._service):
-                        self._asked_at = float("-inf")
+        if anyio.current_time() >= self._ask_at and not (self._has_asked and self._asking.locked()):
+            async with self._asking:
+                if anyio.current_time() >= self._ask_at:
+                    await self._ask()
         return self._found
 
     async def context_length(self) -> int | None:
         """Returns the context of the service that this gateway generates with; None if it is not known."""
         return next((model.context_length for model in await self.all() if model.name == self._service), None)
+
+    async def _ask(self) -> None:
+        again_s = _SOON_S
+        try:
+            managers = (await self._admin.status()).managers
+        except CallsheetError as error:
+            _log.warning("models_unknown", reason=str(error))
+        else:
+            self._found = served_models(managers, self._service)
+            # Its engine may come at any moment. What an engine does not tell is not told later, either.
+            if serves(managers, self._service):
+                again_s = _FRESH_S
+        self._has_asked = True
+        self._ask_at = anyio.current_time() + again_s
 
 
 def served_models(managers: Iterable[ManagerStatus], service: str) -> tuple[ServedModel, ...]:
@@ -72,3 +84,10 @@ def served_models(managers: Iterable[ManagerStatus], service: str) -> tuple[Serv
             if ActionKind.GENERATE in each.kinds:
                 found.setdefault(each.name, []).extend([int(length)] if length.isdecimal() else [])
     return tuple(ServedModel(name, min(lengths, default=None)) for name, lengths in found.items())
+
+
+def serves(managers: Iterable[ManagerStatus], service: str) -> bool:
+    """Whether an engine of a service is there. Pure."""
+    return any(
+        each.name == service and ActionKind.GENERATE in each.kinds for manager in managers for each in manager.services
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Double, Index, Integer, MetaData, PrimaryKeyConstraint, String, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, PrimaryKeyConstraint, String, Table, Text
 
-VERSION: Final = 1
-"""Of these tables. A database of another version is refused."""
+VERSION: Final = 2
+"""Of these tables. One of version 1 is brought to it; a database of another version is refused."""
 
 METADATA: Final = MetaData()
 
@@ -26,6 +26,8 @@ trajectories = Table(
     Column("trajectory_id", String(256), nullable=False),
     # Seconds since 1970 when it was first seen closed; none while it is open.
     Column("closed_at", Double),
+    # Of the records and replies of its calls.
+    Column("bytes", BigInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("job_id", "trajectory_id"),
 )
 
@@ -48,6 +50,8 @@ calls = Table(
     Column("turn", Integer),
     Column("record", Text),
     Column("reply", Text),
+    # Of one that has begun: its prompt and its sampling, so that a retry submits the same action.
+    Column("action", Text),
     PrimaryKeyConstraint("job_id", "trajectory_id", "number"),
     Index("gateway_calls_begun_at", "begun_at"),
 )

@@ -21,6 +21,7 @@ from callsheet.gateway.server.app import GatewayApi, make_app
 from callsheet.gateway.server.call_store import CallStore
 from callsheet.gateway.server.callers import Callers
 from callsheet.gateway.server.calls import Calls
+from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retention import Retention
@@ -65,29 +66,45 @@ async def serve(
     with closing(store), listen(settings.listen) as listener:
         callers = Callers(settings.scheduler, options, await anyio.to_thread.run_sync(store.secret))
         await _tell_exposure(settings, callers)
-        live = LiveTrajectories(store, renderer, settings.max_live_trajectories)
+        live = LiveTrajectories(store, renderer, settings.max_live_trajectories, settings.max_live_bytes)
         async with (
             Client(settings.scheduler, options) as client,
             AdminClient(settings.scheduler, options) as admin,
             anyio.create_task_group() as tasks,
         ):
             models = ServedModels(admin, settings.service)
-            calls = Calls(client, store, live, models, settings=settings, tasks=tasks)
-            gateway = GatewayApi(callers, calls, models, Trainers(live, callers.secret), time.time())
+            retention = Retention(
+                client, store, live, retention_s=settings.retention_s, most_bytes=settings.max_database_bytes
+            )
+            calls = Calls(
+                client, store, live, models, settings=settings, tasks=tasks, is_full=lambda: retention.is_full
+            )
+            gateway = GatewayApi(callers, calls, models, Trainers(client, live, callers.secret), time.time())
             server = make_server(
-                make_app(gateway, settings.max_request_bytes),
+                make_app(gateway, settings.max_request_bytes, settings.max_waiting_bytes),
                 shutdown_s=settings.shutdown_s,
                 tls_cert=settings.tls_cert,
                 tls_key=settings.tls_key,
             )
             tasks.start_soon(server.stop_with, stop)
-            tasks.start_soon(Retention(client, store, live, settings.retention_s).run, settings.sweep_s)
+            tasks.start_soon(retention.run, settings.sweep_s)
             scheme = "http" if settings.tls_cert is None else "https"
             url = f"{scheme}://{address_of(listener)}"
             _log.info("gateway_listens", url=url, service=settings.service)
             task_status.started(url)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+
+
+def _parser(settings: GatewaySettings) -> EngineParser | None:
+    if settings.parser_url is None:
+        return None
+    return EngineParser(
+        settings.parser_url,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
+        api_key=settings.parser_api_key,
+    )
 
 
 async def _tell_exposure(settings: GatewaySettings, callers: Callers) -> None:

@@ -23,7 +23,9 @@ class GatewaySettings:
         max_calls: Calls under way at once; more are told to try again.
         max_trajectory_calls: The same of one trajectory.
         max_live_trajectories: Conversations in memory; idle ones beyond are read from the database when they go on.
+        max_live_bytes: The same by about the memory that they take.
         max_request_bytes: Size of one request.
+        max_waiting_bytes: Size of all requests that are not answered yet; those beyond are told to try again.
         give_up_after_s: How long calls wait for a scheduler that cannot be reached.
         disconnect_grace_s: How long a call goes on whose caller is gone: a client that tries again attaches to it.
         sweep_s: How often it is looked which trajectories were closed.
@@ -60,6 +62,29 @@ class GatewaySettings:
             metavar="DIR|bytes",
         ),
     ] = "bytes"
+    parser_url: Annotated[
+        str | None,
+        Setting(
+            "An SGLang server that parses replies; the gateway parses those that it does not answer within 5 seconds.",
+            metavar="URL",
+            default_text="the gateway parses",
+        ),
+    ] = None
+    tool_parser: Annotated[
+        str | None, Setting("That server's name of its parser of calls.", metavar="NAME", default_text="none")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Setting("That server's name of its parser of reasoning.", metavar="NAME", default_text="none")
+    ] = None
+    parser_api_key: Annotated[
+        str | None,
+        Setting(
+            "The API key of that server.",
+            variable="CALLSHEET_GATEWAY_PARSER_API_KEY",
+            default_text="none",
+            secret=True,
+        ),
+    ] = None
     default_max_tokens: Annotated[
         int, Setting("The most new tokens of a call that names no number.", metavar="TOKENS", least=1)
     ] = 4096
@@ -72,10 +97,20 @@ class GatewaySettings:
             least=0,
         ),
     ] = 86_400.0
+    max_database_bytes: Annotated[
+        int,
+        Setting(
+            "The most that call records take; beyond it those of the trajectories that were closed first are removed.",
+            metavar="BYTES",
+            least=1,
+        ),
+    ] = 64 << 30
     max_calls: Annotated[int, AtLeast(1)] = 4096
     max_trajectory_calls: Annotated[int, AtLeast(1)] = 64
     max_live_trajectories: Annotated[int, AtLeast(1)] = 1024
+    max_live_bytes: Annotated[int, AtLeast(1)] = 2 << 30
     max_request_bytes: Annotated[int, AtLeast(1)] = 64 << 20
+    max_waiting_bytes: Annotated[int, AtLeast(1)] = 1 << 30
     give_up_after_s: Annotated[float, AtLeast(0)] = 60.0
     disconnect_grace_s: Annotated[float, AtLeast(0)] = 2.0
     sweep_s: Annotated[float, AtLeast(0.01)] = 60.0
@@ -105,6 +140,10 @@ class GatewaySettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
             raise ValueError(f"{needed}: must be given with {given}")
+        if self.parser_url is not None and not self.parser_url.startswith(("http://", "https://")):
+            raise ValueError(f"parser_url: {self.parser_url!r}: must be http://HOST:PORT or https://HOST:PORT")
+        if (self.parser_url is None) != (self.tool_parser is None and self.reasoning_parser is None):
+            raise ValueError("parser_url: must be given with tool_parser, reasoning_parser or both")
         check_least(self)
         self.exposure(asks_for_tokens=True)
 

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio.to_thread
+from callsheet.client import CallsheetError, Client, NotFoundError
 from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.exports import export
-from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
+from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError, of_error
 from callsheet.gateway.server.keys import MAX_LIFETIME_S, ForcedSampling, TrajectoryKey, write_key
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 
 _FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 _LIFETIME_S: Final = 86_400.0
 _SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 
@@ -22,11 +24,13 @@ _SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 class Trainers:
     """Serves trainers, who show a token of their job; a trajectory's key is refused."""
 
-    def __init__(self, live: LiveTrajectories, secret: bytes) -> None:
+    def __init__(self, client: Client, live: LiveTrajectories, secret: bytes) -> None:
         """Args:
+        client: Of the scheduler, which knows the trajectories without calls.
         live: Conversations.
         secret: Of keys.
         """
+        self._client = client
         self._live = live
         self._secret = secret
 
@@ -61,13 +65,15 @@ class Trainers:
         """Returns the samples of the trajectory that the request's headers name, as JSON.
 
         Raises:
-            NoReplyError: The caller may not.
+            NoReplyError: The caller may not, or there is no such trajectory.
         """
         _require_trajectory(caller)
         live = await self._live.get(caller.job_id, caller.trajectory_id)
         try:
             async with live.lock:
                 conversation = live.conversation
+                if not conversation.turns and not live.in_flight:
+                    await self._require_known(caller)
 
                 def made() -> bytes:
                     found = export(live.job_id, live.trajectory_id, conversation.samples(), conversation.turns)
@@ -76,6 +82,15 @@ class Trainers:
                 return await anyio.to_thread.run_sync(made)
         finally:
             self._live.release(live)
+
+    async def _require_known(self, caller: Caller) -> None:
+        try:
+            await self._client.job(caller.job_id).trajectory(caller.trajectory_id).status()
+        except NotFoundError:
+            said = f"trajectory {caller.trajectory_id!r} of job {caller.job_id!r} was never opened, or is forgotten"
+            raise NoReplyError(_NOT_FOUND, said) from None
+        except CallsheetError as error:
+            raise of_error(error) from error
 
 
 def _require_trajectory(caller: Caller) -> None:

@@ -1,4 +1,4 @@
-"""Bounds what one request may bring."""
+"""Bounds what requests may bring."""
 
 from __future__ import annotations
 
@@ -7,22 +7,36 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class BoundedBody:
-    """Refuses bodies that are too large, while they come."""
+    """Refuses bodies that are too large, while they come: each by itself, and all that are not answered yet."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, limit_of_all: int | None = None) -> None:
+        """Args:
+        app: What serves requests.
+        limit: Bytes of one request.
+        limit_of_all: Bytes of all requests that are being served; None for no bound.
+        """
         self._app = app
         self._limit = limit
+        self._limit_of_all = limit_of_all
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on; reading beyond the limit raises HTTPException 413."""
-        left = self._limit
+        """Passes a request on; reading beyond a limit raises HTTPException 413, or 429 for that of all requests."""
+        size = 0
 
         async def bounded() -> Message:
-            nonlocal left
+            nonlocal size
             message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
+            more = len(message.get("body", b""))
+            size += more
+            self._held += more
+            if size > self._limit:
                 raise HTTPException(413, f"a request has at most {self._limit} bytes")
+            if self._limit_of_all is not None and self._held > self._limit_of_all:
+                raise HTTPException(429, "too many bytes of requests wait for their answers: try again")
             return message
 
-        await self._app(scope, bounded, send)
+        try:
+            await self._app(scope, bounded, send)
+        finally:
+            self._held -= size

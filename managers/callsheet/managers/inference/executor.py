@@ -103,6 +103,7 @@ class InferenceExecutor(Executor):
             "prefix_cache": _yes_no(abilities.prefix_cache),
             "batch_invariant": _yes_no(abilities.batch_invariant),
             **self._description.capabilities,
+            **_context(driver),
         }
 
     @override
@@ -334,6 +335,12 @@ def _why_not(driver: EngineDriver) -> str:
 
 def _tell_nobody() -> None:
     """Until there is somebody to tell."""
+
+
+def _context(driver: EngineDriver | None) -> Mapping[str, str]:
+    """What an engine tells of the longest sequence, which a gateway keeps conversations to."""
+    length = None if driver is None else driver.limits.context_length
+    return {} if length is None else {"context_length": str(length)}
 
 
 def _yes_no(value: bool) -> str:
