@@ -114,7 +114,7 @@ class Buffer:
         bundles: By key, in the order of their first members.
         incomplete: Those that are not whole.
         ready: Those that are whole and in no batch.
-        unlooked: Keys of those that became so since somebody looked whether they are to be trained on.
+        unlooked: Keys of those of them that became so since somebody looked whether they are to be trained on.
         looked_at: The policy version that all others were looked at under.
         batches: Those that are leased, by id.
         acknowledged: Ids of the newest batches that were acknowledged, the oldest first.
@@ -131,7 +131,7 @@ class Buffer:
     bundles: dict[BundleKey, Bundle] = field(default_factory=dict)
     incomplete: dict[BundleKey, Bundle] = field(default_factory=dict)
     ready: dict[BundleKey, Bundle] = field(default_factory=dict)
-    unlooked: list[BundleKey] = field(default_factory=list)
+    unlooked: dict[BundleKey, None] = field(default_factory=dict)
     looked_at: int = 0
     batches: dict[str, LeasedBatch] = field(default_factory=dict)
     acknowledged: dict[str, None] = field(default_factory=dict)
@@ -171,15 +171,20 @@ class Buffer:
         bundle.batch_id = ""
         self.ready[bundle.key] = bundle
         self.ready_count += len(bundle.members)
-        self.unlooked.append(bundle.key)
+        self.unlooked[bundle.key] = None
+
+    def _leave_ready(self, key: BundleKey) -> None:
+        bundle = self.ready.pop(key, None)
+        if bundle is not None:
+            self.ready_count -= len(bundle.members)
+            self.unlooked.pop(key, None)
 
     def lease(self, batch: LeasedBatch) -> None:
         """Gives bundles that are ready out as a batch."""
         self.batches[batch.batch_id] = batch
         for key in batch.keys:
-            bundle = self.ready.pop(key)
-            bundle.batch_id = batch.batch_id
-            self.ready_count -= len(bundle.members)
+            self.bundles[key].batch_id = batch.batch_id
+            self._leave_ready(key)
 
     def give_back(self, batch: LeasedBatch) -> None:
         """Takes a batch back: its bundles are ready again, at the places that they had."""
@@ -191,8 +196,7 @@ class Buffer:
         """Takes whole bundles out for good; returns what was in them."""
         gone = [self.bundles.pop(key) for key in keys]
         for bundle in gone:
-            if self.ready.pop(bundle.key, None) is not None:
-                self.ready_count -= len(bundle.members)
+            self._leave_ready(bundle.key)
         members = [member for bundle in gone for member in bundle.members]
         self.held -= len(members)
         self.held_versions.subtract(each.policy_version for each in members)
@@ -201,9 +205,11 @@ class Buffer:
 
     def to_look_at(self, version: int) -> list[Bundle]:
         """The ready bundles that may not be trained on under a policy version and were not looked at under it yet."""
-        keys = self.unlooked if version == self.looked_at else list(self.ready)
-        self.unlooked, self.looked_at = [], version
-        return [self.ready[key] for key in dict.fromkeys(keys) if key in self.ready]
+        keys = self.unlooked if version == self.looked_at else self.ready
+        found = [self.ready[key] for key in keys]
+        self.unlooked.clear()
+        self.looked_at = version
+        return found
 
     def members_of(self, batch: LeasedBatch) -> list[BufferedTrajectory]:
         """The trajectories of a batch, the oldest bundle first."""

@@ -54,6 +54,7 @@ def _check_indices(job_id: str, buffer: Buffer) -> None:
     require(buffer.ready == ready, f"job {job_id} has {list(buffer.ready)} ready, not {list(ready)}")
     count = sum(len(bundle.members) for bundle in ready.values())
     require(buffer.ready_count == count, f"job {job_id} counts {buffer.ready_count} ready trajectories, not {count}")
+    require(buffer.unlooked.keys() <= ready.keys(), f"job {job_id} would look at {buffer.unlooked}")
     incomplete = buffer.bundles.keys() - {bundle.key for bundle in whole}
     require(buffer.incomplete.keys() == incomplete, f"job {job_id} has {list(buffer.incomplete)} incomplete")
     versions = Counter(each.policy_version for bundle in whole for each in bundle.members)
