@@ -69,3 +69,13 @@ def test_forgotten_acknowledgements_and_closed_jobs_leave_nothing(journal: Journ
     journal.commit([records.JobOpened("j", b"spec")])
     found = journal.load()
     assert (found.buffered, found.batches) == ((), ())
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_trajectory_that_was_let_begin_has_begun_after_a_restart(journal: Journal, together: bool) -> None:
+    opened = [records.TrajectoryOpened("j", name, b"spec", 3, 1.5) for name in "ab"]
+    history = [*OPENED, *opened, records.TrajectoryBegan("j", "b", 4)]
+    for batch in [history] if together else [[each] for each in history]:
+        journal.commit(batch)
+    found = [(each.trajectory_id, each.policy_version, each.began) for each in journal.load().trajectories]
+    assert found == [("a", 3, False), ("b", 4, True)]

@@ -168,6 +168,7 @@ async def test_a_group_says_what_becomes_of_lost_members(client: Client, on_infr
     batch = await job.take_batch(1)
     assert batch is not None
     assert len(batch) == (3 if on_infra in {OnInfra.RETRY, OnInfra.REPLACE} else 2)
+    assert [(each.trajectory_id, each.masked) for each in batch.missing] == [("g/0", True)] * (on_infra is OnInfra.MASK)
     assert len(status.lost) == (on_infra is OnInfra.REPLACE)
     assert (len(status.masked), len(status.dropped)) == (on_infra is OnInfra.MASK, on_infra is OnInfra.DROP)
 
@@ -186,7 +187,22 @@ async def test_other_failures_are_failed_members_with_their_reason(client: Clien
     assert batch is not None
     assert [each.trajectory_id for each in batch.trajectories] == ["g/1"]
     assert (await job.trajectories(closed=True))[0].reason == "its rollout ended with ENV bad_command"
-    if not isinstance(client, FakeClient):
-        assert [(each.trajectory_id, each.reason, each.masked) for each in batch.missing] == [
-            ("g/0", "its rollout ended with ENV bad_command", False)
-        ]
+    assert [(each.trajectory_id, each.reason, each.masked) for each in batch.missing] == [
+        ("g/0", "its rollout ended with ENV bad_command", False)
+    ]
+
+
+async def test_a_group_whose_replacements_ran_out_is_given_out_with_what_finished(job: Any) -> None:
+    async def rollout(trajectory: Any) -> None:
+        if trajectory.trajectory_id != "g/1":
+            raise infra_failure()
+        await trajectory.finish(1.0)
+
+    for opened in ("first", "again"):
+        async with job.group("g", size=2, max_replacements=1) as group:
+            group.start(rollout)
+            ends = {member.trajectory_id: member.end async for member in group}
+        assert sorted(ends.values(), key=str) == [TrajectoryEnd.COMPLETED, TrajectoryEnd.LOST], opened
+    batch = await job.take_batch(1, wait_s=30.0)
+    assert [each.trajectory_id for each in batch.trajectories] == ["g/1"]
+    assert batch.missing == (), "those that were lost have no seat"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.batches import GROUP_IDLE_S
 from callsheet.scheduler.core.model import GroupRequest, RefusedError, TrajectoryEnd
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -59,6 +60,14 @@ class Batches(RuleBasedStateMachine):
     def take(self, size: int) -> None:
         self.world.take(self.new_id(), size, lease_s=LEASE_S)
 
+    @rule(size=st.integers(1, 2))
+    def ask_and_leave(self, size: int) -> None:
+        name = self.new_id()
+        taker = self.world.take(name, size)
+        taker.gone = True
+        self.world.handle(events.BatchMissed("job", name, taker))
+        assert name not in self.world.state.jobs["job"].buffer.batches
+
     @precondition(lambda self: self.world.state.jobs["job"].buffer.batches)
     @rule(data=st.data(), settlement=st.sampled_from(events.Settlement))
     def settle(self, data: st.DataObject, settlement: events.Settlement) -> None:
@@ -79,7 +88,7 @@ class Batches(RuleBasedStateMachine):
             return
         raise AssertionError("a batch that never was is acknowledged")
 
-    @rule(seconds=st.sampled_from([1.0, LEASE_S]))
+    @rule(seconds=st.sampled_from([1.0, LEASE_S, GROUP_IDLE_S]))
     def wait(self, seconds: float) -> None:
         self.world.wait(seconds)
 

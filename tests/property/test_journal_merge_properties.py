@@ -26,6 +26,7 @@ from callsheet.scheduler.core.records import (
     RecoveredTrajectory,
     RolloutBegun,
     RolloutChanged,
+    TrajectoryBegan,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
     TrajectoryOpened,
@@ -80,6 +81,9 @@ class Model:
             case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
                 opened = RecoveredTrajectory(job_id, name, spec, version, opened_at, "", "", {}, (), "")
                 return _add(self.trajectories, (job_id, name), opened)
+            case TrajectoryBegan(job_id, name, version) if (job_id, name) in self.trajectories:
+                began = replace(self.trajectories[job_id, name], policy_version=version, began=True)
+                self.trajectories[job_id, name] = began
             case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores, died) if (
                 job_id,
                 name,
@@ -161,6 +165,7 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(TrajectoryCommandTimeout, jobs, names, times),
     st.builds(GroupCancelled, jobs, names),
     st.builds(TrajectoryOpened, jobs, names, bodies, small, times),
+    st.builds(TrajectoryBegan, jobs, names, small),
     st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple), st.booleans()),
     st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names, st.just(7.0)),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),

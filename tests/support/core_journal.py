@@ -87,7 +87,7 @@ class CoreJournal:
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
                 )
             case records.TrajectoryBegan(job_id, trajectory_id, version):
-                self._change_trajectory(job_id, trajectory_id, policy_version=version)
+                self._change_trajectory(job_id, trajectory_id, policy_version=version, began=True)
             case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores, died):
                 self._change_trajectory(
                     job_id,

@@ -17,9 +17,11 @@ from callsheet.managers.inference.launching.standing import (
     RestartRule,
     ServerPhase,
     ServerStanding,
+    after_silent_look,
     begun,
     describe,
     ended,
+    is_hung,
     now_serves,
     overdue_at,
 )
@@ -111,3 +113,14 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
         InferenceSettings(launches=("serve",))
     with pytest.raises(ValueError, match="launches exactly one"):
         _ = InferenceSettings(engine="sglang", launches=("one", "two")).launch_command
+
+
+def test_a_server_hangs_once_it_served_and_then_did_not_for_long() -> None:
+    serving = now_serves(begun(ServerStanding(), 0.0, port=1, pid=2), 1.0)
+    rule = RestartRule(hung_after_s=10.0)
+    silence = after_silent_look(None, 1, 5.0)
+    assert after_silent_look(silence, 1, 9.0) is silence
+    assert [is_hung(serving, silence, now, rule) for now in (14.0, 15.0)] == [False, True]
+    assert not is_hung(begun(serving, 6.0, port=1, pid=2), silence, 99.0, rule), "another start"
+    assert not is_hung(begun(ServerStanding(), 0.0, port=1, pid=2), silence, 99.0, rule), "it never served"
+    assert after_silent_look(silence, 2, 20.0).since == 20.0

@@ -9,7 +9,7 @@ from typing import Any
 from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, MissingMember, Settlement
 from callsheet.client.encode import encode_submission
 from callsheet.client.encode_batches import encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
@@ -73,6 +73,16 @@ class _Group:
     @property
     def is_over(self) -> bool:
         return not self.ids(None) and (self.has_quorum or self.cancelled or self.seats >= self.spec.size)
+
+    def missing(self) -> tuple[MissingMember, ...]:
+        """Closed members with a seat that did not complete."""
+        masked = self._lost_for(OnInfra.MASK)
+        gone = {*self._lost_for(OnInfra.REPLACE), *self._lost_for(OnInfra.DROP)}
+        return tuple(
+            MissingMember(each.spec.trajectory_id, self.spec.group_id, each.reason, each.spec.trajectory_id in masked)
+            for each in self.members
+            if each.end not in {None, TrajectoryEnd.COMPLETED} and each.spec.trajectory_id not in gone
+        )
 
     def status(self) -> GroupStatus:
         completed, lost = self.ids(TrajectoryEnd.COMPLETED), self._lost_for(OnInfra.REPLACE)
@@ -206,7 +216,10 @@ class FakeBackend:
             group = self._groups[job_id, group_id]
             return group.is_over
 
-        return self._buffers.setdefault(job_id, FakeBuffer(is_over))
+        def missing_of(group_id: str) -> tuple[MissingMember, ...]:
+            return self._groups[job_id, group_id].missing()
+
+        return self._buffers.setdefault(job_id, FakeBuffer(is_over, missing_of))
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""

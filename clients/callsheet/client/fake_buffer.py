@@ -6,7 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import anyio
-from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import (
+    BatchContent,
+    FinishedResult,
+    FinishedTrajectory,
+    MissingMember,
+    Settlement,
+)
 from callsheet.client.encode_batches import encode_result
 from callsheet.client.errors import RefusalCode, not_found, refused
 from callsheet.client.status import BufferStatus
@@ -20,6 +26,7 @@ class FakeBuffer:
 
     Attributes:
         group_is_over: Whether no other member of a group can finish.
+        missing_of: The members of a group without a result.
         trajectories: Those that are finished and not acknowledged, by id, the first to finish first.
         batches: Those that are leased, by id.
         acknowledged: Ids of those that were acknowledged.
@@ -27,6 +34,7 @@ class FakeBuffer:
     """
 
     group_is_over: Callable[[str], bool]
+    missing_of: Callable[[str], tuple[MissingMember, ...]]
     trajectories: dict[str, FinishedTrajectory] = field(default_factory=dict)
     batches: dict[str, BatchContent] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
@@ -65,7 +73,9 @@ class FakeBuffer:
             version = policy_version()
             found = tuple(replace(each, staleness=version - each.policy_version, batch_id=batch_id) for each in chosen)
             self.trajectories |= {each.trajectory_id: each for each in found}
-            self.batches[batch_id] = BatchContent(batch_id, found, policy_version=version, lease_s=lease_s)
+            groups = dict.fromkeys(each.group_id for each in found if each.group_id)
+            missing = tuple(member for group_id in groups for member in self.missing_of(group_id))
+            self.batches[batch_id] = BatchContent(batch_id, found, missing, version, lease_s)
         return self.batches.get(batch_id)
 
     def settle(self, batch_id: str, settlement: Settlement) -> None:

@@ -65,8 +65,9 @@ class Group:
     """Siblings of one prompt. Its `async with` block ends once all rollouts that it started have ended.
 
     A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it, and then
-    `on_infra` says what follows: by default another trajectory takes its place, up to `max_replacements`. One that
-    raises another NotSucceededError abandons it, and it keeps its seat with the failure as its reason. So does one that
+    `on_infra` says what follows: by default another trajectory takes its place, up to `max_replacements`. If these run
+    out below the quorum, the block ends the group, so that a trainer gets the members that finished. One that raises
+    another NotSucceededError abandons its member, which keeps its seat with the failure as its reason. So does one that
     raises a refusal since the scheduler has closed its trajectory. Any other exception is a mistake in the rollout: it
     ends the block, which raises it::
 
@@ -232,7 +233,19 @@ class Group:
                 self._ended.close()
         if self._mistake is not None and (error is None or handled):
             raise self._mistake
+        if error is None and self._ended is not None and not self.has_quorum:
+            await self._end_if_short()
         return handled
+
+    async def _end_if_short(self) -> None:
+        """Cancels the group if lost members of it are replaced no more: a trainer would wait for them for nothing.
+
+        While a member of another process is open, the group goes on.
+        """
+        with anyio.move_on_after(self.client.options.close_timeout_s), suppress(CallsheetError):
+            status = await self.status()
+            if status.lost and status.completed and not (status.has_quorum or status.open):
+                await self.cancel("no more of its lost members are replaced")
 
     async def _members_as_they_end(self) -> AsyncIterator[Member[Any]]:
         if self._ended is None:
@@ -290,11 +303,12 @@ class Group:
                 if self.has_quorum:
                     return None  # other processes drove enough members
                 if lost is not None:
-                    return lost  # the budget is spent, so that it kept its seat
+                    return lost  # no more are replaced
                 raise
             if opening is Opening.CLOSED:
                 if trajectory.end is not TrajectoryEnd.LOST:
                     return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED)
+                lost = Member(trajectory.trajectory_id, TrajectoryEnd.LOST)
                 continue
             member = await _driven(trajectory, self._with_retries(rollout))
             replaces = self._description.on_infra is OnInfra.REPLACE and self._replacements_left > 0

@@ -27,8 +27,8 @@ class TrajectoryResult(google.protobuf.message.Message):
     """What it was worth; a finite number."""
     @property
     def payload(self) -> callsheet.v1.common_pb2.Blob:
-        """What the trainer needs of it; unset for nothing. Inline at most 4,096 bytes. A stored payload is let go as its batch
-        is acknowledged, so that its bytes should be used by nothing else.
+        """What the trainer needs of it; unset for nothing. Inline at most 4,096 bytes. A stored payload is kept until its batch
+        is acknowledged, and then as any that the job uses no longer.
         """
 
     @property

@@ -5,6 +5,7 @@ How many trajectories live at once is a decision of the planner. One that has be
 
 from __future__ import annotations
 
+from callsheet.scheduler.core.beginnings import count_live
 from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.lifecycle import advance_line, await_turn, leave_admission_queue
 from callsheet.scheduler.core.model import ActionState
@@ -21,8 +22,9 @@ def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
     if trajectory.job.request.admit_within is not None and trajectory.policy_version != trajectory.job.policy_version:
         # A job that lets them wait for its versions' sake counts from their beginning.
         trajectory.policy_version = trajectory.job.policy_version
+        trajectory.began_kept = True
         state.persist(TrajectoryBegan(*trajectory.key, trajectory.policy_version))
-    trajectory.job.live_trajectories += 1
+    count_live(trajectory, 1)
     for action in list(trajectory.open_actions.values()):
         if action.state is ActionState.QUEUED:
             action.start_wait_s = now - action.queued_since

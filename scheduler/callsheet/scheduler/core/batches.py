@@ -6,16 +6,11 @@ back whole. Both are journalled before anybody is told.
 
 from __future__ import annotations
 
+from typing import Final
+
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.buffer import (
-    MAX_TAKERS,
-    BufferedTrajectory,
-    BundleKey,
-    LeasedBatch,
-    WaitingTaker,
-    choose,
-)
-from callsheet.scheduler.core.commands import GiveBatch, ReleasePayloads
+from callsheet.scheduler.core.buffer import BufferedTrajectory, BundleKey, LeasedBatch, choose
+from callsheet.scheduler.core.commands import GiveBatch
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.model import (
@@ -37,8 +32,11 @@ from callsheet.scheduler.core.records import (
 )
 from callsheet.scheduler.core.staleness import Unselected, why_not_selected
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.waiting_takers import MAX_TAKERS, WaitingTaker
 
-MAX_BATCH = 2048
+MAX_BATCH: Final = 2048
+# A group with finished members, none of them open and seats left, takes no more after so many seconds.
+GROUP_IDLE_S: Final = 3600.0
 
 
 def buffer_result(state: SchedulerState, trajectory: Trajectory, result: TrajectoryResult, now: float) -> None:
@@ -69,7 +67,7 @@ def buffer_result(state: SchedulerState, trajectory: Trajectory, result: Traject
 
 def is_over(job: Job, group: Group) -> bool:
     """Whether no other member of a group can finish: it has its quorum, or no seat is free or open."""
-    if any(each in job.trajectories for each in group.members):
+    if has_open_members(job, group):
         return False
     return group.has_quorum or group.cancelled or len(group.members) >= group.size
 
@@ -78,26 +76,41 @@ def member_closed(state: SchedulerState, job: Job, group_id: str, now: float) ->
     """A trajectory was closed, of a group if one is named: its bundle may be whole, and somebody may wait for that."""
     bundle = job.buffer.bundles.get((group_id, "")) if group_id else None
     if bundle is not None:
-        group = job.groups.get(group_id)
-        if group is not None and not is_over(job, group):
+        if _can_grow(job, group_id):
+            _watch_idle_group(state, job, group_id, now)
             return
+        state.timers.drop(("group", (job.request.job_id, group_id)))
         job.buffer.make_whole(bundle)
     serve_takers(state, job, now)
+
+
+def _can_grow(job: Job, group_id: str) -> bool:
+    """Whether another member of a group can finish; none can of one that is forgotten."""
+    group = job.groups.get(group_id)
+    return group is not None and not is_over(job, group)
+
+
+def _watch_idle_group(state: SchedulerState, job: Job, group_id: str, now: float) -> None:
+    """A group with finished members and free seats is looked after once none of it is open."""
+    if not has_open_members(job, job.groups[group_id]):
+        state.timers.set(("group", (job.request.job_id, group_id)), now + GROUP_IDLE_S)
+
+
+def has_open_members(job: Job, group: Group) -> bool:
+    """Whether a member of a group may still finish."""
+    return any(each in job.trajectories for each in group.members)
 
 
 def serve_takers(state: SchedulerState, job: Job, now: float) -> None:
     """Gives batches to those who wait, in their order, as far as there are enough trajectories."""
     buffer = job.buffer
-    buffer.takers = [each for each in buffer.takers if not each.taker.gone]
-    if buffer.takers:
+    buffer.takers.tidy(now)
+    while (first := buffer.takers.first) is not None:
         _drop_unselected(state, job)
-    while buffer.takers:
-        first = buffer.takers[0]
-        keys = choose(buffer.bundles, first.size)
-        if not keys:
+        if buffer.ready_count < first.size:
             return
-        buffer.takers.pop(0)
-        _lease(state, job, first, keys, now)
+        buffer.takers.remove(first)
+        _lease(state, job, first, choose(buffer.ready, first.size), now)
 
 
 def _drop_unselected(state: SchedulerState, job: Job) -> None:
@@ -105,12 +118,11 @@ def _drop_unselected(state: SchedulerState, job: Job) -> None:
     policy, version, by_reason = job.request.staleness, job.policy_version, dict[Unselected, list[BundleKey]]()
     if policy.select_within is None and policy.mixed_versions:
         return
-    for key, bundle in job.buffer.bundles.items():
-        if bundle.whole and not bundle.batch_id:
-            mixed = any(each.is_mixed() for each in bundle.members)
-            reason = why_not_selected(policy, version, bundle.policy_version, mixed=mixed)
-            if reason:
-                by_reason.setdefault(reason, []).append(key)
+    for bundle in job.buffer.to_look_at(version):
+        mixed = any(each.is_mixed() for each in bundle.members)
+        reason = why_not_selected(policy, version, bundle.policy_version, mixed=mixed)
+        if reason:
+            by_reason.setdefault(reason, []).append(bundle.key)
     for reason, keys in by_reason.items():
         for gone in remove_bundles(state, job, keys):
             job.buffer.lengths.note(reason, gone.took_s)
@@ -118,11 +130,9 @@ def _drop_unselected(state: SchedulerState, job: Job) -> None:
 
 def _lease(state: SchedulerState, job: Job, request: WaitingTaker, keys: tuple[BundleKey, ...], now: float) -> None:
     batch = LeasedBatch(
-        request.batch_id, request.size, request.lease_s, now + request.lease_s, keys, job.policy_version
+        request.batch_id, request.size, request.lease_s, now + request.lease_s, keys, job.policy_version, request.taker
     )
-    job.buffer.batches[batch.batch_id] = batch
-    for key in keys:
-        job.buffer.bundles[key].batch_id = batch.batch_id
+    job.buffer.lease(batch)
     state.timers.set(("batch", (job.request.job_id, batch.batch_id)), batch.ends_at)
     members = tuple(each.trajectory_id for each in job.buffer.members_of(batch))
     state.persist(
@@ -140,19 +150,28 @@ def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now:
     if event.batch_id in buffer.acknowledged:
         rule = "was acknowledged before: take another one under a new id"
         raise RefusedError(RefusalCode.ALREADY_EXISTS, "batch_id", event.batch_id, rule)
-    buffer.takers = [each for each in buffer.takers if not each.taker.gone and each.batch_id != event.batch_id]
-    if event.batch_id in buffer.batches:
+    if (leased := buffer.batches.get(event.batch_id)) is not None:
+        leased.taker = event.taker
         state.accept(event.reply_to)
         state.emit(GiveBatch(event.taker, event.job_id, event.batch_id))
         return
-    if len(buffer.takers) >= MAX_TAKERS:
+    buffer.takers.tidy(now)
+    if len(buffer.takers) >= MAX_TAKERS and not buffer.takers.has(event.batch_id):
         rule = f"the job has as many requests waiting for a batch as may be, {MAX_TAKERS}"
         retry_after = state.settings.full_retry_after
         raise RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "job_id", event.job_id, rule, retry_after)
-    buffer.batch_size = event.size
-    buffer.takers.append(WaitingTaker(event.taker, event.batch_id, event.size, event.lease_s))
+    if not buffer.takers.put(WaitingTaker(event.taker, event.batch_id, event.size, event.lease_s)):
+        buffer.sizes.append(event.size)
     state.accept(event.reply_to)
     serve_takers(state, job, now)
+
+
+def on_batch_missed(state: SchedulerState, event: events.BatchMissed, now: float) -> None:
+    """The rpc of a request has ended without a batch: what was leased to it meanwhile, nobody has."""
+    job = state.jobs.get(event.job_id)
+    batch = job.buffer.batches.get(event.batch_id) if job is not None else None
+    if job is not None and batch is not None and batch.taker is event.taker:
+        give_back(state, job, batch, now)
 
 
 def on_batch_settled(state: SchedulerState, event: events.BatchSettled, now: float) -> None:
@@ -187,25 +206,13 @@ def _acknowledge(state: SchedulerState, job: Job, batch: LeasedBatch) -> None:
     ids = tuple(each.trajectory_id for each in members)
     forgotten = tuple(buffer.note_acknowledged(batch.batch_id))
     state.persist(BatchAcknowledged(job_id, batch.batch_id, ids, forgotten, batch.size))
-    release_payloads(state, job, members)
-
-
-def release_payloads(state: SchedulerState, job: Job, gone: list[BufferedTrajectory]) -> None:
-    """Lets go of payloads that only trajectories that left the buffer referred to."""
-    payloads = {sha256 for each in gone for sha256 in each.result.payloads}
-    if payloads:
-        kept = {sha256 for each in buffered(job) for sha256 in each.result.payloads}
-        if unneeded := frozenset(payloads - kept):
-            state.emit(ReleasePayloads(job.request.job_id, unneeded))
 
 
 def give_back(state: SchedulerState, job: Job, batch: LeasedBatch, now: float) -> None:
     """Puts a batch back, whole: its bundles are given out again, at the places that they had."""
     job_id = job.request.job_id
-    del job.buffer.batches[batch.batch_id]
+    job.buffer.give_back(batch)
     state.timers.drop(("batch", (job_id, batch.batch_id)))
-    for key in batch.keys:
-        job.buffer.bundles[key].batch_id = ""
     state.persist(BatchReturned(job_id, batch.batch_id))
     serve_takers(state, job, now)
 
@@ -234,6 +241,8 @@ def drop_buffer(state: SchedulerState, job: Job) -> None:
     job.buffer.takers.clear()
     for batch_id in job.buffer.batches:
         state.timers.drop(("batch", (job.request.job_id, batch_id)))
+    for group_id, _ in job.buffer.incomplete:
+        state.timers.drop(("group", (job.request.job_id, group_id)))
 
 
 def buffered(job: Job) -> list[BufferedTrajectory]:
@@ -252,7 +261,6 @@ def remove_bundles(state: SchedulerState, job: Job, keys: list[BundleKey]) -> li
     if gone:
         ids = tuple(each.trajectory_id for each in gone)
         state.persist(BufferedTrajectoriesRemoved(job.request.job_id, ids))
-        release_payloads(state, job, gone)
     return gone
 
 
@@ -269,26 +277,28 @@ def check_same_result(job: Job, trajectory_id: str, end: TrajectoryEnd, result: 
             raise RefusedError(RefusalCode.ALREADY_EXISTS, "result", "", "the trajectory finished with another result")
 
 
-def restore_whole(job: Job) -> None:
-    """After a restart: which bundles no other member will join."""
-    for bundle in job.buffer.bundles.values():
-        group = job.groups.get(bundle.key[0])
-        if group is None or is_over(job, group):
+def restore_whole(state: SchedulerState, job: Job, now: float) -> None:
+    """After a restart: which bundles no other member will join. The time without open members begins anew."""
+    for bundle in list(job.buffer.incomplete.values()):
+        if _can_grow(job, bundle.key[0]):
+            _watch_idle_group(state, job, bundle.key[0], now)
+        else:
             job.buffer.make_whole(bundle)
 
 
 def restore_batch(state: SchedulerState, row: RecoveredBatch, now: float) -> None:
     """After a restart: a batch that is leased still, or was acknowledged."""
     buffer = state.jobs[row.job_id].buffer
-    buffer.batch_size = row.size or buffer.batch_size
+    if row.size:
+        buffer.sizes.append(row.size)
     if row.acknowledged:
         buffer.note_acknowledged(row.batch_id)
         return
     taken = set(row.trajectory_ids)
-    keys = tuple(key for key, bundle in buffer.bundles.items() if bundle.members[0].trajectory_id in taken)
-    ordered = tuple(sorted(keys, key=lambda key: buffer.bundles[key].number))
+    bundles = [each for each in buffer.bundles.values() if each.members[0].trajectory_id in taken]
+    for bundle in bundles:
+        buffer.make_whole(bundle)
+    ordered = tuple(bundle.key for bundle in sorted(bundles, key=lambda each: each.number))
     batch = LeasedBatch(row.batch_id, row.size, row.lease_s, now + row.lease_s, ordered, row.policy_version)
-    buffer.batches[row.batch_id] = batch
-    for key in ordered:
-        buffer.bundles[key].batch_id = row.batch_id
+    buffer.lease(batch)
     state.timers.set(("batch", (row.job_id, row.batch_id)), batch.ends_at)

@@ -6,18 +6,21 @@ whole once its group has its quorum, or no seat of it can finish any more. Whole
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from statistics import median_high
+from typing import Final
 
 from callsheet.scheduler.core.lengths import LengthCounts
 from callsheet.scheduler.core.model import TrajectoryResult
 from callsheet.scheduler.core.peers import BatchTaker
+from callsheet.scheduler.core.waiting_takers import WaitingTakers
 
 # Acknowledged batches of a job whose ids are kept, so that a repeated acknowledgement succeeds.
 KEPT_ACKNOWLEDGED: Final = 256
-# Requests of a job that wait for a batch.
-MAX_TAKERS: Final = 64
+# Newest requests whose sizes tell what a job's trainer usually asks for.
+KEPT_SIZES: Final = 8
 
 BundleKey = tuple[str, str]
 """A group's id and "", or "" and the id of a trajectory without a group."""
@@ -91,6 +94,7 @@ class LeasedBatch:
         ends_at: When that ends, in seconds since the epoch.
         keys: Its bundles, the oldest first.
         policy_version: The newest when it was taken.
+        taker: Who asked for it last; None after a restart.
     """
 
     batch_id: str
@@ -99,15 +103,7 @@ class LeasedBatch:
     ends_at: float
     keys: tuple[BundleKey, ...]
     policy_version: int
-
-
-class WaitingTaker(NamedTuple):
-    """A request for a batch that cannot be given yet."""
-
-    taker: BatchTaker
-    batch_id: str
-    size: int
-    lease_s: float
+    taker: BatchTaker | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -116,29 +112,48 @@ class Buffer:
 
     Attributes:
         bundles: By key, in the order of their first members.
+        incomplete: Those that are not whole.
+        ready: Those that are whole and in no batch.
+        unlooked: Keys of those of them that became so since somebody looked whether they are to be trained on.
+        looked_at: The policy version that all others were looked at under.
         batches: Those that are leased, by id.
         acknowledged: Ids of the newest batches that were acknowledged, the oldest first.
-        takers: Requests that wait, in the order in which they came.
-        batch_size: Trajectories that were asked for last; 0 before the first request.
+        takers: Requests that wait.
+        sizes: Trajectories that were asked for, in the newest requests.
         last_number: Of the last trajectory.
         held: Trajectories in whole bundles, leased ones included: what the bound is for.
+        held_versions: How many of these began with each policy version.
+        ready_count: How many of these are in no batch.
         lengths: What became of trajectories by how long they took, since the scheduler's start.
         staleness: Trajectories that were trained on since then, by their staleness as their batch was taken.
     """
 
     bundles: dict[BundleKey, Bundle] = field(default_factory=dict)
+    incomplete: dict[BundleKey, Bundle] = field(default_factory=dict)
+    ready: dict[BundleKey, Bundle] = field(default_factory=dict)
+    unlooked: dict[BundleKey, None] = field(default_factory=dict)
+    looked_at: int = 0
     batches: dict[str, LeasedBatch] = field(default_factory=dict)
     acknowledged: dict[str, None] = field(default_factory=dict)
-    takers: list[WaitingTaker] = field(default_factory=list)
-    batch_size: int = 0
+    takers: WaitingTakers = field(default_factory=WaitingTakers)
+    sizes: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_SIZES))
     last_number: int = 0
     held: int = 0
+    held_versions: Counter[int] = field(default_factory=Counter)
+    ready_count: int = 0
     lengths: LengthCounts = field(default_factory=LengthCounts)
     staleness: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def batch_size(self) -> int:
+        """Trajectories that are usually asked for: one request of another size changes nothing; 0 before the first."""
+        return median_high(self.sizes) if self.sizes else 0
+
     def add(self, finished: BufferedTrajectory) -> Bundle:
         """Adds a trajectory to its bundle, which is not whole yet."""
-        bundle = self.bundles.setdefault(finished.bundle, Bundle(finished.bundle))
+        bundle = self.bundles.get(finished.bundle)
+        if bundle is None:
+            bundle = self.bundles[finished.bundle] = self.incomplete[finished.bundle] = Bundle(finished.bundle)
         bundle.members.append(finished)
         self.last_number = max(self.last_number, finished.number)
         return bundle
@@ -147,14 +162,54 @@ class Buffer:
         """No other member will join a bundle."""
         if not bundle.whole:
             bundle.whole = True
+            del self.incomplete[bundle.key]
             self.held += len(bundle.members)
+            self.held_versions.update(each.policy_version for each in bundle.members)
+            self._make_ready(bundle)
+
+    def _make_ready(self, bundle: Bundle) -> None:
+        bundle.batch_id = ""
+        self.ready[bundle.key] = bundle
+        self.ready_count += len(bundle.members)
+        self.unlooked[bundle.key] = None
+
+    def _leave_ready(self, key: BundleKey) -> None:
+        bundle = self.ready.pop(key, None)
+        if bundle is not None:
+            self.ready_count -= len(bundle.members)
+            self.unlooked.pop(key, None)
+
+    def lease(self, batch: LeasedBatch) -> None:
+        """Gives bundles that are ready out as a batch."""
+        self.batches[batch.batch_id] = batch
+        for key in batch.keys:
+            self.bundles[key].batch_id = batch.batch_id
+            self._leave_ready(key)
+
+    def give_back(self, batch: LeasedBatch) -> None:
+        """Takes a batch back: its bundles are ready again, at the places that they had."""
+        del self.batches[batch.batch_id]
+        for key in batch.keys:
+            self._make_ready(self.bundles[key])
 
     def remove(self, keys: Iterable[BundleKey]) -> list[BufferedTrajectory]:
         """Takes whole bundles out for good; returns what was in them."""
         gone = [self.bundles.pop(key) for key in keys]
+        for bundle in gone:
+            self._leave_ready(bundle.key)
         members = [member for bundle in gone for member in bundle.members]
         self.held -= len(members)
+        self.held_versions.subtract(each.policy_version for each in members)
+        self.held_versions = +self.held_versions
         return members
+
+    def to_look_at(self, version: int) -> list[Bundle]:
+        """The ready bundles that may not be trained on under a policy version and were not looked at under it yet."""
+        keys = self.unlooked if version == self.looked_at else self.ready
+        found = [self.ready[key] for key in keys]
+        self.unlooked.clear()
+        self.looked_at = version
+        return found
 
     def members_of(self, batch: LeasedBatch) -> list[BufferedTrajectory]:
         """The trajectories of a batch, the oldest bundle first."""
@@ -174,15 +229,14 @@ def bundle_of(trajectory_id: str, group_id: str) -> BundleKey:
     return (group_id, "") if group_id else ("", trajectory_id)
 
 
-def choose(bundles: Mapping[BundleKey, Bundle], size: int) -> tuple[BundleKey, ...]:
-    """The oldest whole bundles that are in no batch, with at least so many trajectories together.
+def choose(ready: Mapping[BundleKey, Bundle], size: int) -> tuple[BundleKey, ...]:
+    """The oldest of some whole bundles with at least so many trajectories together.
 
     Returns:
         Their keys, the oldest first; none if there are too few.
     """
-    free = sorted((each for each in bundles.values() if each.whole and not each.batch_id), key=lambda each: each.number)
     chosen, count = [], 0
-    for bundle in free:
+    for bundle in sorted(ready.values(), key=lambda each: each.number):
         if count >= size:
             break
         chosen.append(bundle.key)

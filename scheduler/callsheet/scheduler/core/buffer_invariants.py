@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.batches import is_over
-from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED
+from collections import Counter
+
+from callsheet.scheduler.core.batches import has_open_members, is_over
+from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, Buffer
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.requirement import require
 from callsheet.scheduler.core.state import SchedulerState
@@ -23,6 +25,7 @@ def check_buffer(state: SchedulerState, job: Job) -> None:
     require(not still_open, f"job {job_id} has open trajectories in its buffer: {still_open}")
     held = sum(len(bundle.members) for bundle in buffer.bundles.values() if bundle.whole)
     require(buffer.held == held, f"job {job_id} counts {buffer.held} held trajectories, not {held}")
+    _check_indices(job_id, buffer)
     numbers = [each.number for each in members]
     require(len(numbers) == len(set(numbers)) and max(numbers, default=0) <= buffer.last_number, f"{numbers} repeat")
     for key, bundle in buffer.bundles.items():
@@ -31,6 +34,9 @@ def check_buffer(state: SchedulerState, job: Job) -> None:
         group = job.groups.get(key[0])
         whole = group is None or is_over(job, group)
         require(bundle.whole == whole, f"{key} is whole: {bundle.whole}, and no other member can finish: {whole}")
+        if group is not None and not whole and not has_open_members(job, group):
+            watched = state.timers.get(("group", (job_id, key[0]))) is not None
+            require(watched, f"{key} waits for members for ever")
     leased = {key: bundle.batch_id for key, bundle in buffer.bundles.items() if bundle.batch_id}
     expected = {key: batch.batch_id for batch in buffer.batches.values() for key in batch.keys}
     require(leased == expected, f"job {job_id} has {leased} given out, its batches say {expected}")
@@ -39,3 +45,17 @@ def check_buffer(state: SchedulerState, job: Job) -> None:
         require(due is not None and due <= batch.ends_at, f"the lease of batch {batch_id} never ends")
         require(batch_id not in buffer.acknowledged, f"batch {batch_id} was acknowledged and is leased")
     require(len(buffer.acknowledged) <= KEPT_ACKNOWLEDGED, f"job {job_id} keeps too many ids of batches")
+
+
+def _check_indices(job_id: str, buffer: Buffer) -> None:
+    """Checks what is kept so that nothing has to walk all bundles."""
+    whole = [bundle for bundle in buffer.bundles.values() if bundle.whole]
+    ready = {bundle.key: bundle for bundle in whole if not bundle.batch_id}
+    require(buffer.ready == ready, f"job {job_id} has {list(buffer.ready)} ready, not {list(ready)}")
+    count = sum(len(bundle.members) for bundle in ready.values())
+    require(buffer.ready_count == count, f"job {job_id} counts {buffer.ready_count} ready trajectories, not {count}")
+    require(buffer.unlooked.keys() <= ready.keys(), f"job {job_id} would look at {buffer.unlooked}")
+    incomplete = buffer.bundles.keys() - {bundle.key for bundle in whole}
+    require(buffer.incomplete.keys() == incomplete, f"job {job_id} has {list(buffer.incomplete)} incomplete")
+    versions = Counter(each.policy_version for bundle in whole for each in bundle.members)
+    require(buffer.held_versions == versions, f"job {job_id} counts {buffer.held_versions}, not {versions}")

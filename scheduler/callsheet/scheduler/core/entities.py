@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 from callsheet.scheduler.core.buffer import Buffer
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
@@ -228,12 +229,14 @@ class FinishedAction:
     Attributes:
         finished_at: When it got its outcome, in seconds since the epoch; later by what no scheduler ran since.
         size: Bytes of its outcome.
+        tells_of: The trajectory that it may be the last to tell of that it began; empty where something else does.
     """
 
     body_hash: bytes
     state: ActionState
     finished_at: float
     size: int
+    tells_of: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -251,6 +254,7 @@ class Trajectory:
         held: Units the sandbox keeps between actions, and the cores behind them.
         admitted_at: When it was let begin; 0 if that was before a restart, None while it has not been.
         command_timeout: The execution timeout that its newest env_reset gives to commands without one; 0 for none.
+        began_kept: The journal has a row that tells that it began, whatever else is forgotten.
     """
 
     request: TrajectoryRequest
@@ -270,11 +274,17 @@ class Trajectory:
     held_cores: tuple[int, ...] = ()
     admitted_at: float | None = None
     command_timeout: float = 0.0
+    began_kept: bool = False
 
     @property
     def key(self) -> TrajectoryKey:
         """(job id, trajectory id)."""
         return (self.request.job_id, self.request.trajectory_id)
+
+    @property
+    def group(self) -> Group | None:
+        """Its group, if it has one."""
+        return self.job.groups.get(self.request.group.group_id) if self.request.group is not None else None
 
     @property
     def began_at(self) -> float:
@@ -285,6 +295,10 @@ class Trajectory:
     def sandbox(self) -> SandboxRef:
         """Its live sandbox."""
         return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id)
+
+
+# How many losses are replaced where the clients see to that.
+NO_BUDGET: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -301,6 +315,8 @@ class Group:
         on_infra: What becomes of members that are lost, for `infra_budget` of them.
         masked: Lost members that keep their seats and count towards the quorum.
         dropped: Lost members without which it goes on.
+        begun: A member was ever let begin.
+        waiting: Members that wait to be let begin.
     """
 
     size: int
@@ -315,11 +331,22 @@ class Group:
     closed: ClosedTogether | None = None
     masked: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
+    begun: bool = False
+    waiting: dict[str, Trajectory] = field(default_factory=dict)
 
     @property
     def has_quorum(self) -> bool:
         """Whether enough members completed, or stand masked for one that did."""
         return self.completed + len(self.masked) >= min(self.quorum, self.size - len(self.dropped))
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """Members that are forgotten together: where losses are counted, those that were lost are among them."""
+        return (*self.members, *(() if self.infra_budget >= NO_BUDGET else self.lost))
+
+    def goes_alone(self, trajectory_id: str) -> bool:
+        """Whether a member may be forgotten before its group: one that was lost where nobody counts those."""
+        return trajectory_id in self.lost and self.infra_budget >= NO_BUDGET
 
     @property
     def spec(self) -> tuple[int, int, OnInfra, int]:
@@ -371,6 +398,8 @@ class Job:
         open_bytes: Bytes of the bodies of these actions.
         spec_bytes: Bytes of the specs of these trajectories and of the job.
         live_trajectories: How many of the open ones were admitted.
+        live_versions: How many of these began with each policy version.
+        begun_and_waiting: Groups that have begun and of which members wait to be let begin, by id.
         completed_trajectories: How many ever ended so.
         finished: Ids of those of its actions that have their outcome, the oldest outcome first.
         closed: Closed trajectories of which nothing is open any more, the first to be so first.
@@ -400,6 +429,8 @@ class Job:
     open_bytes: int = 0
     spec_bytes: int = 0
     live_trajectories: int = 0
+    live_versions: Counter[int] = field(default_factory=Counter)
+    begun_and_waiting: dict[str, Group] = field(default_factory=dict)
     completed_trajectories: int = 0
     finished: deque[str] = field(default_factory=deque)
     closed: deque[ClosedTogether] = field(default_factory=deque)

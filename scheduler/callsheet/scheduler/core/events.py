@@ -135,6 +135,15 @@ class Settlement(Enum):
 
 
 @dataclass(slots=True)
+class BatchMissed(Event):
+    """The rpc of a request for a batch has ended without the batch."""
+
+    job_id: str
+    batch_id: str
+    taker: BatchTaker
+
+
+@dataclass(slots=True)
 class BatchSettled(Request):
     """A trainer is done with a batch, or extends its lease by `lease_s` from now; 0 s is as long as it was."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 from callsheet.scheduler.core.adoption import is_of
 from callsheet.scheduler.core.buffer_invariants import check_buffer
 from callsheet.scheduler.core.closed import ClosedTogether
-from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager
+from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.requirement import require
@@ -165,7 +166,7 @@ def _check_closed(job: Job) -> None:
         or (
             (group := job.groups.get(closed.group_id)) is not None
             and group.unfinished
-            and trajectory_id in group.members
+            and trajectory_id in group.together
         )
     }
     lost_sight = job.closed_trajectories.keys() - waiting - set(kept)
@@ -246,8 +247,27 @@ def _check_admission(state: SchedulerState) -> None:
         require(waiting.keys() == expected, f"job {job_id} has {list(waiting)} wait for admission, not {expected}")
         live = sum(trajectory.admitted_at is not None for trajectory in job.trajectories.values())
         require(job.live_trajectories == live, f"job {job_id} counts {job.live_trajectories} live ones, not {live}")
+        _check_beginnings(job, waiting)
     require(all(state.waiting_trajectories.values()), "a job without waiting trajectories has an entry")
     require(state.waiting_trajectories.keys() <= state.jobs.keys(), "a closed job has waiting trajectories")
+
+
+def _check_beginnings(job: Job, waiting: Mapping[str, Trajectory]) -> None:
+    admitted = [trajectory for trajectory in job.trajectories.values() if trajectory.admitted_at is not None]
+    versions = Counter(trajectory.policy_version for trajectory in admitted)
+    require(job.live_versions == versions, f"{job.request.job_id} counts {job.live_versions}, not {versions}")
+    for trajectory in admitted:
+        require(trajectory.group is None or trajectory.group.begun, f"{trajectory.key} began, and its group did not")
+    in_groups = defaultdict[str, set[str]](set)
+    for name, each in waiting.items():
+        if each.request.group is not None:
+            in_groups[each.request.group.group_id].add(name)
+    for group_id, group in job.groups.items():
+        ours = in_groups[group_id]
+        require(group.waiting.keys() == ours, f"group {group_id} has {list(group.waiting)} waiting, not {ours}")
+        listed = group_id in job.begun_and_waiting
+        require(listed == (group.begun and bool(ours)), f"group {group_id} has begun and waits: {listed}")
+    require(job.begun_and_waiting.keys() <= job.groups.keys(), f"{job.request.job_id} has a forgotten group wait")
 
 
 def _check_elastic(state: SchedulerState) -> None:

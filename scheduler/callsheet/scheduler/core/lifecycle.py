@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from callsheet.scheduler.core.beginnings import note_waiting
 from callsheet.scheduler.core.commands import (
     CancelAttempt,
     Cancellation,
@@ -58,6 +59,7 @@ def await_turn(state: SchedulerState, action: Action, now: float) -> None:
     if trajectory is not None and trajectory.admitted_at is None:
         job_id, trajectory_id = trajectory.key
         state.waiting_trajectories.setdefault(job_id, {}).setdefault(trajectory_id, trajectory)
+        note_waiting(trajectory, waits=True)
         if not action.request.in_sandbox:
             return
     if action.request.in_sandbox and trajectory is not None:
@@ -72,8 +74,10 @@ def leave_admission_queue(state: SchedulerState, trajectory: Trajectory) -> None
     """Takes a trajectory out of those that wait for admission, if it is among them."""
     job_id, trajectory_id = trajectory.key
     waiting = state.waiting_trajectories.get(job_id)
-    if waiting is not None and waiting.pop(trajectory_id, None) is not None and not waiting:
-        del state.waiting_trajectories[job_id]
+    if waiting is not None and waiting.pop(trajectory_id, None) is not None:
+        note_waiting(trajectory, waits=False)
+        if not waiting:
+            del state.waiting_trajectories[job_id]
 
 
 def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
@@ -411,7 +415,9 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
     if action.detached:
         # An attempt that never ends would keep its body, which nobody counts any more.
         action.request = replace(action.request, spec=b"")
-    keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
+    tells_of = action.request.trajectory_id if trajectory is not None and not trajectory.had_sandbox else ""
+    finished = FinishedAction(action.request.body_hash, action.state, now, outcome_bytes, tells_of)
+    keep(state, job, key.action_id, finished)
     if trajectory is None:
         return
     trajectory.last_activity = now

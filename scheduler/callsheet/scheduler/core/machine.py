@@ -26,6 +26,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
     events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
     events.BatchRequested: batches.on_batch_requested,
+    events.BatchMissed: batches.on_batch_missed,
     events.BatchSettled: batches.on_batch_settled,
     events.SubmitRequested: submission.on_submit,
     events.OutcomeRequested: submission.on_outcome_requested,

@@ -1,16 +1,16 @@
 """Which waiting trajectories may begin, as far as their job's buffer and its staleness policy are concerned.
 
 A new trajectory waits while the buffer is full, or while another start could make one too stale. A group that has begun
-is never held up: others wait for its members.
+is never held up: others wait for its members. Whatever begins takes up room, members of such groups too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from callsheet.scheduler.core.batches import max_buffered_of
-from callsheet.scheduler.core.entities import Job, Trajectory
-from callsheet.scheduler.core.staleness import room_to_begin
+from callsheet.scheduler.core.batches import has_open_members, max_buffered_of
+from callsheet.scheduler.core.entities import Group, Job, Trajectory
+from callsheet.scheduler.core.staleness import OnTheWay, room_to_begin
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -24,35 +24,21 @@ class PacingGate:
     def __init__(self, state: SchedulerState, job: Job) -> None:
         self._job = job
         self.reason = ""
-        most = max_buffered_of(state, job)
+        most, held = max_buffered_of(state, job), job.buffer.held
         self._room: int | None = None
-        if job.buffer.held >= most:
-            self._room = 0
-            self.reason = f"the buffer holds {job.buffer.held} finished trajectories, and no more begin from {most} on"
+        if held >= most:
+            self._room = _on_the_way(job).shortfall
+            self.reason = f"the buffer holds {held} finished trajectories, and no more begin from {most} on"
         elif job.request.staleness.admit_within is not None and job.buffer.batch_size:
             self._pace(job.request.staleness.admit_within)
 
     def _pace(self, within: int) -> None:
-        job = self._job
-        version, batch = job.policy_version, job.buffer.batch_size
-        live = [each.policy_version for each in job.trajectories.values() if each.admitted_at is not None]
-        finished = [
-            member.policy_version
-            for bundle in job.buffer.bundles.values()
-            if bundle.whole or self._has_open_members(bundle.key[0])
-            for member in bundle.members
-        ]
-        ahead = len(live) + len(finished)
-        oldest = min([version, *live, *finished])
-        self._room = room_to_begin(version, oldest, ahead, batch, within)
+        way, version, batch = _on_the_way(self._job), self._job.policy_version, self._job.buffer.batch_size
+        self._room = room_to_begin(version, way, batch, within)
         self.reason = (
-            f"{ahead} trajectories are on their way in batches of {batch}, the oldest began with version {oldest} of "
-            f"{version}, and none is to be staler than {within} when it is trained on"
+            f"{way.live + way.finished} trajectories are on their way in batches of {batch}, the oldest began with "
+            f"version {way.oldest} of {version}, and none is to be staler than {within} when it is trained on"
         )
-
-    def _has_open_members(self, group_id: str) -> bool:
-        group = self._job.groups.get(group_id)
-        return group is not None and any(each in self._job.trajectories for each in group.members)
 
     @property
     def is_open(self) -> bool:
@@ -68,33 +54,63 @@ class PacingGate:
         """Whether a waiting trajectory may begin; it counts as begun from now on."""
         if self._room is None:
             return True
-        admitted = self._room > 0 or self._group_has_begun(trajectory)
+        group = trajectory.group
+        admitted = self._room > 0 or (group is not None and group.begun)
         self._room -= admitted
         return admitted
 
-    def _group_has_begun(self, trajectory: Trajectory) -> bool:
-        spec, job = trajectory.request.group, self._job
-        group = job.groups.get(spec.group_id) if spec is not None else None
-        if group is None:
-            return False
-        return any(
-            (open_one := job.trajectories.get(each)) is None or open_one.admitted_at is not None
-            for each in (*group.members, *group.lost)
-        )
+    def begin(self) -> None:
+        """Counts a trajectory that begins."""
+        if self._room is not None:
+            self._room -= 1
+
+
+def _on_the_way(job: Job) -> OnTheWay:
+    """Finished members of a group count unless it waits for members that nobody has opened."""
+    buffer = job.buffer
+    coming = [
+        member.policy_version
+        for bundle in buffer.incomplete.values()
+        if (group := job.groups.get(bundle.key[0])) is not None and has_open_members(job, group)
+        for member in bundle.members
+    ]
+    return OnTheWay(
+        live=job.live_trajectories,
+        finished=buffer.held + len(coming),
+        leased=buffer.held - buffer.ready_count,
+        wanted=buffer.takers.wanted,
+        oldest=min([job.policy_version, *job.live_versions, *buffer.held_versions, *coming]),
+    )
 
 
 def may_begin(state: SchedulerState, job_id: str) -> Iterable[Trajectory]:
-    """The trajectories of a job that wait for admission and are not held up here, in their order."""
-    waiting = state.waiting_trajectories[job_id]
+    """The trajectories of a job that wait for admission and are not held up here.
+
+    First come members of groups that have begun, then the others in their order, each with its siblings.
+    """
     gate = PacingGate(state, state.jobs[job_id])
-    if gate.is_open:
-        return waiting.values()
-    chosen: list[Trajectory] = []
-    begun: set[str] = set()
+    waiting = state.waiting_trajectories[job_id]
+    return waiting.values() if gate.is_open else _chosen(state.jobs[job_id], gate, waiting)
+
+
+def _chosen(job: Job, gate: PacingGate, waiting: dict[str, Trajectory]) -> Iterator[Trajectory]:
+    """Walks no further than there is room: thousands may wait behind."""
+    chosen: set[int] = set()
+
+    def with_siblings(group: Group) -> Iterator[Trajectory]:
+        chosen.add(id(group))
+        for trajectory_id, trajectory in group.waiting.items():
+            if trajectory_id in waiting:
+                gate.begin()
+                yield trajectory
+
+    for group in job.begun_and_waiting.values():
+        yield from with_siblings(group)
     for trajectory in waiting.values():
-        group_id = trajectory.request.group.group_id if trajectory.request.group is not None else ""
-        # The first member of a group that is let begin brings its siblings along.
-        if group_id in begun or gate.admits(trajectory):
-            chosen.append(trajectory)
-            begun |= {group_id} - {""}
-    return chosen
+        if not gate.has_room:
+            return
+        if trajectory.group is None:
+            gate.begin()
+            yield trajectory
+        elif id(trajectory.group) not in chosen:
+            yield from with_siblings(trajectory.group)

@@ -93,7 +93,10 @@ class TrajectoryOpened(Record):
 
 @dataclass(slots=True)
 class TrajectoryBegan(Record):
-    """A trajectory was let begin under a newer policy version than it was opened under."""
+    """A trajectory was let begin, with this policy version.
+
+    It is told where that is a newer version than at its opening, and where nothing else that is kept tells of it.
+    """
 
     job_id: str
     trajectory_id: str
@@ -369,7 +372,7 @@ class RecoveredRollout:
 class RecoveredTrajectory:
     """A trajectory of an open job as the journal has it; `end` is empty while it is open.
 
-    `closed_at` is None while it is, and where an older Callsheet closed it.
+    `closed_at` is None while it is, and where an older Callsheet closed it. `began` is as `TrajectoryBegan` told.
     """
 
     job_id: str
@@ -388,6 +391,7 @@ class RecoveredTrajectory:
     had_sandbox: bool = False
     closed_at: float | None = None
     died: bool = False
+    began: bool = False
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from callsheet.scheduler.core.batches import restore_batch, restore_whole
+from callsheet.scheduler.core.beginnings import count_live, note_begun
 from callsheet.scheduler.core.buffer import BufferedTrajectory
 from callsheet.scheduler.core.engine_weights import WeightsOffer, WeightsRollout
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
@@ -124,8 +125,13 @@ def _restore_finished(state: SchedulerState, rows: Sequence[RecoveredAction], aw
     for row in rows:
         if ActionState(row.state).terminal:
             ended_at = min(now if row.finished_at is None else row.finished_at, now)
+            trajectory = state.find_trajectory(row.job_id, row.trajectory_id)
             kept = FinishedAction(
-                row.body_hash, ActionState(row.state), ended_at + away.after(ended_at), row.outcome_bytes
+                row.body_hash,
+                ActionState(row.state),
+                ended_at + away.after(ended_at),
+                row.outcome_bytes,
+                row.trajectory_id if trajectory is not None and not trajectory.had_sandbox else "",
             )
             finished.append((kept.finished_at, row, kept))
     for _, row, kept in sorted(finished, key=itemgetter(0)):
@@ -148,7 +154,7 @@ def _restore_buffers(state: SchedulerState, recovered: Recovered, decode: Reques
         )
         state.jobs[row.job_id].buffer.add(finished)
     for job in state.jobs.values():
-        restore_whole(job)
+        restore_whole(state, job, now)
     for batch in recovered.batches:
         restore_batch(state, batch, now)
 
@@ -177,6 +183,8 @@ def _restore_trajectory(
         count_open(state, job, request)
         if group is not None:
             count_closed(group, row.trajectory_id, end)
+            if end is TrajectoryEnd.COMPLETED or row.had_sandbox or row.began:
+                note_begun(job, job.closed_trajectories[row.trajectory_id].group_id)
         return
     # A clock that was set back since must not put deadlines off.
     trajectory = add_trajectory(state, job, request, row.policy_version, now, opened_at=min(row.opened_at, now))
@@ -187,22 +195,29 @@ def _restore_trajectory(
     trajectory.lost = not row.sandbox_id
     trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
     trajectory.died = row.died
+    trajectory.began_kept = row.began
     if row.manager_id:
         awaited.add(row.manager_id)
+    if row.had_sandbox or row.sandbox_id or row.began:
         _mark_admitted(trajectory)
 
 
 def _restore_admission(state: SchedulerState, row: RecoveredAction) -> None:
-    """A trajectory that had anything dispatched, or has a sandbox, had begun; when that was is not kept."""
-    trajectory = state.find_trajectory(row.job_id, row.trajectory_id)
-    if trajectory is not None and row.attempt:
+    """A trajectory that had anything dispatched, or ever had a sandbox, had begun; when that was is not kept."""
+    if not row.attempt:
+        return
+    job = state.jobs[row.job_id]
+    trajectory, closed = job.trajectories.get(row.trajectory_id), job.closed_trajectories.get(row.trajectory_id)
+    if trajectory is not None:
         _mark_admitted(trajectory)
+    elif closed is not None:
+        note_begun(job, closed.group_id)
 
 
 def _mark_admitted(trajectory: Trajectory) -> None:
     if trajectory.admitted_at is None:
         trajectory.admitted_at = 0.0
-        trajectory.job.live_trajectories += 1
+        count_live(trajectory, 1)
 
 
 def _restore_action(

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from callsheet.scheduler.core.batches import serve_takers
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
-from callsheet.scheduler.core.entities import FinishedAction, Group, Job
+from callsheet.scheduler.core.entities import FinishedAction, Group, Job, Trajectory
 from callsheet.scheduler.core.forgotten import entry, group_entry, trajectory_entry
 from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.core.records import GroupCancelled, WorkForgotten
+from callsheet.scheduler.core.records import GroupCancelled, TrajectoryBegan, WorkForgotten
 from callsheet.scheduler.core.state import SchedulerState
 
 # Actions and trajectories forgotten in one step, and so in one commit; a group goes as a whole.
@@ -121,6 +122,9 @@ def retention_due(state: SchedulerState, now: float) -> None:
             budget -= _forget(state, job, budget, now)
     if _is_too_much(state):
         _make_room(state, budget)
+    for job in state.jobs.values():
+        # A group that is forgotten has no other members, so that somebody may have waited for that.
+        serve_takers(state, job, now)
     if budget <= 0 or _is_too_much(state):
         state.timers.set(_TIMER, now)
         return
@@ -213,7 +217,16 @@ def _forget_action(state: SchedulerState, job: Job, leaving: _Leaving) -> None:
     leaving.entries += entry(action_id, finished.body_hash, finished.state)
     state.finished_actions -= 1
     _count_bytes(state, job, -finished.size)
+    _keep_beginning(state, job.trajectories.get(finished.tells_of))
     state.summaries.forget(ActionKey(job.request.job_id, action_id))
+
+
+def _keep_beginning(state: SchedulerState, trajectory: Trajectory | None) -> None:
+    """Journals that a live trajectory has begun, since the action is forgotten that told of it."""
+    if trajectory is None or trajectory.admitted_at is None or trajectory.had_sandbox or trajectory.began_kept:
+        return
+    trajectory.began_kept = True
+    state.persist(TrajectoryBegan(*trajectory.key, trajectory.policy_version))
 
 
 def _forget_closed(state: SchedulerState, job: Job, leaving: _Leaving) -> None:
@@ -231,15 +244,16 @@ def _forget_closed(state: SchedulerState, job: Job, leaving: _Leaving) -> None:
         del job.groups[together.group_id]
         if (bundle := job.buffer.bundles.get((together.group_id, ""))) is not None:
             job.buffer.make_whole(bundle)
+            state.timers.drop(("group", (job.request.job_id, together.group_id)))
         leaving.entries += group_entry(together.group_id)
 
 
 def _leave_group(
     state: SchedulerState, job: Job, closed: ClosedTrajectory, trajectory_id: str, leaving: _Leaving
 ) -> None:
-    """One that was lost goes alone. A group of which nothing else is left goes with it."""
+    """One that was lost may go alone. A group of which nothing else is left goes with it."""
     group = job.groups.get(closed.group_id)
-    if group is None or trajectory_id not in group.lost:
+    if group is None or not group.goes_alone(trajectory_id):
         return
     del group.lost[trajectory_id]
     if group.members:

@@ -1,7 +1,8 @@
 """When a closed trajectory is over: nothing of it is open any more, and nothing of its group.
 
 Until then it counts as open. Its last actions may still be stopped. The members of a group tell its seats and its
-quorum, so that they stay, and later go, together. One that was lost has no seat and goes alone.
+quorum, so that they stay, and later go, together. One that was lost has no seat; it goes alone, unless the group has a
+budget of losses that it counts against.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ def _settle(state: SchedulerState, job: Job, request: TrajectoryRequest, now: fl
     if group is None or request.group is None:
         keep_closed(state, job, (request.trajectory_id,), "", now)
         return
-    if request.trajectory_id in group.lost:
+    if group.goes_alone(request.trajectory_id):
         keep_closed(state, job, (request.trajectory_id,), "", now)
     group.unfinished -= 1
     if not group.unfinished:
-        group.closed = keep_closed(state, job, tuple(group.members), request.group.group_id, now)
+        group.closed = keep_closed(state, job, group.together, request.group.group_id, now)
 
 
 def restore_closed(state: SchedulerState, job: Job, ended_at: Mapping[str, float]) -> None:
@@ -72,12 +73,12 @@ def restore_closed(state: SchedulerState, job: Job, ended_at: Mapping[str, float
     over: list[tuple[float, tuple[str, ...], str]] = []
     for trajectory_id, closed in job.closed_trajectories.items():
         group = job.groups.get(closed.group_id)
-        if trajectory_id not in job.closing and (group is None or trajectory_id in group.lost):
+        if trajectory_id not in job.closing and (group is None or group.goes_alone(trajectory_id)):
             over.append((ended_at[trajectory_id], (trajectory_id,), ""))
     for group_id, group in job.groups.items():
         if not group.unfinished:
             last = max(ended_at[each] for each in (*group.members, *group.lost))
-            over.append((last, tuple(group.members), group_id))
+            over.append((last, group.together, group_id))
     for at, trajectory_ids, group_id in sorted(over, key=itemgetter(0)):
         kept = keep_closed(state, job, trajectory_ids, group_id, at)
         if group_id:

@@ -30,7 +30,31 @@ class StalenessPolicy:
     mixed_versions: bool = True
 
 
-def room_to_begin(version: int, oldest: int, ahead: int, batch: int, within: int) -> int:
+@dataclass(frozen=True, slots=True)
+class OnTheWay:
+    """Trajectories of a job that began and were not trained on.
+
+    Attributes:
+        live: Those that have not ended.
+        finished: Those that finished and are not acknowledged, leased ones included.
+        leased: Those of them that a trainer has.
+        wanted: How many the requests ask for that wait for a batch.
+        oldest: The policy version that the oldest of them began with; the newest if there are none.
+    """
+
+    live: int
+    finished: int
+    leased: int
+    wanted: int
+    oldest: int
+
+    @property
+    def shortfall(self) -> int:
+        """How many more must begin or nobody who waits is ever served: what is leased may wait for them too."""
+        return max(self.wanted - (self.live + self.finished - self.leased), 0)
+
+
+def room_to_begin(version: int, way: OnTheWay, batch: int, within: int) -> int:
     """How many more trajectories may begin so that none need be consumed staler than `within`.
 
     Each batch of a trainer makes one version. The oldest trajectory may see `within - (version - oldest)` more of them.
@@ -39,16 +63,16 @@ def room_to_begin(version: int, oldest: int, ahead: int, batch: int, within: int
 
     Args:
         version: The newest policy version.
-        oldest: The version that the oldest trajectory on its way began with.
-        ahead: Trajectories on their way: live, or finished and not acknowledged.
+        way: What is on its way.
         batch: Trajectories in a batch.
         within: The bound.
 
     Returns:
-        At least what is missing to one whole batch, so that a trainer is never starved.
+        At least what is missing to one whole batch, and to all batches that are waited for. So no trainer is starved,
+        nor several that each take a part of a step and wait for each other.
     """
-    batches_left = max(within - (version - oldest), 0)
-    return max((batches_left + 1) * batch - ahead, 0)
+    batches_left = max(within - (version - way.oldest), 0)
+    return max((batches_left + 1) * batch - way.live - way.finished, way.shortfall)
 
 
 def why_not_selected(policy: StalenessPolicy, version: int, began: int, *, mixed: bool) -> Unselected | None:

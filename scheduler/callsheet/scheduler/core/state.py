@@ -24,7 +24,7 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
-    | tuple[Literal["batch"], tuple[str, str]]
+    | tuple[Literal["batch", "group"], tuple[str, str]]
     | tuple[Literal["job", "idle", "manager", "rollout"], str]
     | tuple[Literal["retention", "round"], Literal[""]]
 )

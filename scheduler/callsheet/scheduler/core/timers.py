@@ -22,7 +22,7 @@ from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, 
 from callsheet.scheduler.core.retention import retention_due
 from callsheet.scheduler.core.rollouts import rollout_due
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import trajectory_due
+from callsheet.scheduler.core.trajectories import group_due, trajectory_due
 
 TIMED_OUT = events.AttemptFailed(
     FailureKind.TIMEOUT,
@@ -53,6 +53,8 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 trajectory_due(state, job_id, trajectory_id, now)
             case ("batch", (str() as job_id, str() as batch_id)):
                 batch_due(state, job_id, batch_id, now)
+            case ("group", (str() as job_id, str() as group_id)):
+                group_due(state, job_id, group_id, now)
             case ("job", str() as job_id):
                 job_due(state, job_id, now)
             case ("idle", str() as job_id):

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.batches import buffer_result, check_same_result, member_closed
+from callsheet.scheduler.core.batches import (
+    GROUP_IDLE_S,
+    buffer_result,
+    check_same_result,
+    has_open_members,
+    member_closed,
+)
+from callsheet.scheduler.core.beginnings import count_live, note_begun
 from callsheet.scheduler.core.closed import ClosedTrajectory
-from callsheet.scheduler.core.entities import Group, Job, Trajectory
+from callsheet.scheduler.core.entities import NO_BUDGET, Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import (
@@ -31,7 +38,6 @@ from callsheet.scheduler.core.state import SchedulerState
 CLOSED = "its trajectory was closed"
 REDUNDANT = "its group has its quorum"
 MIN_IDLE_CHECK = 1.0
-NO_BUDGET = 2**31 - 1
 
 
 def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenRequested, now: float) -> None:
@@ -174,7 +180,7 @@ def close_trajectory(
     for action in reversed(list(trajectory.open_actions.values())):
         cancel(state, action, reason, now)
     if trajectory.admitted_at is not None:
-        job.live_trajectories -= 1
+        count_live(trajectory, -1)
     if trajectory.sandbox_id:
         drop_sandbox(state, trajectory, now, lost=False)
     if not job.over:
@@ -187,6 +193,8 @@ def close_trajectory(
     group_id = trajectory.request.group.group_id if trajectory.request.group is not None else ""
     if group is not None:
         count_closed(group, trajectory_id, end)
+        if end is TrajectoryEnd.COMPLETED:
+            note_begun(job, group_id)
         if end is not TrajectoryEnd.ABANDONED and group.has_quorum:
             abandon(state, job, sorted(group.members), REDUNDANT, now)
     closed_now(state, trajectory, now)
@@ -235,3 +243,11 @@ def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, no
         state.persist(GroupCancelled(job.request.job_id, first))
     abandon(state, job, list(group.members), reason, now)
     member_closed(state, job, group_id, now)
+
+
+def group_due(state: SchedulerState, job_id: str, group_id: str, now: float) -> None:
+    """Ends a group that had no open member for too long, so that what finished of it is given out."""
+    job = state.jobs.get(job_id)
+    group = job.groups.get(group_id) if job is not None else None
+    if job is not None and group is not None and not has_open_members(job, group):
+        cancel_group(state, job, group_id, f"none of its members was open for {GROUP_IDLE_S:.0f} s", now)

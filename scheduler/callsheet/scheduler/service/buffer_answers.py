@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from callsheet.scheduler.core.batches import buffered, max_buffered_of
+from callsheet.scheduler.core.batches import max_buffered_of
 from callsheet.scheduler.core.buffer import BufferedTrajectory, Bundle, LeasedBatch
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.leases import open_job
@@ -83,11 +83,10 @@ def list_buffer(
 def buffer_status(state: SchedulerState, job: Job, now: float) -> buffer_pb2.BufferStatus:
     """A job's buffer in figures."""
     buffer, gate = job.buffer, PacingGate(state, job)
-    leased = sum(map(_size, (each for each in buffer.bundles.values() if each.batch_id)))
     status = buffer_pb2.BufferStatus(
-        ready=buffer.held - leased,
-        leased=leased,
-        incomplete=len(buffered(job)) - buffer.held,
+        ready=buffer.ready_count,
+        leased=buffer.held - buffer.ready_count,
+        incomplete=sum(len(each.members) for each in buffer.incomplete.values()),
         bound=max_buffered_of(state, job),
         held_up="" if gate.has_room else gate.reason,
         waiting_takers=len(buffer.takers),
@@ -100,10 +99,6 @@ def buffer_status(state: SchedulerState, job: Job, now: float) -> buffer_pb2.Buf
         message = status.lengths.add(trajectories=share.trajectories, trained=share.trained)
         fill_duration(message.up_to, share.up_to_s)
     return status
-
-
-def _size(bundle: Bundle) -> int:
-    return len(bundle.members)
 
 
 def _add_batch(

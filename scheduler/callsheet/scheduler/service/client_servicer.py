@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import structlog
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.buffer import LeasedBatch
 from callsheet.scheduler.core.model import RefusedError
 from callsheet.scheduler.service.buffer_answers import batch_message, list_buffer
 from callsheet.scheduler.service.decode_buffer import decode_settlement, decode_take
@@ -231,13 +232,23 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             # What was given at once has been told by now: with the acceptance, after the same commit.
             with anyio.move_on_after(wait):
                 await reply.batch_given.wait()
+            if (leased := self._leased_to(request, reply)) is not None:
+                # Whose time is up as the lease is being committed gets the batch still.
+                with anyio.move_on_after(ANSWER_TIMEOUT):
+                    await reply.batch_given.wait()
+            if leased is not None and reply.batch_given.is_set() and leased is self._leased_to(request, reply):
+                job = self._loop.state.jobs[request.job_id]
+                response.batch.CopyFrom(batch_message(job, leased, self._loop.clock.now()))
         finally:
             reply.gone = True
+            if not response.HasField("batch"):
+                self._loop.post([events.BatchMissed(request.job_id, request.batch_id, reply)])
+        return response
+
+    def _leased_to(self, request: client_service_pb2.TakeBatchRequest, reply: UnaryReply) -> LeasedBatch | None:
         job = self._loop.state.jobs.get(request.job_id)
         batch = job.buffer.batches.get(request.batch_id) if job is not None else None
-        if reply.batch_given.is_set() and job is not None and batch is not None:
-            response.batch.CopyFrom(batch_message(job, batch, self._loop.clock.now()))
-        return response
+        return batch if batch is not None and batch.taker is reply else None
 
     async def SettleBatch(  # noqa: N802
         self, request: client_service_pb2.SettleBatchRequest, context: Context

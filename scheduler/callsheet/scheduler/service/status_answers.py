@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.entities import Group, Job, Trajectory
+from callsheet.scheduler.core.entities import NO_BUDGET, Group, Job, Trajectory
 from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
 from callsheet.scheduler.core.leases import grace_of
 from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import NO_BUDGET
 from callsheet.scheduler.service.buffer_answers import buffer_status
 from callsheet.scheduler.service.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.openings import to_wire

@@ -304,7 +304,7 @@ def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...
     loaded = []
     for row in _rows(connection, trajectories, RecoveredTrajectory):
         held, cores = json.loads(row.held), tuple(json.loads(row.held_cores))
-        flags = {name: bool(getattr(row, name)) for name in ("group_cancelled", "had_sandbox", "died")}
+        flags = {name: bool(getattr(row, name)) for name in ("group_cancelled", "had_sandbox", "died", "began")}
         decoded = {"held": held, "held_cores": cores, **flags}
         loaded.append(RecoveredTrajectory(**(row._asdict() | decoded)))
     return tuple(loaded)

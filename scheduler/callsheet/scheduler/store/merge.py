@@ -186,6 +186,7 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "had_sandbox": 0,
         "closed_at": None,
         "died": 0,
+        "began": 0,
     }
     numbering.next_trajectory += 1
 
@@ -213,7 +214,8 @@ def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: T
 
 
 def _begin_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryBegan) -> None:
-    _trajectory_row(changes, numbering, record)["policy_version"] = record.policy_version
+    row = _trajectory_row(changes, numbering, record)
+    row["policy_version"], row["began"] = record.policy_version, 1
 
 
 def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancelled) -> None:

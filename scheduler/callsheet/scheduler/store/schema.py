@@ -101,10 +101,11 @@ trajectories: Final = Table(
     Column("had_sandbox", Integer, nullable=False, server_default=text("0")),
     Column("closed_at", Double),
     Column("died", Integer, nullable=False, server_default=text("0")),
+    Column("began", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("job_number", "trajectory_id"),
 )
 """Trajectories; `held` and `held_cores` are JSON, `command_timeout` is in seconds, `group_cancelled`,
-`had_sandbox` and `died` are 0 or 1."""
+`had_sandbox`, `died` and `began` are 0 or 1."""
 
 # The two bodies come after them: SQLite then reads the short columns of a row without the pages its bodies overflow to.
 # It needs none to read an empty `cancel_reason` either.

@@ -90,9 +90,8 @@ class HttpEngineDriver(EngineDriver):
         self._failed = anyio.Event()
 
     def own_server(self, server: OwnServer) -> None:
-        """Takes over a server that was found to serve, and that is to end with this driver."""
+        """Takes over a server that is to end with this driver. Looks tell it which of its starts serves."""
         self._own_server = server
-        server.note_serving(server.starts)
 
     @property
     def policy_version(self) -> int:
@@ -152,7 +151,8 @@ class HttpEngineDriver(EngineDriver):
         start = 0 if server is None else server.starts
         look = await self._safe_look()
         # What was seen while the driver itself changed something tells nothing.
-        if steps == self._steps and not self._control.statistics().locked:
+        undisturbed = steps == self._steps and not self._control.statistics().locked
+        if undisturbed:
             self._conclude(look)
             told = None if look.paused or self._paused else look.load
             if self._others.told(told, self._live.sent, self._live.tokens, anyio.current_time()):
@@ -160,6 +160,8 @@ class HttpEngineDriver(EngineDriver):
         if server is not None:
             if look.answered and not look.problem:
                 server.note_serving(start)
+            elif undisturbed:
+                server.note_silent(start)
             if server.failure:
                 self._failed.set()
 

@@ -23,5 +23,8 @@ class OwnServer(Protocol):
     def note_serving(self, start: int) -> None:
         """Takes note that a start of it was found to serve."""
 
+    def note_silent(self, start: int) -> None:
+        """Takes note that a start of it does not serve though it should."""
+
     async def stop(self) -> None:
         """Ends it; may be called more than once."""

@@ -17,8 +17,21 @@ from callsheet.managers.inference.http_engine.client import EngineUnreachableErr
 from callsheet.managers.inference.launching import watchdog
 from callsheet.managers.inference.launching.command import HOST
 from callsheet.managers.inference.launching.family import send_to_group
-from callsheet.managers.inference.launching.standing import ServerPhase, ServerStanding, describe
-from callsheet.managers.inference.launching.wire import LaunchOrder, decode_standing, encode_order
+from callsheet.managers.inference.launching.standing import (
+    ServerPhase,
+    ServerStanding,
+    Silence,
+    after_silent_look,
+    describe,
+    is_hung,
+)
+from callsheet.managers.inference.launching.wire import (
+    LaunchOrder,
+    decode_standing,
+    encode_hung,
+    encode_order,
+    encode_serving,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +51,8 @@ class LaunchedServer:
         self.log_path = order.log_path
         self._process = start_watchdog()
         self._standing = ServerStanding()
+        self._rule = order.rule
+        self._silence: Silence | None = None
         self._heard = b""
         self._gone = False
         os.set_blocking(self._reports.fileno(), False)
@@ -91,9 +106,18 @@ class LaunchedServer:
 
     def note_serving(self, start: int) -> None:
         """Tells the watchdog that a start of it was found to serve."""
-        standing = self.standing
+        standing, self._silence = self.standing, None
         if standing.phase is ServerPhase.STARTING and standing.starts == start:
-            self._say(b"%d\n" % start)
+            self._say(encode_serving(start))
+
+    def note_silent(self, start: int) -> None:
+        """Takes note that a start of it did not serve when it was looked at; one that goes on so is started again."""
+        now = time.monotonic()
+        self._silence = after_silent_look(self._silence, start, now)
+        if is_hung(self.standing, self._silence, now, self._rule):
+            log.warning("engine's server hangs", start=start, seconds=self._rule.hung_after_s, log=self.log_path)
+            self._silence = None
+            self._say(encode_hung(start))
 
     async def stop(self) -> None:
         """Ends it and all that it started; may be called more than once."""

@@ -33,6 +33,7 @@ class RestartRule:
         longest_s: The longest wait.
         healthy_after_s: A server that has served for this long starts a new row.
         stop_grace_s: How long a server may take to end once it was asked to.
+        hung_after_s: A server that served and then does not for this long is ended, and so started again.
         first_failures: So many failures before it ever served end the manager: its command is wrong.
     """
 
@@ -41,6 +42,7 @@ class RestartRule:
     longest_s: float = 60.0
     healthy_after_s: float = 60.0
     stop_grace_s: float = 5.0
+    hung_after_s: float = 120.0
     first_failures: int = 3
 
 
@@ -99,6 +101,30 @@ def ended(standing: ServerStanding, why: str, now: float, rule: RestartRule) -> 
 def overdue_at(standing: ServerStanding, rule: RestartRule) -> float | None:
     """When it has to serve at the latest; None while it need not."""
     return standing.since + rule.start_timeout_s if standing.phase is ServerPhase.STARTING else None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Since when looks find that a server does not serve.
+
+    Attributes:
+        start: Of which of its starts that is.
+        since: When the first of these looks was.
+    """
+
+    start: int
+    since: float
+
+
+def after_silent_look(silence: Silence | None, start: int, now: float) -> Silence:
+    """Returns what is known after another look at a start that did not serve."""
+    return silence if silence is not None and silence.start == start else Silence(start, now)
+
+
+def is_hung(standing: ServerStanding, silence: Silence, now: float, rule: RestartRule) -> bool:
+    """Whether a server that served is to be ended, since it serves no longer."""
+    served = standing.phase is ServerPhase.SERVING and standing.starts == silence.start
+    return served and now - silence.since >= rule.hung_after_s
 
 
 def describe(standing: ServerStanding, now: float, log_path: str) -> str:

@@ -62,6 +62,8 @@ class Watchdog:
         self._log = BoundedLog(Path(order.log_path))
         self._said = b""
         self._ending = False
+        self._hung_start = 0
+        self._stop_due = True
         self._process: subprocess.Popen[bytes] | None = None
         self._output = -1
 
@@ -91,13 +93,19 @@ class Watchdog:
         if code is not None:
             self._settle(_how(code))
             return now
+        if self._standing.phase is ServerPhase.SERVING and self._hung_start == self._standing.starts:
+            self._settle(f"it did not serve for {self._order.rule.hung_after_s:g} s")
+            return now
         if due is not None and now >= due:
             self._settle(f"it was not ready within {self._order.rule.start_timeout_s:g} s")
             return now
         return due
 
     def _start(self) -> None:
-        self._run_stop_command()
+        self._run_stop_command(gives_way=True)
+        if self._ending:
+            return
+        self._stop_due = True
         port = free_port()
         output, theirs = os.pipe()
         command = fill_in(self._order.command, port=port, name=self._order.name)
@@ -128,29 +136,29 @@ class Watchdog:
         self._note(f"ended: {why}")
 
     def _end_family(self) -> None:
-        """Ends the server and everything below: what still runs is asked first, unless the server itself is gone."""
+        """Ends the server and everything below: what still runs is asked first, unless the server itself is gone.
+
+        Also where no server runs, something may be left of the one before.
+        """
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
+        if process is not None and process.poll() is None:
             send_to_group(process.pid, signal.SIGTERM)
             self._wait_until(lambda: process.poll() is not None, self._order.rule.stop_grace_s)
         self._wait_until(lambda: self._all_killed(process), _KILL_WAIT_S)
-        while self._read_output():
-            pass
-        self._close_output()
+        self._drain_output()
         self._run_stop_command()
 
-    def _all_killed(self, process: subprocess.Popen[bytes]) -> bool:
-        send_to_group(process.pid, signal.SIGKILL)
+    def _all_killed(self, process: subprocess.Popen[bytes] | None) -> bool:
+        if process is not None:
+            send_to_group(process.pid, signal.SIGKILL)
         below = descendants(os.getpid())
         for pid in below:
             send(pid, signal.SIGKILL)
         _reap(process)
-        return not below and process.poll() is not None
+        return not below and (process is None or process.poll() is not None)
 
     def _wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
-        """Waits for a condition, and takes what the server prints meanwhile, or it might never end."""
+        """Waits for a condition, and takes what is printed and what the manager says meanwhile."""
         until = time.monotonic() + limit_s
         while not condition() and time.monotonic() < until:
             readable, _, _ = select.select(self._watched, [], [], _LOOK_S)
@@ -159,14 +167,13 @@ class Watchdog:
     def _wait(self, due: float | None) -> None:
         """Waits for the manager, the server, a signal, or a time."""
         wait_s = None if due is None else max(due - time.monotonic(), 0.0)
-        readable, _, _ = select.select([self._orders, *self._watched], [], [], wait_s)
+        readable, _, _ = select.select(self._watched, [], [], wait_s)
         self._take(readable)
-        if self._orders in readable:
-            self._hear()
 
     @property
     def _watched(self) -> list[int]:
-        return [self._woken] if self._output < 0 else [self._woken, self._output]
+        # Orders that have come to their end could be read for ever.
+        return [self._woken, *([] if self._ending else [self._orders]), *([] if self._output < 0 else [self._output])]
 
     def _take(self, readable: list[int]) -> None:
         if self._woken in readable:
@@ -175,6 +182,13 @@ class Watchdog:
                 _reap(self._process)
         if self._output in readable:
             self._read_output()
+        if self._orders in readable:
+            self._hear()
+
+    def _drain_output(self) -> None:
+        while self._read_output():
+            pass
+        self._close_output()
 
     def _read_output(self) -> bool:
         """Takes a part of what the server has printed; returns whether there may be more."""
@@ -201,27 +215,47 @@ class Watchdog:
             self.end()
         *lines, self._said = (self._said + content).split(b"\n")
         for line in lines:
-            if line == str(self._standing.starts).encode():
+            what, _, start = line.partition(b" ")
+            if what == b"hung":
+                self._hung_start = int(start)
+            elif int(start) == self._standing.starts:
                 self._tell(now_serves(self._standing, time.monotonic()))
 
-    def _run_stop_command(self) -> None:
-        if not self._order.stop_command:
+    def _run_stop_command(self, *, gives_way: bool = False) -> None:
+        """Runs the command that removes what is left of a server.
+
+        Args:
+            gives_way: It comes before a start. Once everything is to end it is cut short, and run again then.
+        """
+        if not self._order.stop_command or not (gives_way or self._stop_due):
             return
         command = fill_in(self._order.stop_command, port=self._standing.port, name=self._order.name)
+        output, theirs = os.pipe()
         try:
-            done = subprocess.run(
+            removing = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdout=theirs,
+                stderr=theirs,
                 env=self._order.environment,
-                timeout=_STOP_COMMAND_S,
-                check=False,
+                start_new_session=True,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
+            os.close(output)
             self._note(f"the stop command failed: {error}")
             return
-        self._log.write(done.stdout)
+        finally:
+            os.close(theirs)
+        os.set_blocking(output, False)
+        self._output = output
+        self._wait_until(lambda: removing.poll() is not None or (gives_way and self._ending), _STOP_COMMAND_S)
+        code = removing.poll()
+        self._stop_due = code != 0
+        if code is None:
+            self._note("the stop command was cut short")
+            send_to_group(removing.pid, signal.SIGKILL)
+            self._wait_until(lambda: removing.poll() is not None, _KILL_WAIT_S)
+        self._drain_output()
 
     def _note(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -237,12 +271,13 @@ class Watchdog:
             self.end()  # Nobody listens any longer.
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
+def _reap(process: subprocess.Popen[bytes] | None) -> None:
     """Takes note of the end of the server, and of processes that were adopted."""
-    process.poll()
+    if process is not None:
+        process.poll()
     try:
         while (child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            if child.si_pid == process.pid:
+            if process is not None and child.si_pid == process.pid:
                 return
             os.waitpid(child.si_pid, os.WNOHANG)
     except ChildProcessError:

@@ -44,6 +44,16 @@ def decode_order(line: bytes) -> LaunchOrder:
     return LaunchOrder(**told)
 
 
+def encode_serving(start: int) -> bytes:
+    """The line that says that a start of the server was found to serve."""
+    return b"serving %d\n" % start
+
+
+def encode_hung(start: int) -> bytes:
+    """The line that says that a start of the server has hung."""
+    return b"hung %d\n" % start
+
+
 def encode_standing(standing: ServerStanding) -> bytes:
     """The line with where a server stands."""
     return json.dumps(asdict(standing)).encode() + b"\n"

@@ -1,0 +1,168 @@
+"""Pacing: which trajectories may begin, so that none becomes too stale and no trainer waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from callsheet.scheduler.core.buffer import Buffer
+from callsheet.scheduler.core.events import PlanReady
+from callsheet.scheduler.core.model import ActionKind, GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.pacing import may_begin
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.staleness import OnTheWay, StalenessPolicy, room_to_begin
+
+from tests.support.core_requests import JOB, action_request, job_request, trajectory_request
+from tests.support.core_world import SETTINGS, CoreWorld
+
+
+def paced_world(within: int = 0, *, max_buffered: int = 0) -> CoreWorld:
+    """A job that is paced; its manager takes what comes."""
+    world = CoreWorld()
+    world.manager(cores=64, memory=1_000_000)
+    world.job(job_request(staleness=StalenessPolicy(admit_within=within), max_buffered=max_buffered))
+    return world
+
+
+def ask(world: CoreWorld, name: str, group: GroupRequest | None = None) -> None:
+    """Opens a trajectory and has it wait for its beginning."""
+    world.trajectory(trajectory_request(name, group=group))
+    world.submit(action_request(f"call-{name}", ActionKind.TOOL_CALL, name))
+
+
+def begun(world: CoreWorld) -> set[str]:
+    """Plans once; returns the open trajectories that have begun."""
+    world.plan()
+    return {name for name, each in world.state.jobs[JOB].trajectories.items() if each.admitted_at is not None}
+
+
+@pytest.mark.parametrize("max_buffered", [0, 2])
+def test_several_trainers_that_wait_for_each_other_get_a_batch_each(max_buffered: int) -> None:
+    world = paced_world(max_buffered=max_buffered)
+    ranks = [world.take(f"rank-{number}", 2) for number in range(3)]
+    for number in range(8):
+        ask(world, f"t{number}")
+    for _ in range(3):
+        for name in begun(world):
+            world.finish(name)
+    assert [rank.given for rank in ranks] == [["rank-0"], ["rank-1"], ["rank-2"]]
+    assert begun(world) == set(), "nobody waits, and one batch is all that may be on its way"
+
+
+def test_who_no_longer_waits_asks_for_nothing() -> None:
+    world = paced_world()
+    gone = world.take("gone", 4)
+    gone.gone = True
+    world.take("here", 1)
+    for number in range(8):
+        ask(world, f"t{number}")
+    assert len(begun(world)) == 4, "the usual size is the larger of two"
+    for name in begun(world):
+        world.finish(name)
+    assert begun(world) == set(), "three are ready"
+
+
+@pytest.mark.parametrize(("sizes", "usual"), [([64], 64), ([1, 64], 64), ([64, 1], 64), ([64, 64, 1, 2048], 64)])
+def test_a_stray_request_changes_no_pace(sizes: list[int], usual: int) -> None:
+    buffer = Buffer()
+    buffer.sizes.extend(sizes)
+    assert buffer.batch_size == usual
+
+
+def test_a_job_whose_trainer_asks_for_another_size_is_paced_by_that_in_time() -> None:
+    buffer = Buffer()
+    buffer.sizes.extend([64] * 8 + [8] * 5)
+    assert buffer.batch_size == 8
+
+
+def test_room_covers_what_is_waited_for_beside_what_is_leased() -> None:
+    way = OnTheWay(live=2, finished=10, leased=8, wanted=24, oldest=5)
+    assert room_to_begin(5, way, 8, 0) == 20
+    assert room_to_begin(5, OnTheWay(2, 10, 8, 0, 5), 8, 0) == 0
+    assert room_to_begin(5, OnTheWay(2, 10, 8, 0, 5), 8, 1) == 4
+
+
+def test_siblings_take_up_room_when_proposed_as_when_they_begin() -> None:
+    world = paced_world()
+    world.take("one", 3)
+    for number in range(4):
+        for member in range(2):
+            ask(world, f"g{number}-{member}", GroupRequest(f"g{number}", 2, 2))
+    proposed = [each.request.trajectory_id for each in may_begin(world.state, JOB)]
+    assert proposed == ["g0-0", "g0-1", "g1-0", "g1-1"]
+    assert begun(world) == set(proposed)
+
+
+def test_a_look_goes_no_further_than_there_is_room() -> None:
+    world = paced_world()
+    world.take("one", 2)
+    for number in range(50):
+        ask(world, f"t{number}")
+    waiting = world.state.waiting_trajectories[JOB]
+    seen = 0
+
+    class Counted(dict):  # type: ignore[type-arg]
+        def values(self):  # type: ignore[no-untyped-def]
+            nonlocal seen
+            for each in waiting.values():
+                seen += 1
+                yield each
+
+    world.state.waiting_trajectories[JOB] = Counted(waiting)
+    assert len(list(may_begin(world.state, JOB))) == 2
+    assert seen <= 3
+    world.state.waiting_trajectories[JOB] = waiting
+
+
+def test_a_sibling_of_a_group_that_has_begun_is_first_wherever_it_waits() -> None:
+    world = paced_world()
+    world.take("one", 1)
+    pair = GroupRequest("pair", 2, 2)
+    ask(world, "p0", pair)
+    assert begun(world) == {"p0"}
+    ask(world, "other")
+    ask(world, "p1", pair)
+    assert begun(world) == {"p0", "p1"}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_member_that_was_closed_before_it_began_begins_no_group(restarted: bool) -> None:
+    world = paced_world()
+    world.take("one", 1)
+    ask(world, "live")
+    assert begun(world) == {"live"}
+    trio = GroupRequest("trio", 3, 3)
+    ask(world, "first", trio)
+    ask(world, "second", trio)
+    world.close_trajectory("first", TrajectoryEnd.ABANDONED)
+    if restarted:
+        world = world.restart()
+        world.take("one", 1)
+    assert begun(world) == {"live"}
+
+
+def test_a_trajectory_without_a_sandbox_stays_begun_after_its_actions_are_forgotten() -> None:
+    kept_s = 1_600.0
+    world = CoreWorld(settings=replace(SETTINGS, finished_actions_s=kept_s))
+    manager = world.manager()
+    world.job(job_request(staleness=StalenessPolicy(admit_within=0)))
+    world.take("one", 1)
+    ask(world, "agent")
+    world.plan()
+    manager.run("call-agent")
+    manager.live(2 * kept_s)
+    assert not world.journal.actions
+    world = world.restart()
+    assert world.state.jobs[JOB].live_versions == {0: 1}
+    assert world.state.jobs[JOB].trajectories["agent"].admitted_at is not None
+
+
+def test_the_planner_may_take_less_than_it_may() -> None:
+    world = paced_world()
+    world.take("one", 2)
+    for number in range(3):
+        ask(world, f"t{number}")
+    first = [each.key for each in islice(may_begin(world.state, JOB), 1)]
+    world.handle(PlanReady(Plan(admitted=tuple(first))))
+    assert [each.request.trajectory_id for each in may_begin(world.state, JOB)] == ["t1"]
