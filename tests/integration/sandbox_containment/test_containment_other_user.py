@@ -11,14 +11,8 @@ from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 # For anybody else those tests run as an unprivileged user already. Plain processes keep nobody in, whoever runs them;
 # containers are their engine's.
 if os.geteuid() == 0:
-    _HERE = "tests/integration/sandbox_containment"
 
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
-    @pytest.mark.parametrize("tests", [_HERE, "tests/contract/sandbox_backend"])
+    @pytest.mark.parametrize("tests", ["tests/integration/sandbox_containment", "tests/contract/sandbox_backend"])
     def test_all_of_this_holds_for_an_unprivileged_user(tests: str) -> None:
         run_tests_as_other_user("bubblewrap", tests, marked="not alone")
-
-    @pytest.mark.alone
-    @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
-    def test_attacks_of_an_unprivileged_user_end_as_well() -> None:
-        run_tests_as_other_user("bubblewrap", _HERE, marked="alone")
