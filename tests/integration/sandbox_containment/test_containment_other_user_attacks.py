@@ -1,4 +1,4 @@
-"""Attacks on the machine again, for a manager that is no root: in a file of its own, as a file's tests follow each other."""
+"""Attacks on the machine for a manager that is no root. A file of its own: the tests of one file follow each other."""
 
 from __future__ import annotations
 
