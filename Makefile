@@ -14,6 +14,8 @@ SETUP := .venv/.callsheet-setup
 TORCH := 2.13.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes start here, and each would compile the sources again. `make clean` removes what is kept of them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
 .PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean

@@ -12,8 +12,6 @@ import pytest
 from tests.support.journals import JournalPlace
 from tests.support.servers import postgres_server
 
-pytestmark = pytest.mark.alone
-
 _KILLS = 3
 
 

@@ -19,7 +19,7 @@ from tests.support.real_sandboxes import processes, until
 from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 from tests.support.stack_processes import kill_and_wait, start
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = pytest.mark.anyio
 
 _DEADLINE_S = 100.0
 _NAP = "86400.5"

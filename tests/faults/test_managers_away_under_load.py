@@ -25,7 +25,7 @@ from tests.support.clusters import Cluster, open_cluster
 from tests.support.rollouts import IN_SANDBOX, Load, to_argument
 
 # Processes that start again and again: minutes on a machine that is busy otherwise.
-pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(320)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(320)]
 
 _DEADLINE_S = 280.0
 _POLL_S = 0.02

@@ -23,8 +23,6 @@ from tests.support.real_sandboxes import processes
 from tests.support.sandbox_manager_process import SANDBOXES, held_settings
 from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, settings_for, variants
 
-pytestmark = pytest.mark.alone
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -93,7 +91,7 @@ def start_again(settings: SandboxSettings) -> None:
 
 def test_kill_of_the_manager_leaves_nothing_running(variant: Variant, tmp_path: Path) -> None:
     settings = held_settings(tmp_path, variant.isolation, variant.groups)
-    nap = "86400.125"
+    nap = "86400.625"
     with manager_process(settings, nap) as process:
         until_napping(nap, SANDBOXES)
         process.kill()

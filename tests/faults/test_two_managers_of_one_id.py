@@ -14,7 +14,7 @@ from callsheet.client import Client, Job, Succeeded, Timeouts
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
 _POLL_S = 0.1
 

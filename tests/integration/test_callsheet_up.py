@@ -66,6 +66,11 @@ def read_announcement(process: subprocess.Popen[str]) -> dict[str, Any]:
 def wait_for_managers(stack: RunningStack, count: int) -> dict[str, Any]:
     """Waits until so many managers have registered; returns the scheduler's status."""
     deadline = time.monotonic() + _START_S
+    logs = Path(stack.announcement["data_dir"]) / "logs"
+    # Each status is a process that takes from the managers what they need to start, so their logs are looked at first.
+    while sum('"registered"' in log.read_text() for log in logs.glob("*.log")) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     while len((status := stack.json("status"))["managers"]) < count:
         assert time.monotonic() < deadline
     return status

@@ -82,19 +82,20 @@ def _run_as_other_user(
         )
 
 
-def run_tests_as_other_user(chosen: str, *tests: str) -> None:
+def run_tests_as_other_user(chosen: str, *tests: str, marked: str = "") -> None:
     """Runs tests again as an unprivileged user; fails with their output if one of them fails.
 
     Args:
         chosen: What to choose of them, as pytest's -k has it.
         tests: Paths in the repository.
+        marked: What to choose of them by their marks, as pytest's -m has it.
     """
     with _directory_of_other_user() as home:
         done = _run_as_other_user(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/pytest"),
                 *(f"--rootdir={REPOSITORY}", "-c", str(REPOSITORY / "pyproject.toml")),
-                *("-k", chosen, *(str(REPOSITORY / path) for path in tests)),
+                *("-k", chosen, "-m", marked, *(str(REPOSITORY / path) for path in tests)),
             ],
             home,
             {"CI": os.environ.get("CI", "")},
