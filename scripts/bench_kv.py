@@ -22,17 +22,19 @@ from scripts.conformance import COMMON, PLACE, SERVERS, set_up  # noqa: E402
 from tests.support.hf_models import save_model, seeded_model, tokenizer_without_end  # noqa: E402
 
 MODEL = {
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
+    "hidden_size": 768,
+    "intermediate_size": 2048,
     "num_hidden_layers": 3,
-    "num_attention_heads": 16,
+    "num_attention_heads": 12,
     "num_key_value_heads": 4,
     "initializer_range": 0.02,
 }
 
-# The last of an option counts. Longest prefix first is what plain clients fare best with.
+# The last of an option counts. Longest prefix first is what plain clients fare best with. A server that polls when idle
+# would use CPU time that nobody asked for.
 ROOM = {
-    "sglang": "--max-running-requests 17 --max-total-tokens 8192 --context-length 4096 --schedule-policy lpm",
+    "sglang": "--max-running-requests 17 --max-total-tokens 6144 --context-length 4096 --schedule-policy lpm "
+    "--sleep-on-idle",
 }
 
 # Two threads would wait for each other, and for whatever else runs on the machine.

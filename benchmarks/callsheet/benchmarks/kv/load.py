@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,15 +48,19 @@ class LoadTally:
     Attributes:
         turns: Generations that ended.
         seconds: How long that was.
+        engine_cpu_s: CPU seconds that the engine used meanwhile; 0 where that is not known.
         failures: Why trajectories ended early, in all seconds.
     """
 
     turns: list[MeasuredTurn] = field(default_factory=list)
     seconds: float = 0.0
+    engine_cpu_s: float = 0.0
     failures: list[str] = field(default_factory=list)
 
 
-async def run_load(way: Way, settings: KvBenchSettings, live: int, name: str, into: LoadTally) -> None:
+async def run_load(
+    way: Way, settings: KvBenchSettings, live: int, name: str, into: LoadTally, *, cpu_s: Callable[[], float]
+) -> None:
     """Runs `live` trajectories at once; those that end are replaced.
 
     Args:
@@ -64,6 +69,7 @@ async def run_load(way: Way, settings: KvBenchSettings, live: int, name: str, in
         live: Trajectories at once.
         name: Distinguishes them from those of other runs.
         into: Gets what ends after the warm-up.
+        cpu_s: CPU seconds that the engine has used.
     """
     run = LoadTally(failures=into.failures)
     async with anyio.create_task_group() as tasks:
@@ -71,10 +77,11 @@ async def run_load(way: Way, settings: KvBenchSettings, live: int, name: str, in
             tasks.start_soon(_fill, way, settings, (name, place), run)
         await anyio.sleep(settings.warm_up_s)
         run.turns.clear()
-        began = time.monotonic()
+        began, cpu_before = time.monotonic(), cpu_s()
         await anyio.sleep(settings.measure_s)
         into.turns += run.turns
         into.seconds += time.monotonic() - began
+        into.engine_cpu_s += cpu_s() - cpu_before
         tasks.cancel_scope.cancel()
 
 

@@ -9,14 +9,16 @@ from rich.console import Group, RenderableType
 
 def render(report: KvBenchReport) -> RenderableType:
     """A row for each policy at each demand, then what does not hold."""
-    columns = (">turns/min", ">tokens/min", ">trajectories/min", ">recomputed a turn", ">ACT, s", ">p95, s", ">ratio")
+    counts = (">turns/min", ">tokens/min", ">trajectories/min", ">recomputed a turn")
+    columns = (*counts, ">ACT, s", ">p95, s", ">ratio", ">by engine CPU")
     table = new_table(f"KV admission on {report.engine}, {report.kv_tokens:,} tokens", ">demand", "policy", *columns)
     for each in report.demands:
         share = f"{each.throughput_ratio:.2f}"
-        table.add_row(f"{each.demand:g}", "callsheet", *_figures(each.callsheet), share)
+        by_cpu = f"{each.cpu_ratio:.2f}" if each.cpu_ratio is not None else "-"
+        table.add_row(f"{each.demand:g}", "callsheet", *_figures(each.callsheet), share, by_cpu)
         for bound, plain in each.plain.items():
             mark = " (best)" if bound == each.best_bound else ""
-            table.add_row("", f"plain, {bound_name(bound)}{mark}", *_figures(plain), "")
+            table.add_row("", f"plain, {bound_name(bound)}{mark}", *_figures(plain), "", "")
     timed = f"A prompt of {report.prefill_tokens:,} tokens took {report.prefill_s:.2f} s on the idle engine."
     said = [f"[red]{each}[/]" for each in report.findings] or ["[green]All bars are met.[/]"]
     return Group(table, timed, *said)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from callsheet.benchmarks.kv.load import LoadTally
 from callsheet.benchmarks.kv.settings import ALL_AT_ONCE
-from callsheet.benchmarks.measuring.statistics import percentile, ratio, rounded
+from callsheet.benchmarks.measuring.statistics import percentile, ratio, rounded, significant
 
 LEAST_RATIO: Final = 0.98
 """Of plain's throughput, while KV is not short by far."""
@@ -33,6 +33,8 @@ class PolicyFigures:
         act_mean_s: Seconds from asking for a generation to its end, on average.
         act_p95_s: The 95th percentile of the same.
         act_longest_s: The longest of these.
+        turns_per_cpu_s: Generations that ended for each CPU second of the engine; 0 where that is not known. What
+            others have running on the machine changes it less than anything by the minute.
     """
 
     turns: int
@@ -44,6 +46,7 @@ class PolicyFigures:
     act_mean_s: float
     act_p95_s: float
     act_longest_s: float
+    turns_per_cpu_s: float
 
     def as_json(self) -> dict[str, Any]:
         """The figures by their names."""
@@ -65,6 +68,7 @@ def figures_of(tally: LoadTally) -> PolicyFigures:
         act_mean_s=sum(acts) / count,
         act_p95_s=percentile(acts, 95.0),
         act_longest_s=max(acts),
+        turns_per_cpu_s=len(turns) / tally.engine_cpu_s if tally.engine_cpu_s else 0.0,
     )
 
 
@@ -107,6 +111,12 @@ class DemandFigures:
         return ratio(self.callsheet.turns_per_min, self.best_plain.turns_per_min)
 
     @property
+    def cpu_ratio(self) -> float | None:
+        """The same for each CPU second of the engine; None where that is not known."""
+        plain = self.best_plain.turns_per_cpu_s
+        return self.callsheet.turns_per_cpu_s / plain if plain else None
+
+    @property
     def findings(self) -> list[str]:
         """Bars that are missed, as sentences."""
         found = [f"demand {self.demand:g}: {each}" for each in self.failures]
@@ -128,7 +138,8 @@ class DemandFigures:
             "callsheet": self.callsheet.as_json(),
             "plain": {bound_name(bound): each.as_json() for bound, each in self.plain.items()},
             "best_plain": bound_name(self.best_bound),
-            "throughput_ratio": round(self.throughput_ratio, 3),
+            "throughput_ratio": significant(self.throughput_ratio, 3),
+            "ratio_by_engine_cpu": significant(self.cpu_ratio, 3),
         }
 
 

@@ -94,12 +94,14 @@ class _Bench:
         await self._driver.flush()
         name = f"run-{self._runs}"
         if policy is not _WITH_ADMISSION:
-            await run_load(StraightWay(self._driver, policy), self._settings, live, name, into)
+            await run_load(
+                StraightWay(self._driver, policy), self._settings, live, name, into, cpu_s=self._measured.cpu_s
+            )
             return
         directory = self._directory / name
         directory.mkdir()
         async with through_callsheet(self._measured, directory) as way:
-            await run_load(way, self._settings, live, name, into)
+            await run_load(way, self._settings, live, name, into, cpu_s=self._measured.cpu_s)
 
 
 def _room(driver: EngineDriver, settings: KvBenchSettings) -> int:

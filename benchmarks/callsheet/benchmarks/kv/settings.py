@@ -56,11 +56,11 @@ class KvBenchSettings:
         Setting(
             "Requests that plain clients send at once, one after another, with commas; 0 sends all. The best counts.",
             metavar="NUMBER,...",
-            default="0,8,4",
+            default="0,4",
             text=str,
             parse=whole_numbers,
         ),
-    ] = (ALL_AT_ONCE, 8, 4)
+    ] = (ALL_AT_ONCE, 4)
     rounds: Annotated[int, Setting("How often each runs; every second round in reverse order.", least=1)] = 1
     warm_up_s: Annotated[float, Setting("What a run does before it counts.", least=0)] = 25.0
     measure_s: Annotated[float, Setting("What of a run counts.", least=0.1)] = 60.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
+import psutil
 from callsheet.benchmarks.kv.settings import EMBEDDED_KV_TOKENS, KvBenchSettings
 from callsheet.benchmarks.kv.tools import WaitingTools
 from callsheet.benchmarks.kv.ways import CallsheetWay
@@ -36,10 +37,25 @@ _CLOSE_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
-    """An engine, not loaded, and what its manager is told."""
+    """An engine, not loaded, and what its manager is told.
+
+    Attributes:
+        settings: Of its manager.
+        engine: The engine.
+        pid: Of its server, where that is the benchmark's own.
+    """
 
     settings: InferenceSettings
     engine: UnloadedEngine
+    pid: int | None = None
+
+    def cpu_s(self) -> float:
+        """CPU seconds that its server has used; 0 where that is not known."""
+        if self.pid is None:
+            return 0.0
+        first = psutil.Process(self.pid)
+        times = [each.cpu_times() for each in (first, *first.children(recursive=True))]
+        return sum(each.user + each.system for each in times)
 
 
 @asynccontextmanager
@@ -52,7 +68,7 @@ async def measured_engine(settings: KvBenchSettings, directory: Path) -> AsyncIt
     """
     if settings.server is not None:
         async with running_servers(settings.server, 1, directory) as (server,):
-            yield _attached(settings, server.url)
+            yield replace(_attached(settings, server.url), pid=server.pid)
     elif settings.urls:
         yield _attached(settings, settings.urls[0])
     else:
