@@ -27,7 +27,7 @@ async def test_both_policies_get_through_their_turns() -> None:
     report = await run_kv_bench(settings, lines.append)
     (point,) = report.demands
     assert not point.failures
-    assert point.live == 14
+    assert point.live == 15
     assert report.kv_tokens == 8192
     assert report.prefill_s > 0.0
     # How many, and so the bars, are chance under so small a load.
