@@ -21,7 +21,7 @@ class ActionFailedError(Exception):
     """A generation or a tool call did not succeed; the message says why."""
 
 
-class Generated(NamedTuple):
+class EngineAnswer(NamedTuple):
     """What came of a generation.
 
     Attributes:
@@ -37,7 +37,7 @@ class OpenRollout(ABC):
     """A trajectory that runs."""
 
     @abstractmethod
-    async def generate(self, prompt: tuple[int, ...], tokens: int) -> Generated:
+    async def generate(self, prompt: tuple[int, ...], tokens: int) -> EngineAnswer:
         """Generates as many tokens as asked for; ActionFailedError if it does not."""
 
     @abstractmethod
@@ -74,14 +74,14 @@ class StraightWay(Way, OpenRollout):
         yield self
 
     @override
-    async def generate(self, prompt: tuple[int, ...], tokens: int) -> Generated:
+    async def generate(self, prompt: tuple[int, ...], tokens: int) -> EngineAnswer:
         """See `OpenRollout`."""
         sampling = EngineSampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=True)
         async with self._room:
             answer = await self._driver.generate(GenerateRequest(f"{next(self._numbers):032x}", prompt, sampling))
         if answer.finish_reason is not FinishReason.LENGTH:
             raise ActionFailedError(f"a generation ended with {answer.finish_reason.value}")
-        return Generated(answer.token_ids, answer.cached_tokens)
+        return EngineAnswer(answer.token_ids, answer.cached_tokens)
 
     @override
     async def act(self, tool_s: float) -> None:
@@ -109,11 +109,11 @@ class _CallsheetRollout(OpenRollout):
         self._trajectory = trajectory
 
     @override
-    async def generate(self, prompt: tuple[int, ...], tokens: int) -> Generated:
+    async def generate(self, prompt: tuple[int, ...], tokens: int) -> EngineAnswer:
         sampling = Sampling(tokens, temperature=0.0, ignore_eos=True)
         result = _value(await self._trajectory.generate(prompt, sampling))
         assert isinstance(result, GenerateResult)
-        return Generated(tuple(result.token_ids), result.cached_tokens)
+        return EngineAnswer(tuple(result.token_ids), result.cached_tokens)
 
     @override
     async def act(self, tool_s: float) -> None:
