@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from callsheet.benchmarks.kv.run import EngineTooSmallError, run_kv_bench
+from callsheet.benchmarks.kv.run import UnusableEngineError, run_kv_bench
 from callsheet.benchmarks.kv.settings import KvBenchSettings
 
 pytestmark = pytest.mark.anyio
@@ -38,5 +38,5 @@ async def test_both_policies_get_through_their_turns() -> None:
 
 
 async def test_a_load_that_the_engine_cannot_take_is_refused() -> None:
-    with pytest.raises(EngineTooSmallError, match="may come to"):
+    with pytest.raises(UnusableEngineError, match="may come to"):
         await run_kv_bench(KvBenchSettings(context=8000))

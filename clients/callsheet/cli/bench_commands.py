@@ -76,12 +76,11 @@ def kv(*, settings: KvBenchSettings, as_json: AsJson = False) -> None:
     """
     with needs("bench"), needs("inference"):
         from callsheet.benchmarks.kv.render import render
-        from callsheet.benchmarks.kv.run import EngineTooSmallError, run_kv_bench
-        from callsheet.managers.inference.driver import EngineError
+        from callsheet.benchmarks.kv.run import UnusableEngineError, run_kv_bench
     _log_errors()
     try:
         report = measure(as_json, lambda progress: anyio.run(run_kv_bench, settings, progress), render)
-    except (EngineError, EngineTooSmallError) as error:
+    except UnusableEngineError as error:
         raise CommandError(str(error)) from error
     if report.findings:
         raise typer.Exit(1)

@@ -18,15 +18,15 @@ from callsheet.benchmarks.kv.trajectories import TOKENS
 from callsheet.benchmarks.kv.ways import StraightWay
 from callsheet.benchmarks.measuring.clock import Progress, timed
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.managers.inference.driver import EngineDriver
+from callsheet.managers.inference.driver import EngineDriver, EngineError
 
 _TIMED_PROMPT: Final = 2048
 _TIMED_PROMPTS: Final = 3
 _WITH_ADMISSION: Final = None
 
 
-class EngineTooSmallError(Exception):
-    """The engine does not tell what its KV cache holds, or it is less than the load needs."""
+class UnusableEngineError(Exception):
+    """The engine cannot be measured: it is not there, or its KV cache is too small or of unknown size."""
 
 
 async def run_kv_bench(settings: KvBenchSettings, progress: Progress = lambda _: None) -> KvBenchReport:
@@ -37,10 +37,16 @@ async def run_kv_bench(settings: KvBenchSettings, progress: Progress = lambda _:
         progress: Told, as a sentence, how it goes.
 
     Raises:
-        EngineError: The server is not ready in time, or fails.
-        EngineTooSmallError: Its KV cache is too small for the load, or of a size that it does not tell.
+        UnusableEngineError: The server is not ready in time, fails, or has a KV cache that is too small for the load.
         ProcessFailedError: The scheduler did not start.
     """
+    try:
+        return await _measured(settings, progress)
+    except EngineError as error:
+        raise UnusableEngineError(str(error)) from error
+
+
+async def _measured(settings: KvBenchSettings, progress: Progress) -> KvBenchReport:
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="callsheet-kv-bench-") as made:
         directory = Path(made)
@@ -108,11 +114,11 @@ def _room(driver: EngineDriver, settings: KvBenchSettings) -> int:
     """Tokens that the engine's KV cache holds."""
     kv_tokens = driver.limits.kv_tokens or driver.load.kv_tokens_total
     if not kv_tokens:
-        raise EngineTooSmallError("the engine does not tell how many tokens its KV cache holds")
+        raise UnusableEngineError("the engine does not tell how many tokens its KV cache holds")
     most = min(kv_tokens, driver.limits.context_length or kv_tokens)
     if settings.longest_context >= most:
         longest = f"trajectories may come to {settings.longest_context} tokens"
-        raise EngineTooSmallError(f"{longest}, and the engine takes less than {most}: give less --context or --turns")
+        raise UnusableEngineError(f"{longest}, and the engine takes less than {most}: give less --context or --turns")
     return kv_tokens
 
 
