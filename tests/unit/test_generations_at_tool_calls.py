@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.generations import PATIENCE_S
@@ -51,6 +53,22 @@ def test_ample_kv_lets_everybody_in() -> None:
     rollouts.ask("newcomer", 30_000)
     rollouts.world.plan()
     assert rollouts.where("newcomer") == "a"
+
+
+def test_a_trajectory_keeps_its_place_though_its_engine_was_full_when_its_generation_ended() -> None:
+    rollouts = Rollouts(a=engine(slots=64, kv_tokens=80_000))
+    for name in ("t", "u"):
+        rollouts.world.trajectory(name)
+        rollouts.ask(f"{name}1", 39_000, new=900, trajectory=name)
+        rollouts.world.handle(events.PlanReady(Plan(admitted=((JOB, name),))))
+        rollouts.world.plan()
+    rollouts.ask("newcomer", 30_000)
+    rollouts.end("t1", new=900)
+    assert rollouts.knowledge.prefixes.of((JOB, "t")) is not None
+    rollouts.world.plan()
+    rollouts.ask("t2", 39_950, new=40, trajectory="t")
+    rollouts.world.plan()
+    assert (rollouts.where("t2"), rollouts.where("newcomer")) == ("a", "")
 
 
 def test_an_idle_engine_waits_for_nobody() -> None:

@@ -40,6 +40,11 @@ class EngineServer:
         """Where it answers once it is ready."""
         return f"http://{LOOPBACK}:{self._port}"
 
+    @property
+    def pid(self) -> int | None:
+        """Of its first process; None where it does not run."""
+        return None if self._process is None else self._process.pid
+
     async def start(self) -> None:
         """Starts it; returns at once.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
+from callsheet.scheduler.core.generations import GeneratedTokens
 from callsheet.scheduler.core.model import ActionRequest, TrajectoryKey
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.planner.engines.claims import KvClaim, KvClaims, UsualTurn, break_even_s, headroom_tokens
@@ -118,7 +119,7 @@ class EngineKnowledge:
         ):
             fit.observe(run)
         self._note_turn(attempt, manager.manager_id, service, generated.new_tokens)
-        self._note_prefix(request, manager.manager_id, service, generated.new_tokens, generated.cached_tokens)
+        self._note_prefix(attempt, manager.manager_id, service, generated)
 
     def keep_only(self, managers: Container[str]) -> None:
         """Forgets engines whose managers are gone."""
@@ -143,7 +144,8 @@ class EngineKnowledge:
         began = trajectory.admitted_at or trajectory.opened_at
         self._new_claims[trajectory.key] = KvClaim(manager_id, tokens, began, self.even_s(manager_id, service))
 
-    def _note_prefix(self, request: ActionRequest, manager_id: str, service: Service, new: int, cached: int) -> None:
+    def _note_prefix(self, attempt: Attempt, manager_id: str, service: Service, generated: GeneratedTokens) -> None:
+        request, new, cached = attempt.action.request, generated.new_tokens, generated.cached_tokens
         if not request.trajectory_id or request.generation is None:
             return
         trajectory, prompt = (request.key.job_id, request.trajectory_id), request.generation.prompt_tokens
@@ -153,7 +155,8 @@ class EngineKnowledge:
             self.prefixes.found(manager_id, max(min(before.tokens, prompt), 1), cached)
         free = service.free_kv_tokens
         if free is not None:
-            self.prefixes.put(trajectory, Prefix(manager_id, prompt + new, weights), free)
+            # What is booked for it is free from now on, and has its prefix.
+            self.prefixes.put(trajectory, Prefix(manager_id, prompt + new, weights), free + attempt.kv_tokens)
 
 
 def _weights_of(service: Service) -> Hashable:

@@ -1,0 +1,1 @@
+"""KV admission against plain routing, on an engine that really computes."""
