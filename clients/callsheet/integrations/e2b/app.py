@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _REST = ("/sandboxes", "/v2/sandboxes")
@@ -40,7 +41,8 @@ def make_app(sandboxes: E2bSandboxes, settings: E2bSettings) -> Starlette:
         HTTPException: _refused,
         Exception: _broken,
     }
-    routes = [*RestEndpoints(sandboxes, settings.sandbox).routes(), *EnvdEndpoints(sandboxes, settings).routes()]
+    rest, envd = RestEndpoints(sandboxes, settings.sandbox), EnvdEndpoints(sandboxes, settings)
+    routes = [Route("/", _root), *rest.routes(), *envd.routes()]
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
 
@@ -59,6 +61,11 @@ class _ApiKey:
                 await JSONResponse(error.rest_body(), status_code=error.status)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+async def _root(request: Request) -> Response:
+    del request
+    return JSONResponse({"message": "Callsheet, speaking the protocols of E2B 2"})
 
 
 async def _foreseen(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from callsheet.client import (
     CallsheetError,
     Expired,
     Failed,
+    FailedPreconditionError,
     FailureKind,
     InvalidArgumentError,
     PayloadError,
@@ -99,6 +100,8 @@ class E2bWords(FaultWords):
         # Job or trajectory were closed by others.
         if isinstance(error, RefusedError) and error.field in {"job_id", "trajectory_id"}:
             return gone(self._sandbox_id, str(error))
+        if isinstance(error, FailedPreconditionError):
+            return E2bError(ConnectCode.INVALID_ARGUMENT, str(error))
         return E2bError(ConnectCode.INTERNAL, f"{type(error).__name__}: {error}")
 
     def payload_lost(self, error: PayloadError) -> E2bError:

@@ -45,11 +45,12 @@ refuse() {
     kill -USR1 $$
 }
 """
-# `kill -USR2` ends a slice: no exit code of the process can be taken for it.
+# `kill -USR2` ends a slice: no exit code of the process can be taken for it. What was printed takes no disk any more,
+# where the system can do that. The exit code is in a link, which needs no room on a disk that is full.
 _FOLLOW = f"""
 took=0
 while :; do
-    if [ -e "$d/s" ]; then ended=1; else ended=; fi
+    if [ -L "$d/s" ]; then ended=1; else ended=; fi
     set -- $(stat -c %s "$d/o" "$d/e" 2>/dev/null)
     [ $# = 2 ] || refuse "its output is gone"
     more=
@@ -66,10 +67,14 @@ while :; do
         e=$((e + n)); took=$((took + n))
     fi
     if [ -n "$ended" ] && [ -z "$more" ]; then
-        read -r status <"$d/s"
+        status=$(readlink "$d/s")
         [ -e "$d/h" ] && kill "$(cat "$d/h")" 2>/dev/null
         rm -rf "$d"
         exit "$status"
+    fi
+    if [ $took -gt 1048576 ]; then
+        fallocate -p -o 0 -l "$o" "$d/o" 2>/dev/null
+        [ "$e" -gt 0 ] && fallocate -p -o 0 -l "$e" "$d/e" 2>/dev/null
     fi
     [ -z "$more" ] && [ $t -lt $slice ] && [ $took -lt {MOST_OUTPUT_BYTES // 2} ] || kill -USR2 $$
     case $k in
@@ -100,8 +105,7 @@ if [ "$input" = 1 ]; then
 fi
 (
     $(command -v setsid) sh -c "$starter" sh "$d" "$@" <"$in" >>"$d/o" 2>>"$d/e"
-    echo $? >"$d/n"
-    mv "$d/n" "$d/s"
+    ln -s $? "$d/s"
 ) </dev/null >/dev/null 2>&1 &
 read -r pid <"$d/f"
 rm "$d/f"
@@ -124,6 +128,11 @@ exec "$@"
 _SIGNAL = """
 kill -0 "$2" 2>/dev/null || exit 1
 kill -"$1" -- -"$2" 2>/dev/null || kill -"$1" "$2"
+"""
+_GIVE_UP = f"""{_PLACE}
+kill -KILL -- -"$3" 2>/dev/null || kill -KILL "$3" 2>/dev/null
+[ -e "$d/h" ] && kill "$(cat "$d/h")" 2>/dev/null
+rm -rf "$d"
 """
 _WRITE = f"""{_PLACE}
 cat >"$d/i"
@@ -187,6 +196,11 @@ def follow_command(files: ProcessFiles, *, slice_s: float, stdout_bytes: int, st
 def signal_command(pid: int, number: int) -> Command:
     """Returns the command that signals a process and its group; it exits with 1 if there is none."""
     return _shell(_SIGNAL, str(number), str(pid))
+
+
+def give_up_command(files: ProcessFiles, pid: int) -> Command:
+    """Returns the command that kills a process and its group, and removes what is left of its output."""
+    return _shell(_GIVE_UP, files.key, files.marker, str(pid))
 
 
 def write_input_command(files: ProcessFiles, content: bytes) -> Command:

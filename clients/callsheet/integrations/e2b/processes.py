@@ -16,11 +16,9 @@ from callsheet.integrations.e2b.streams import ProcessOutput
 from callsheet.integrations.sandboxes.faults import FacadeError
 from callsheet.integrations.sandboxes.remote import RemoteSandbox
 
-_SIGKILL = 9
 # A slice ends by itself; on a crowded machine it may wait for long before each of its programs.
 _SLICE_TIMEOUT_S = 600.0
 _INPUT_TIMEOUT_S = 30.0
-_KILLS = 5
 # For so long after a request other requests are expected.
 _BUSY_S = 5.0
 
@@ -173,22 +171,20 @@ class RemoteProcesses:
     async def _follow(self, process: RemoteProcess) -> None:
         await self._sandbox.ready()
         step, label = self._first_step(process), "e2b_command"
-        kills = 0
+        reason = ""
         while True:
-            result, reason = await self._slice(process, step, label)
+            result, met = await self._slice(process, step, label)
+            reason = met or reason
             exit_code = process_texts.exit_code_of(process.files, result)
             if exit_code is not None:
-                break
+                process.output.tell(_end_of(process, exit_code, reason))
+                return
             left_s = process.left_s(anyio.current_time())
             if left_s is not None and left_s <= 0:
-                kills += 1
-                if kills > _KILLS:
-                    break
-                await self._sandbox.run(process_texts.signal_command(process.pid, _SIGKILL), "e2b_signal")
+                await self._sandbox.run(process_texts.give_up_command(process.files, process.pid), "e2b_signal")
+                message = "the command ran longer than its timeout, and was killed"
+                raise E2bError(ConnectCode.DEADLINE_EXCEEDED, message)
             step, label = self._next_step(process), "e2b_follow"
-        if kills:
-            raise E2bError(ConnectCode.DEADLINE_EXCEEDED, "the command ran longer than its timeout, and was killed")
-        process.output.tell(_end_of(process, exit_code or 0, reason))
 
     async def _slice(self, process: RemoteProcess, step: Command, label: str) -> tuple[CommandResult, str]:
         """Follows a process for one step; returns the step's result, and what it met with."""
