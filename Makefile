@@ -16,7 +16,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang agents e2b check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -50,6 +50,10 @@ conformance-vllm: $(SETUP)
 # Not a part of `make test` either: it installs agents from PyPI and npm below build/, and needs Node 20. AGENTS="codex" for one.
 agents: $(SETUP)
 	$(BIN)/python scripts/agents.py $(AGENTS)
+
+# Not a part of `make test` either: it installs E2B's client from PyPI below build/. E2B="2.63.0" for one version.
+e2b: $(SETUP)
+	$(BIN)/python scripts/e2b_clients.py $(E2B)
 
 # Versions published over two real servers, which are killed too. Ten minutes or more.
 bench-weights-sglang: $(SETUP)

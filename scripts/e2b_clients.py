@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.agents import wait_ready  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
-VERSIONS = ("2.63.0", "2.8.0")
+VERSIONS = ("2.63.0", "2.25.1")
 PLACE = ROOT / "build" / "e2b"
 SCENARIO = Path(__file__).resolve().parent / "e2b_scenario.py"
 CALLSHEET = Path(sys.executable).parent / "callsheet"

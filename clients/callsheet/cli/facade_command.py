@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import anyio
 import typer
@@ -16,6 +15,8 @@ from callsheet.integrations.e2b.settings import E2bSettings
 from callsheet.integrations.sandboxes.settings import ServedFacade
 from callsheet.integrations.swerex.settings import FacadeSettings
 from callsheet.options.common import LogFormat, LogLevel
+
+Serve: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 facade_app = typer.Typer(
     help="Serve sandboxes to code that was written for another API.", no_args_is_help=True, rich_markup_mode=None
@@ -40,7 +41,13 @@ def swerex(
 
     RemoteRuntime(host="http://HOST:PORT/NAME", auth_token=...) has a sandbox of its own for each NAME.
     """
-    _run(settings, "callsheet.integrations.swerex.server", no_auth, log_format, log_level)
+
+    def load() -> Serve:
+        from callsheet.integrations.swerex.server import serve
+
+        return serve
+
+    _run(settings, load, no_auth, log_format, log_level)
 
 
 @facade_app.command("e2b")
@@ -56,22 +63,30 @@ def e2b(
 
     E2B's clients take its address as E2B_API_URL and E2B_SANDBOX_URL.
     """
-    _run(settings, "callsheet.integrations.e2b.server", no_auth, log_format, log_level)
+
+    def load() -> Serve:
+        from callsheet.integrations.e2b.server import serve
+
+        return serve
+
+    _run(settings, load, no_auth, log_format, log_level)
 
 
-def _run(settings: ServedFacade, server: str, no_auth: bool, log_format: LogFormat | None, log_level: LogLevel) -> None:
-    """Runs the `serve` of a module."""
+def _run(
+    settings: ServedFacade, load: Callable[[], Serve], no_auth: bool, log_format: LogFormat | None, log_level: LogLevel
+) -> None:
+    """Runs what `load` imports, once it is known that its extra is there."""
     if (settings.auth_token is None) != no_auth:
         raise CommandError("auth-token: give a token (CALLSHEET_FACADE_TOKEN), or --no-auth, and not both", usage=True)
     link = ParentLink.adopt()
     with needs("facade"):
-        serve = import_module(server).serve
+        serve = load()
         from callsheet.deploy.logs import configure_logs
     configure_logs(log_format, log_level, role="facade")
     anyio.run(_serve, serve, settings, link)
 
 
-async def _serve(serve: Callable[..., Coroutine[Any, Any, Any]], settings: ServedFacade, link: ParentLink) -> None:
+async def _serve(serve: Serve, settings: ServedFacade, link: ParentLink) -> None:
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         with anyio.CancelScope() as waiting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -206,19 +207,22 @@ class EnvdEndpoints:
         sandbox = self._sandbox_of_rpc(request)
         asked = StartProcess.model_validate_json(connect.one_message(await request.body()))
         timeout_s = connect.timeout_s(request.headers.get("Connect-Timeout-Ms"))
+        deadline = _deadline(timeout_s)
         process = sandbox.processes.prepare(asked, timeout_s)
         reader = process.output.read()
         self._sandboxes.tasks.start_soon(sandbox.run, process)
-        await process.begun.wait()
+        with anyio.fail_after(timeout_s):
+            await process.begun.wait()
         if not process.pid and process.fault is not None:
             raise process.fault.with_traceback(None)
-        return self._events(request, process, reader)
+        return self._events(request, process, reader, deadline)
 
     async def _connect(self, request: Request) -> AsyncIterator[Body]:
         sandbox = self._sandbox_of_rpc(request)
         asked = SelectProcess.model_validate_json(connect.one_message(await request.body()))
+        deadline = _deadline(connect.timeout_s(request.headers.get("Connect-Timeout-Ms")))
         process = sandbox.processes.find(asked.process)
-        return self._events(request, process, process.output.read())
+        return self._events(request, process, process.output.read(), deadline)
 
     async def _stream_input(self, request: Request) -> AsyncIterator[Body]:
         sandbox = self._sandbox_of_rpc(request)
@@ -244,12 +248,14 @@ class EnvdEndpoints:
             return Response(connect.end_frame(fault), media_type=connect.STREAM)
         return JSONResponse(fault.connect_body(), status_code=fault.status)
 
-    async def _events(self, request: Request, process: RemoteProcess, reader: ProcessReader) -> AsyncIterator[Body]:
+    async def _events(
+        self, request: Request, process: RemoteProcess, reader: ProcessReader, deadline: float
+    ) -> AsyncIterator[Body]:
         wanted = request.headers.get("Keepalive-Ping-Interval", "")
         keep_alive_s = min(float(wanted), _KEEP_ALIVE_S) if wanted.isdecimal() and int(wanted) else _KEEP_ALIVE_S
         try:
             yield start_event(process.pid)
-            async with aclosing(reader.events(keep_alive_s)) as events:
+            async with aclosing(reader.events(keep_alive_s, deadline)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -275,6 +281,10 @@ class EnvdEndpoints:
         if name not in self._users:
             rule = f"must be one of {sorted(self._users - {''})}: all commands of a facade have one user"
             raise invalid("user", name, rule)
+
+
+def _deadline(timeout_s: float | None) -> float:
+    return math.inf if timeout_s is None else anyio.current_time() + timeout_s
 
 
 async def _one(message: Body) -> AsyncIterator[Body]:

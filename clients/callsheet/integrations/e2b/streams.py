@@ -91,14 +91,15 @@ class ProcessReader:
             self._ended, self._error = True, error
         self._changed.set()
 
-    async def events(self, keep_alive_s: float) -> AsyncGenerator[Body]:
+    async def events(self, keep_alive_s: float, deadline: float) -> AsyncGenerator[Body]:
         """Yields events until the end, and a sign of life wherever nothing has come for a while.
 
         Args:
             keep_alive_s: How long nothing may come.
+            deadline: When to end, by anyio's clock.
 
         Raises:
-            E2bError: How the process ended, if that is an error.
+            E2bError: How the process ended, if that is an error, or that the deadline has passed.
         """
         while True:
             while self._waiting:
@@ -107,10 +108,13 @@ class ProcessReader:
                 yield event
             if self._ended:
                 break
+            now = anyio.current_time()
+            if now >= deadline:
+                raise E2bError(ConnectCode.DEADLINE_EXCEEDED, "the command ran longer than its timeout")
             self._changed = anyio.Event()
-            with anyio.move_on_after(keep_alive_s) as waiting:
+            with anyio.move_on_after(min(keep_alive_s, deadline - now)) as waiting:
                 await self._changed.wait()
-            if waiting.cancelled_caught:
+            if waiting.cancelled_caught and anyio.current_time() < deadline:
                 yield KEEP_ALIVE
         if self._error is not None:
             raise self._error.with_traceback(None)
