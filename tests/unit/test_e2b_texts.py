@@ -76,8 +76,13 @@ def test_input_ends_when_it_is_closed(run: Run) -> None:
     first = run(begin("cat", slice_s=0.0, stdin=True))
     assert texts.exit_code_of(FILES, first) is None
     run(texts.write_input_command(FILES, b"all"))
-    run(texts.close_input_command(FILES))
+    texts.check_input(7, run(texts.close_input_command(FILES)))
     assert run(follow(0)).stdout == b"all"
+    for command in (texts.write_input_command(FILES, b"more"), texts.close_input_command(FILES)):
+        with pytest.raises(E2bError, match="process 7 was not found"):
+            texts.check_input(7, run(command))
+    with pytest.raises(E2bError, match="not all of its input"):
+        texts.check_input(7, CommandResult(124))
 
 
 def test_a_signal_reaches_the_group(run: Run) -> None:
@@ -184,6 +189,8 @@ def test_things_are_made_moved_and_removed(run: Run, tmp_path: Path) -> None:
     [
         (file_texts.read_command("no", 0), ConnectCode.NOT_FOUND),
         (file_texts.read_command("d", 0), ConnectCode.INVALID_ARGUMENT),
+        (file_texts.read_command("p", 0), ConnectCode.INVALID_ARGUMENT),
+        (file_texts.write_command("p", b""), ConnectCode.INVALID_ARGUMENT),
         (file_texts.write_command("d", b""), ConnectCode.INVALID_ARGUMENT),
         (file_texts.write_command("f/g", b""), ConnectCode.INVALID_ARGUMENT),
         (file_texts.stat_command("no", "m"), ConnectCode.NOT_FOUND),
@@ -200,6 +207,7 @@ def test_what_cannot_be_done_with_a_path_says_why(
 ) -> None:
     (tmp_path / "work/d").mkdir()
     (tmp_path / "work/f").write_text("")
+    os.mkfifo(tmp_path / "work/p")
     with pytest.raises(E2bError) as caught:
         file_texts.check("p", run(command))
     assert caught.value.code is code

@@ -22,11 +22,13 @@ PART_BYTES = 8 << 20
 
 _KEPT_BYTES = 16 << 20
 _DEEPEST = 1000
-# Exit codes of the texts below are errno values; what else fails is 1, and told on standard error.
+# Exit codes of the texts below are errno values; what else fails is 1, and told on standard error. Pipes are refused:
+# a step that waits for one would keep all others from the sandbox.
 _CODES = {
     errno.ENOENT: ConnectCode.NOT_FOUND,
     errno.EEXIST: ConnectCode.ALREADY_EXISTS,
     errno.EACCES: ConnectCode.INVALID_ARGUMENT,
+    errno.EINVAL: ConnectCode.INVALID_ARGUMENT,
     errno.EISDIR: ConnectCode.INVALID_ARGUMENT,
     errno.ENOTDIR: ConnectCode.INVALID_ARGUMENT,
 }
@@ -34,12 +36,14 @@ _READ = f"""{PATHS}
 at "$1"
 [ -e "$p" ] || exit {errno.ENOENT}
 [ -d "$p" ] && exit {errno.EISDIR}
+[ -f "$p" ] || exit {errno.EINVAL}
 [ -r "$p" ] || exit {errno.EACCES}
 tail -c +"$2" <"$p" | head -c {PART_BYTES}
 """
 _WRITE = f"""{PATHS}
 at "$1"
 [ -d "$p" ] && exit {errno.EISDIR}
+[ -p "$p" ] && exit {errno.EINVAL}
 mkdir -p -- "$(dirname -- "$p")" && cat >"$p" || exit 1
 printf %s "$p"
 """

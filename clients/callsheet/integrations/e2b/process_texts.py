@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from signal import SIGUSR1, SIGUSR2
 
 from callsheet.client import Command, CommandResult
-from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid
+from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, not_found
 
 MOST_OUTPUT_BYTES = 8 << 20
 """Of each output that one slice prints."""
 
 _KEPT_BYTES = 16 << 20
+_INPUT_S = 10
+_TIMED_OUT = 124
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 REFUSED = SIGUSR1
@@ -134,10 +136,13 @@ kill -KILL -- -"$3" 2>/dev/null || kill -KILL "$3" 2>/dev/null
 [ -e "$d/h" ] && kill "$(cat "$d/h")" 2>/dev/null
 rm -rf "$d"
 """
+# Not for longer: the other requests of the sandbox wait meanwhile.
 _WRITE = f"""{_PLACE}
-cat >"$d/i"
+[ -p "$d/i" ] || exit 1
+exec timeout {_INPUT_S} sh -c 'cat >"$1"' sh "$d/i"
 """
 _CLOSE = f"""{_PLACE}
+[ -e "$d/h" ] || exit 1
 kill "$(cat "$d/h")"
 """
 
@@ -211,6 +216,15 @@ def write_input_command(files: ProcessFiles, content: bytes) -> Command:
 def close_input_command(files: ProcessFiles) -> Command:
     """Returns the command that ends a process's standard input."""
     return _shell(_CLOSE, files.key, files.marker)
+
+
+def check_input(pid: int, result: CommandResult) -> None:
+    """Raises E2bError if a process's input was not written or ended."""
+    if result.signal is None and result.exit_code == _TIMED_OUT:
+        message = f"process {pid} read not all of its input within {_INPUT_S} s; how much it got is unknown"
+        raise E2bError(ConnectCode.DEADLINE_EXCEEDED, message)
+    if result.signal is not None or result.exit_code != 0:
+        raise not_found(f"process {pid}")
 
 
 def exit_code_of(files: ProcessFiles, result: CommandResult) -> int | None:

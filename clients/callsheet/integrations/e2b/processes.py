@@ -18,7 +18,6 @@ from callsheet.integrations.sandboxes.remote import RemoteSandbox
 
 # A slice ends by itself; on a crowded machine it may wait for long before each of its programs.
 _SLICE_TIMEOUT_S = 600.0
-_INPUT_TIMEOUT_S = 30.0
 # For so long after a request other requests are expected.
 _BUSY_S = 5.0
 
@@ -156,13 +155,14 @@ class RemoteProcesses:
         self._check_input(process)
         self.note_request()
         command = process_texts.write_input_command(process.files, given.stdin or b"")
-        await self._sandbox.run(command, "e2b_input", _INPUT_TIMEOUT_S)
+        process_texts.check_input(process.pid, await self._sandbox.run(command, "e2b_input"))
 
     async def close_input(self, process: RemoteProcess) -> None:
         """Ends a process's standard input."""
         self._check_input(process)
         self.note_request()
-        await self._sandbox.run(process_texts.close_input_command(process.files), "e2b_input")
+        command = process_texts.close_input_command(process.files)
+        process_texts.check_input(process.pid, await self._sandbox.run(command, "e2b_input"))
 
     def _check_input(self, process: RemoteProcess) -> None:
         if not process.request.stdin:
