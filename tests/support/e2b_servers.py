@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -67,7 +67,7 @@ class CalledSandbox:
         async with self._session.request(method, f"{self._url}{path}", headers=self.headers, **options) as response:
             return response.status, await response.read()
 
-    async def stream(self, path: str, body: object, **headers: str) -> AsyncIterator[Any]:
+    async def stream(self, path: str, body: object, **headers: str) -> AsyncGenerator[Any]:
         """Calls an rpc that streams; yields its messages, the last one being how it ended."""
         message = json.dumps(body).encode()
         given = {**self.headers, "Content-Type": "application/connect+json", **headers}
@@ -79,7 +79,7 @@ class CalledSandbox:
                 if head[0] == 2:
                     return
 
-    def start(self, text: str, timeout_s: float | None = WAIT_S, **process: Any) -> AsyncIterator[Any]:
+    def start(self, text: str, timeout_s: float | None = WAIT_S, **process: Any) -> AsyncGenerator[Any]:
         """Begins a command; yields what comes of it."""
         headers = {"Connect-Timeout-Ms": str(round(timeout_s * 1000))} if timeout_s is not None else {}
         config = {"cmd": "/bin/bash", "args": ["-c", text], **process}
