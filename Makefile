@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -52,6 +52,10 @@ conformance-vllm: $(SETUP)
 # Not a part of `make test` either: it installs agents from PyPI and npm below build/, and needs Node 20. AGENTS="codex" for one.
 agents: $(SETUP)
 	$(BIN)/python scripts/agents.py $(AGENTS)
+
+# Not a part of `make test` either: it installs E2B's client from PyPI below build/. E2B="2.63.0" for one version.
+e2b: $(SETUP)
+	$(BIN)/python scripts/e2b_clients.py $(E2B)
 
 # Versions published over two real servers, which are killed too. Ten minutes or more.
 bench-weights-sglang: $(SETUP)

@@ -25,11 +25,12 @@ from callsheet.client import (
     TimeoutKind,
 )
 from callsheet.integrations.http_server.listening import split_address
+from callsheet.integrations.sandboxes.settings import SandboxRequest
 from callsheet.integrations.swerex import errors, programs, shell
 from callsheet.integrations.swerex.archives import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError
 from callsheet.integrations.swerex.protocol import Execute, ReadFile
-from callsheet.integrations.swerex.settings import FacadeSettings, SandboxRequest
+from callsheet.integrations.swerex.settings import FacadeSettings
 
 
 def run(command: Command, directory: Path) -> CommandResult:
@@ -210,7 +211,7 @@ def failed(kind: FailureKind, reason: str, message: str = "") -> Failed[CommandR
     ],
 )
 def test_what_is_no_result_is_an_error_of_its_class(error: TransferredError, class_path: str, ends: bool) -> None:
-    assert (error.class_path, error.ends_runtime) == (class_path, ends)
+    assert (error.class_path, error.ends_sandbox) == (class_path, ends)
     assert error.timed_out == class_path.endswith("CommandTimeoutError")
     assert error.transfer()["swerexception"]["class_path"] == class_path
 
@@ -229,8 +230,8 @@ def test_what_is_no_address(address: str) -> None:
 def test_settings_name_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="auth_token: empty"):
         FacadeSettings("scheduler:1", "127.0.0.1:1", "", "job")
-    with pytest.raises(ValueError, match="max_runtimes: 0"):
-        FacadeSettings("scheduler:1", "127.0.0.1:1", None, "job", max_runtimes=0)
+    with pytest.raises(ValueError, match="max_sandboxes: 0"):
+        FacadeSettings("scheduler:1", "127.0.0.1:1", None, "job", max_sandboxes=0)
     with pytest.raises(ValueError, match="memory_mib: 0"):
         SandboxRequest(memory_mib=0)
     assert "secret" not in repr(FacadeSettings("scheduler:1", "127.0.0.1:1", "secret", "job"))

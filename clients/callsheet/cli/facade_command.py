@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, TypeAlias
 
 import anyio
 import typer
@@ -10,8 +11,12 @@ from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.signals import cancel_on_signal
+from callsheet.integrations.e2b.settings import E2bSettings
+from callsheet.integrations.sandboxes.settings import ServedFacade
 from callsheet.integrations.swerex.settings import FacadeSettings
-from callsheet.options.common import LogLevel
+from callsheet.options.common import LogFormat, LogLevel
+
+Serve: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 facade_app = typer.Typer(
     help="Serve sandboxes to code that was written for another API.", no_args_is_help=True, rich_markup_mode=None
@@ -36,19 +41,52 @@ def swerex(
 
     RemoteRuntime(host="http://HOST:PORT/NAME", auth_token=...) has a sandbox of its own for each NAME.
     """
+
+    def load() -> Serve:
+        from callsheet.integrations.swerex.server import serve
+
+        return serve
+
+    _run(settings, load, no_auth, log_format, log_level)
+
+
+@facade_app.command("e2b")
+@options_of(settings=E2bSettings)
+def e2b(
+    *,
+    settings: E2bSettings,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Let everybody in who can reach the address.")] = False,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Serve sandboxes by E2B's protocols.
+
+    E2B's clients take its address as E2B_API_URL and E2B_SANDBOX_URL.
+    """
+
+    def load() -> Serve:
+        from callsheet.integrations.e2b.server import serve
+
+        return serve
+
+    _run(settings, load, no_auth, log_format, log_level)
+
+
+def _run(
+    settings: ServedFacade, load: Callable[[], Serve], no_auth: bool, log_format: LogFormat | None, log_level: LogLevel
+) -> None:
+    """Runs what `load` imports, once it is known that its extra is there."""
     if (settings.auth_token is None) != no_auth:
         raise CommandError("auth-token: give a token (CALLSHEET_FACADE_TOKEN), or --no-auth, and not both", usage=True)
     link = ParentLink.adopt()
     with needs("facade"):
-        import callsheet.integrations.swerex.server  # noqa: F401
+        serve = load()
         from callsheet.deploy.logs import configure_logs
     configure_logs(log_format, log_level, role="facade")
-    anyio.run(_serve, settings, link)
+    anyio.run(_serve, serve, settings, link)
 
 
-async def _serve(settings: FacadeSettings, link: ParentLink) -> None:
-    from callsheet.integrations.swerex.server import serve
-
+async def _serve(serve: Serve, settings: ServedFacade, link: ParentLink) -> None:
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         with anyio.CancelScope() as waiting:

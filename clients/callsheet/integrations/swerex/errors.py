@@ -8,7 +8,6 @@ from typing import Any
 
 from callsheet.client import (
     CallsheetError,
-    Cancelled,
     CommandResult,
     EnvResetResult,
     Expired,
@@ -18,6 +17,7 @@ from callsheet.client import (
     PayloadError,
     RefusedError,
 )
+from callsheet.integrations.sandboxes.faults import FacadeError, FaultWords, NoResult
 
 _SWEREX = "swerex.exceptions."
 # What says that the request itself cannot be carried out, or that the system would not begin it.
@@ -31,20 +31,18 @@ _OS_ERRORS = {
 }
 
 
-class TransferredError(Exception):
+class TransferredError(FacadeError):
     """An error to be raised in the client.
 
     Attributes:
         class_path: Full name of the class to raise.
         extra_info: Becomes an attribute of the exception.
-        ends_runtime: There is no sandbox any more.
     """
 
     def __init__(self, class_path: str, message: str, extra_info: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.class_path = class_path
         self.extra_info = extra_info or {}
-        self.ends_runtime = False
 
     @property
     def timed_out(self) -> bool:
@@ -80,7 +78,7 @@ def refusal_error(error: CallsheetError) -> TransferredError:
     code = error.code if isinstance(error, RefusedError) else type(error).__name__
     fault = swerex_error("SwerexException", f"{code}: {error}", kind="infra", reason=code)
     # Job or trajectory were closed by others. What is refused for another reason may go well the next time.
-    fault.ends_runtime = isinstance(error, RefusedError) and error.field in {"job_id", "trajectory_id"}
+    fault.ends_sandbox = isinstance(error, RefusedError) and error.field in {"job_id", "trajectory_id"}
     return fault
 
 
@@ -89,13 +87,7 @@ def payload_error(error: PayloadError) -> TransferredError:
     return swerex_error("SwerexException", str(error), kind="infra", reason="payload_lost")
 
 
-def outcome_error(
-    outcome: Failed[CommandResult]
-    | Failed[EnvResetResult]
-    | Cancelled[CommandResult]
-    | Cancelled[EnvResetResult]
-    | Expired,
-) -> TransferredError:
+def outcome_error(outcome: NoResult) -> TransferredError:
     """What became of an action that has no result. Timeouts of commands are told by who knows the command."""
     if isinstance(outcome, Failed):
         return _failure_error(outcome)
@@ -105,7 +97,7 @@ def outcome_error(
         return swerex_error("SwerexException", message, kind="expired", reason=outcome.timeout.value, **about)
     message = f"CANCELLED: {outcome.reason}"
     fault = swerex_error("SwerexException", message, kind="cancelled", reason=outcome.reason, **about)
-    fault.ends_runtime = True
+    fault.ends_sandbox = True
     return fault
 
 
@@ -120,8 +112,28 @@ def _failure_error(outcome: Failed[CommandResult] | Failed[EnvResetResult]) -> T
     if kind is FailureKind.POLICY or reason in _BAD_REQUESTS:
         return TransferredError("builtins.ValueError", message, about)
     fault = swerex_error("SwerexException", message, **about)
-    fault.ends_runtime = reason == "state_lost"
+    fault.ends_sandbox = reason == "state_lost"
     return fault
+
+
+class SwerexWords(FaultWords):
+    """Faults of sandboxes as exceptions of SWE-ReX's clients."""
+
+    def refused(self, error: CallsheetError) -> TransferredError:
+        """See `FaultWords`."""
+        return refusal_error(error)
+
+    def payload_lost(self, error: PayloadError) -> TransferredError:
+        """See `FaultWords`."""
+        return payload_error(error)
+
+    def no_result(self, outcome: NoResult) -> TransferredError:
+        """See `FaultWords`."""
+        return outcome_error(outcome)
+
+    def closed(self) -> TransferredError:
+        """See `FaultWords`."""
+        return swerex_error("SwerexException", "the runtime was closed while it started")
 
 
 def _os_error_in(message: str) -> str:

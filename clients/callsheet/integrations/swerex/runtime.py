@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import anyio
+from callsheet.integrations.sandboxes.remote import RemoteSandbox
 from callsheet.integrations.swerex import programs
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error
 from callsheet.integrations.swerex.protocol import (
@@ -19,7 +20,6 @@ from callsheet.integrations.swerex.protocol import (
     SessionAction,
     WriteFile,
 )
-from callsheet.integrations.swerex.sandbox import RemoteSandbox
 from callsheet.integrations.swerex.shells import Shells
 
 _MOST_OPEN_REQUESTS = 64

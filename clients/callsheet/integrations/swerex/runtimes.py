@@ -9,9 +9,9 @@ import anyio
 import anyio.abc
 import structlog
 from callsheet.client import Job
-from callsheet.integrations.swerex.errors import TransferredError, swerex_error, value_error
+from callsheet.integrations.sandboxes.remote import RemoteSandbox
+from callsheet.integrations.swerex.errors import SwerexWords, TransferredError, swerex_error, value_error
 from callsheet.integrations.swerex.runtime import Runtime
-from callsheet.integrations.swerex.sandbox import RemoteSandbox
 from callsheet.integrations.swerex.settings import NAME, FacadeSettings
 
 DEFAULT_NAME = "default"
@@ -70,13 +70,15 @@ class Runtimes:
     def _begin(self, name: str, image: str) -> Runtime:
         if not NAME.fullmatch(name):
             raise value_error("runtime", name, "must be 1 to 64 letters, digits, '.', '_' or '-'")
-        most = self._settings.max_runtimes
+        most = self._settings.max_sandboxes
         if len(self._runtimes) >= most:
             raise swerex_error("SwerexException", f"{most} runtimes are open, and no more may be", kind="infra")
         request = self._settings.sandbox
         # A trajectory's id is used once; a name again and again.
-        trajectory = self._job.trajectory(f"{name}.{secrets.token_hex(4)}", idle_timeout_s=request.idle_timeout_s)
-        sandbox = RemoteSandbox(trajectory, replace(request, image=image or request.image))
+        trajectory = self._job.trajectory(
+            f"{name}.{secrets.token_hex(4)}", idle_timeout_s=self._settings.idle_timeout_s
+        )
+        sandbox = RemoteSandbox(trajectory, replace(request, image=image or request.image), SwerexWords())
         self._tasks.start_soon(sandbox.begin)
         return Runtime(sandbox)
 

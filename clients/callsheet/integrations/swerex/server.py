@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-
 import anyio
 import anyio.abc
-import structlog
-from callsheet.client import Client
-from callsheet.client.target import from_environment
-from callsheet.integrations.http_server.listening import address_of, listen, make_server
+from callsheet.client import Job
+from callsheet.integrations.sandboxes.serving import FacadeParts, serve_facade
 from callsheet.integrations.swerex.app import make_app
 from callsheet.integrations.swerex.runtimes import Runtimes
 from callsheet.integrations.swerex.settings import FacadeSettings
-
-_log = structlog.get_logger(__name__)
 
 
 async def serve(
@@ -24,42 +17,10 @@ async def serve(
     *,
     task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until `stop` is set; then running requests may end, and all sandboxes are given up.
+    """Serves SWE-ReX's protocol; see `serve_facade` for arguments and errors."""
 
-    Args:
-        settings: How.
-        stop: Ends it.
-        task_status: Gets the address, "host:port", once it listens.
+    def make(job: Job, tasks: anyio.abc.TaskGroup) -> FacadeParts:
+        runtimes = Runtimes(job, settings, tasks)
+        return FacadeParts(make_app(runtimes, settings), runtimes.close_all)
 
-    Raises:
-        OSError: It cannot listen there.
-        CallsheetError: The scheduler cannot be reached, or refuses the job.
-        ValueError: A file of TLS cannot be used.
-    """
-    if (warning := settings.exposure()) is not None:
-        _log.warning("insecure", listen=settings.listen, reason=warning)
-    options = replace(
-        from_environment(os.environ)[1],
-        connect_timeout_s=settings.give_up_after_s,
-        give_up_after_s=settings.give_up_after_s,
-    )
-    with listen(settings.listen) as listener:
-        async with (
-            Client(settings.scheduler, options) as client,
-            await client.open_job(settings.job_id) as job,
-            anyio.create_task_group() as tasks,
-        ):
-            runtimes = Runtimes(job, settings, tasks)
-            server = make_server(
-                make_app(runtimes, settings),
-                shutdown_s=settings.shutdown_s,
-                tls_cert=settings.tls_cert,
-                tls_key=settings.tls_key,
-            )
-            tasks.start_soon(server.stop_with, stop)
-            address = address_of(listener)
-            _log.info("facade_listens", address=address, job_id=settings.job_id)
-            task_status.started(address)
-            await server.serve(sockets=[listener])
-            await runtimes.close_all()
-            tasks.cancel_scope.cancel()
+    await serve_facade(settings, make, stop, task_status=task_status)

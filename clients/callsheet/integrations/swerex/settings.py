@@ -5,30 +5,30 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, Address, host_and_port
-from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
-from callsheet.options.listening import INSECURE, check_exposure
+from callsheet.integrations.sandboxes.settings import ServedFacade
+from callsheet.options.declaration import AtLeast, Setting
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of runtimes; they are a part of trajectory ids."""
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxRequest:
-    """What each runtime's sandbox is to be."""
+class FacadeSettings(ServedFacade):
+    """How the facade works.
 
-    image: Annotated[str, Setting("Root file system, unless the address of a runtime names another.")] = ""
-    set_up: Annotated[str, Setting("Shell command to set each sandbox up with.")] = ""
-    cpus: Annotated[int, Setting("Cores of each command.", least=1)] = 1
-    memory_mib: Annotated[
-        int | None, Setting("Memory of each sandbox in MiB.", default_text="the scheduler's", least=1)
-    ] = None
-    disk_mib: Annotated[int | None, Setting("Disk of each sandbox in MiB.", default_text="the manager's", least=1)] = (
-        None
-    )
+    Attributes:
+        max_unpacked_bytes: What the files of an uploaded directory may have together.
+    """
+
+    auth_token: Annotated[
+        str | None,
+        Setting("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
+    ] = field(default=None, repr=False)
+    job_id: Annotated[
+        str, Setting("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
+    ] = field(default_factory=lambda: f"swe-rex-{secrets.token_hex(4)}")
     idle_timeout_s: Annotated[
         float | None,
         Setting(
@@ -39,92 +39,4 @@ class SandboxRequest:
             least=1,
         ),
     ] = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError naming field, value and rule."""
-        check_least(self)
-
-
-@dataclass(frozen=True, slots=True)
-class FacadeSettings:
-    """How the facade works.
-
-    Attributes:
-        sandbox: What each runtime's sandbox is to be.
-        max_runtimes: Runtimes that may be open at once.
-        max_request_bytes: Size of one request, uploads included.
-        max_unpacked_bytes: What the files of an uploaded directory may have together.
-        give_up_after_s: How long open requests wait for a scheduler that cannot be reached.
-        shutdown_s: How long running requests may go on when the facade is asked to end.
-    """
-
-    scheduler: Address = DEFAULT_ADDRESS
-    listen: Annotated[
-        str,
-        Setting("Where to listen; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"),
-    ] = "127.0.0.1:8000"
-    auth_token: Annotated[
-        str | None,
-        Setting("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
-    ] = field(default=None, repr=False)
-    job_id: Annotated[
-        str, Setting("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
-    ] = field(default_factory=lambda: f"swe-rex-{secrets.token_hex(4)}")
-    sandbox: SandboxRequest = field(default_factory=SandboxRequest)
-    max_runtimes: Annotated[int, AtLeast(1)] = 4096
-    max_request_bytes: Annotated[int, AtLeast(1)] = 256 << 20
     max_unpacked_bytes: Annotated[int, AtLeast(1)] = 256 << 20
-    give_up_after_s: float = 60.0
-    shutdown_s: float = 5.0
-    tls_cert: Annotated[
-        Path | None,
-        Setting(
-            "The certificate to show, as PEM; read anew when it has changed.",
-            variable="CALLSHEET_FACADE_CERT",
-            default_text="no TLS",
-            path=PathRule(file=True, exists=True),
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        Setting(
-            "The key of that certificate, as PEM.",
-            variable="CALLSHEET_FACADE_KEY",
-            default_text="no TLS",
-            path=PathRule(file=True, exists=True),
-        ),
-    ] = None
-    insecure: Annotated[bool, INSECURE] = False
-
-    def __post_init__(self) -> None:
-        """Raises ValueError naming field, value and rule."""
-        try:
-            host_and_port(self.listen)
-        except ValueError as error:
-            raise ValueError(f"listen: {error}") from error
-        if self.auth_token == "":
-            raise ValueError("auth_token: empty: must be a token, or None to let everybody in")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
-            raise ValueError(f"{needed}: must be given with {given}")
-        self.exposure()
-        check_least(self)
-        for name in ("give_up_after_s", "shutdown_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: {getattr(self, name)}: must be above 0")
-
-    def exposure(self) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
-
-        Raises:
-            ValueError: Other machines reach it, and that is not wanted without these credentials.
-        """
-        lacks: dict[str, str] = {}
-        if self.tls_cert is None:
-            lacks["TLS"] = "--tls-cert with --tls-key"
-        if self.auth_token is None:
-            lacks["a token"] = "--auth-token-file"
-        if not check_exposure(self.listen, lacks, insecure=self.insecure):
-            return None
-        what = "read what is said, the token included" if self.auth_token else "run commands in its sandboxes"
-        return f"INSECURE: whoever reaches {self.listen} may {what}"

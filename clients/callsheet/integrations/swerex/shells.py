@@ -15,6 +15,7 @@ from callsheet.client import (
     Failed,
     FailureKind,
 )
+from callsheet.integrations.sandboxes.remote import RemoteSandbox
 from callsheet.integrations.swerex.errors import TransferredError, refusal_error, swerex_error, value_error
 from callsheet.integrations.swerex.programs import MAX_OUTPUT_BYTES, non_zero_error
 from callsheet.integrations.swerex.protocol import (
@@ -25,7 +26,6 @@ from callsheet.integrations.swerex.protocol import (
     RunInSession,
     observation,
 )
-from callsheet.integrations.swerex.sandbox import RemoteSandbox
 from callsheet.integrations.swerex.shell import (
     check_step,
     ended_error,

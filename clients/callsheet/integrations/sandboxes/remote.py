@@ -1,4 +1,4 @@
-"""The sandbox behind a runtime: a trajectory whose env_reset makes it, and whose env_steps run in it."""
+"""One sandbox of a facade: a trajectory whose env_reset makes it, and whose env_steps run in it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from callsheet.client import (
     AlreadyExistsError,
     CallsheetError,
     Command,
+    CommandDefaults,
     CommandResult,
     Demand,
     EnvStep,
@@ -24,14 +25,8 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
-from callsheet.integrations.swerex.errors import (
-    TransferredError,
-    outcome_error,
-    payload_error,
-    refusal_error,
-    swerex_error,
-)
-from callsheet.integrations.swerex.settings import SandboxRequest
+from callsheet.integrations.sandboxes.faults import FacadeError, FaultWords
+from callsheet.integrations.sandboxes.settings import SandboxRequest
 
 _SHORTEST_TIMEOUT_S = 0.001
 
@@ -41,15 +36,25 @@ _log = structlog.get_logger(__name__)
 class RemoteSandbox:
     """One sandbox, from its trajectory's begin to its end. A sandbox that is lost is not replaced: its state was it."""
 
-    def __init__(self, trajectory: Trajectory, request: SandboxRequest) -> None:
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        request: SandboxRequest,
+        words: FaultWords,
+        defaults: CommandDefaults | None = None,
+    ) -> None:
         """Args:
         trajectory: Not open yet.
         request: What the sandbox is to be.
+        words: How its faults are told.
+        defaults: What its commands take where they say nothing themselves.
         """
         self._trajectory = trajectory
         self._request = request
+        self._words = words
+        self._defaults = defaults
         self._ready = anyio.Event()
-        self._fault: TransferredError | None = None
+        self._fault: FacadeError | None = None
 
     @property
     def image(self) -> str:
@@ -57,7 +62,7 @@ class RemoteSandbox:
         return self._request.image
 
     @property
-    def fault(self) -> TransferredError | None:
+    def fault(self) -> FacadeError | None:
         """Why there is no sandbox, or none any more; None while it may still come."""
         return self._fault
 
@@ -67,21 +72,21 @@ class RemoteSandbox:
             await self._trajectory.open()
             await self._reset()
         except CallsheetError as error:
-            self._fault = refusal_error(error)
-        except TransferredError as fault:
+            self._fault = self._words.refused(error)
+        except FacadeError as fault:
             self._fault = fault
         except anyio.get_cancelled_exc_class():
-            self._fault = swerex_error("SwerexException", "the runtime was closed while it started")
+            self._fault = self._words.closed()
             raise
         finally:
             self._ready.set()
-            self._tell("runtime_ready" if self._fault is None else "runtime_not_started")
+            self._tell("sandbox_ready" if self._fault is None else "sandbox_not_started")
 
     async def ready(self) -> None:
         """Waits until the sandbox is there.
 
         Raises:
-            TransferredError: It did not come, or is gone.
+            FacadeError: It did not come, or is gone.
         """
         await self._ready.wait()
         if self._fault is not None:
@@ -96,7 +101,7 @@ class RemoteSandbox:
             timeout_s: What it may take once it runs; None for the scheduler's default.
 
         Raises:
-            TransferredError: It was refused.
+            FacadeError: It was refused.
         """
         # A timeout of 0 would be none to the scheduler.
         timeouts = Timeouts(start_to_close_s=max(timeout_s, _SHORTEST_TIMEOUT_S)) if timeout_s is not None else None
@@ -104,27 +109,27 @@ class RemoteSandbox:
         try:
             return await self._trajectory.submit(step, label=label, timeouts=timeouts, demand=demand)
         except CallsheetError as error:
-            raise self._noted(refusal_error(error)) from error
+            raise self._noted(self._words.refused(error)) from error
 
     async def outcome(self, handle: ActionHandle[CommandResult]) -> Outcome[CommandResult]:
-        """Returns the outcome of a step; raises TransferredError if it cannot be told."""
+        """Returns the outcome of a step; raises FacadeError if it cannot be told."""
         try:
             return await handle.outcome()
         except PayloadError as error:
-            raise payload_error(error) from error
+            raise self._words.payload_lost(error) from error
         except CallsheetError as error:
-            raise self._noted(refusal_error(error)) from error
+            raise self._noted(self._words.refused(error)) from error
 
     def result(self, outcome: Outcome[CommandResult]) -> tuple[CommandResult, str]:
-        """Returns the result of a command, and what it met with; raises TransferredError where there is no result."""
+        """Returns the result of a command, and what it met with; raises FacadeError where there is no result."""
         if isinstance(outcome, Succeeded):
             return outcome.value, ""
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.RESOURCE_LIMIT and outcome.partial is not None:
             return outcome.partial, f"{outcome.kind.name} {outcome.reason}: {outcome.message}"
-        raise self._noted(outcome_error(outcome))
+        raise self._noted(self._words.no_result(outcome))
 
     async def run(self, command: Command, label: str, timeout_s: float | None = None) -> CommandResult:
-        """Runs a command to its end; raises TransferredError if it has no result."""
+        """Runs a command to its end; raises FacadeError if it has no result."""
         handle = await self.submit(EnvStep(command), label, timeout_s)
         return self.result(await self.outcome(handle))[0]
 
@@ -132,16 +137,16 @@ class RemoteSandbox:
         """Closes the trajectory: what runs is cancelled, and the sandbox goes.
 
         Raises:
-            TransferredError: The scheduler could not be told; its idle timeout ends the trajectory then.
+            FacadeError: The scheduler could not be told; its idle timeout ends the trajectory then.
         """
         try:
             await self._trajectory.close()
         except (NotFoundError, AlreadyExistsError, FailedPreconditionError) as refusal:
-            self._tell("runtime_was_closed", reason=str(refusal))
+            self._tell("sandbox_was_closed", reason=str(refusal))
         except CallsheetError as error:
-            raise refusal_error(error) from error
+            raise self._words.refused(error) from error
         else:
-            self._tell("runtime_closed")
+            self._tell("sandbox_closed")
 
     async def _reset(self) -> None:
         request = self._request
@@ -152,14 +157,15 @@ class RemoteSandbox:
             disk_mib=request.disk_mib,
             demand=Demand(*memory, cpu=1) if memory else None,
             label="env_reset",
+            defaults=self._defaults,
         )
         if not isinstance(outcome, Succeeded):
-            raise outcome_error(outcome)
+            raise self._words.no_result(outcome)
 
-    def _noted(self, fault: TransferredError) -> TransferredError:
-        if fault.ends_runtime and self._fault is None:
+    def _noted(self, fault: FacadeError) -> FacadeError:
+        if fault.ends_sandbox and self._fault is None:
             self._fault = fault
-            self._tell("runtime_lost")
+            self._tell("sandbox_lost")
         return fault
 
     def _tell(self, event: str, **about: str) -> None:

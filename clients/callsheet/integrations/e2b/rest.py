@@ -1,0 +1,190 @@
+"""The REST API that makes sandboxes, finds them and ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote
+
+from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, unsupported
+from callsheet.integrations.e2b.messages import Body, NewSandbox, SandboxTimeout
+from callsheet.integrations.e2b.sandboxes import E2bSandbox, E2bSandboxes
+from callsheet.integrations.sandboxes.settings import SandboxRequest
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+ENVD_VERSION = "0.5.7"
+"""What clients take the sandbox's side for: each version has abilities, and this one none that is not here."""
+
+_MOST_LISTED = 100
+_REFUSED_OPTIONS = ("network", "mcp", "iam", "volume_mounts")
+_REFUSED = {
+    "pause": "pause",
+    "resume": "resume",
+    "fork": "fork",
+    "snapshots": "create_snapshot",
+    "metrics": "get_metrics",
+    "logs": "logs",
+    "network": "update_network",
+}
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+
+class RestEndpoints:
+    """The endpoints. An error is an E2bError."""
+
+    def __init__(self, sandboxes: E2bSandboxes, request: SandboxRequest) -> None:
+        """Args:
+        sandboxes: What they serve.
+        request: What a sandbox is by default.
+        """
+        self._sandboxes = sandboxes
+        self._request = request
+
+    def routes(self) -> list[Route]:
+        """Returns what clients ask, in all the versions of it that clients of E2B 2 know."""
+        one = "/sandboxes/{sandbox_id}"
+        routes = []
+        for prefix in ("", "/v2"):
+            routes += [
+                Route(f"{prefix}/sandboxes", self.create, methods=["POST"]),
+                Route(f"{prefix}/sandboxes", self.list, methods=["GET"]),
+                Route(f"{prefix}{one}/connect", self.connect, methods=["POST"]),
+                Route(f"{prefix}{one}/{{verb}}", _refuse, methods=["GET", "POST", "PUT"]),
+            ]
+        own = [
+            Route(one, self.describe, methods=["GET"]),
+            Route(one, self.kill, methods=["DELETE"]),
+            Route(f"{one}/timeout", self.set_timeout, methods=["POST"]),
+        ]
+        return [*own, *routes]
+
+    async def create(self, request: Request) -> Response:
+        """Makes a sandbox, and answers once it is ready."""
+        asked = await _body(request, NewSandbox)
+        if asked.auto_pause:
+            raise unsupported("lifecycle: pause")
+        for option in _REFUSED_OPTIONS:
+            if getattr(asked, option):
+                raise unsupported(option)
+        sandbox = await self._sandboxes.create(
+            asked.template_id,
+            timeout_s=asked.timeout,
+            metadata=asked.metadata or {},
+            variables=asked.env_vars or {},
+            idempotency_key=request.headers.get("Idempotency-Key"),
+        )
+        return JSONResponse(_made(sandbox), status_code=201)
+
+    async def connect(self, request: Request) -> Response:
+        """Returns what a client needs to use a sandbox, which may live for longer then."""
+        asked = await _body(request, SandboxTimeout)
+        sandbox = self._find(request)
+        self._sandboxes.set_timeout(sandbox, asked.timeout, shortens=False)
+        return JSONResponse(_made(sandbox))
+
+    async def set_timeout(self, request: Request) -> Response:
+        """Says how long a sandbox is to live."""
+        asked = await _body(request, SandboxTimeout)
+        self._sandboxes.set_timeout(self._find(request), asked.timeout)
+        return Response(status_code=204)
+
+    async def describe(self, request: Request) -> Response:
+        """Describes a sandbox."""
+        return JSONResponse(self._described(self._find(request)))
+
+    async def list(self, request: Request) -> Response:
+        """Describes sandboxes, the newest first."""
+        query = request.query_params
+        found = [each for each in self._sandboxes.all() if _fits(each, query)]
+        found.sort(key=lambda each: each.started_at, reverse=query.get("order") != "asc")
+        begin, most = _number(query, "nextToken", 0), min(_number(query, "limit", _MOST_LISTED) or 1, _MOST_LISTED)
+        headers = {"x-next-token": str(begin + most)} if begin + most < len(found) else {}
+        return JSONResponse([self._described(each) for each in found[begin : begin + most]], headers=headers)
+
+    async def kill(self, request: Request) -> Response:
+        """Ends a sandbox."""
+        try:
+            await self._sandboxes.kill(request.path_params["sandbox_id"])
+        except E2bError as error:
+            raise _as_missing(error) from error
+        return Response(status_code=204)
+
+    def _find(self, request: Request) -> E2bSandbox:
+        try:
+            return self._sandboxes.get(request.path_params["sandbox_id"])
+        except E2bError as error:
+            raise _as_missing(error) from error
+
+    def _described(self, sandbox: E2bSandbox) -> Body:
+        wanted = self._request
+        return {
+            **_made(sandbox),
+            "startedAt": sandbox.started_at.isoformat(),
+            "endAt": sandbox.end_at.isoformat(),
+            "cpuCount": wanted.cpus,
+            "memoryMB": wanted.memory_mib or 0,
+            "diskSizeMB": wanted.disk_mib or 0,
+            "state": "running",
+            "metadata": dict(sandbox.metadata),
+            "allowInternetAccess": False,
+        }
+
+
+def _made(sandbox: E2bSandbox) -> Body:
+    made: Body = {
+        "sandboxID": sandbox.sandbox_id,
+        "templateID": sandbox.template,
+        "clientID": "callsheet",
+        "envdVersion": ENVD_VERSION,
+    }
+    return made if sandbox.access_token is None else {**made, "envdAccessToken": sandbox.access_token}
+
+
+def _fits(sandbox: E2bSandbox, query: Mapping[str, str]) -> bool:
+    """Whether a sandbox is one that a list asks for."""
+    # Clients quote names and values, and then the whole of it.
+    wanted = {unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))}
+    if any(sandbox.metadata.get(name) != value for name, value in wanted.items()):
+        return False
+    if "running" not in query.get("state", "running").split(","):
+        return False
+    if query.get("template", sandbox.template) != sandbox.template:
+        return False
+    return "startedAfter" not in query or sandbox.started_at >= _time(query["startedAfter"])
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise invalid("startedAfter", text, "must be a time in ISO 8601") from error
+    return found.astimezone()
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isascii() or not text.isdecimal():
+        raise invalid(name, text, "must be a number")
+    return int(text)
+
+
+def _as_missing(error: E2bError) -> E2bError:
+    """What is gone for a sandbox's own requests is not found for those about it."""
+    if error.code is not ConnectCode.UNAVAILABLE:
+        return error
+    return E2bError(ConnectCode.NOT_FOUND, str(error))
+
+
+async def _body(request: Request, kind: type[BodyT]) -> BodyT:
+    return kind.model_validate_json(await request.body() or b"{}")
+
+
+async def _refuse(request: Request) -> Response:
+    verb = request.path_params["verb"]
+    if verb not in _REFUSED:
+        raise E2bError(ConnectCode.NOT_FOUND, f"{verb}: there is no such request")
+    raise unsupported(_REFUSED[verb])

@@ -1,0 +1,266 @@
+"""The sandboxes of a facade: each has an id, a client's metadata, and an end that is known when it begins."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import anyio.abc
+import structlog
+from callsheet.client import CommandDefaults, Job
+from callsheet.integrations.e2b.errors import ConnectCode, E2bError, E2bWords, gone, invalid
+from callsheet.integrations.e2b.filesystem import Filesystem
+from callsheet.integrations.e2b.processes import RemoteProcess, RemoteProcesses
+from callsheet.integrations.e2b.settings import E2bSettings
+from callsheet.integrations.sandboxes.faults import FacadeError
+from callsheet.integrations.sandboxes.remote import RemoteSandbox
+
+# The scheduler's own end of a trajectory, for a facade that does not end it.
+_SPARE_S = 300.0
+_MOST_TEXT = 64 << 10
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class E2bSandbox:
+    """One sandbox.
+
+    Attributes:
+        sandbox_id: Its id, which is its trajectory's too.
+        template: As its client named it.
+        metadata: What its client keeps with it.
+        access_token: Opens this sandbox alone; None where nobody is asked for a token.
+        started_at: When it was asked for.
+        end_at: When it ends.
+        remote: Where its commands run.
+        processes: What runs in it.
+        files: Its files.
+        idempotency_key: That its client made it with.
+        lifetime: Cancelled to look at `end_at` anew.
+        ended: It is given up.
+        work: What is cancelled with the sandbox.
+    """
+
+    sandbox_id: str
+    template: str
+    metadata: Mapping[str, str]
+    access_token: str | None
+    started_at: datetime
+    end_at: datetime
+    remote: RemoteSandbox
+    processes: RemoteProcesses
+    files: Filesystem
+    idempotency_key: str | None
+    lifetime: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: bool = False
+    work: list[anyio.CancelScope] = field(default_factory=list)
+
+    async def run(self, process: RemoteProcess) -> None:
+        """Runs a process until it ends, or the sandbox does."""
+        with self.until_end():
+            await self.processes.run(process)
+
+    @contextmanager
+    def until_end(self) -> Iterator[None]:
+        """What is done in the block is cancelled with the sandbox."""
+        with anyio.CancelScope() as scope:
+            if self.ended:
+                scope.cancel()
+            self.work.append(scope)
+            try:
+                yield
+            finally:
+                self.work.remove(scope)
+
+    def end(self) -> None:
+        """Cancels what is done for it."""
+        self.ended = True
+        self.lifetime.cancel()
+        for scope in self.work:
+            scope.cancel()
+
+    def lives_until(self, end_at: datetime) -> None:
+        """Says when it ends."""
+        self.end_at = end_at
+        self.lifetime.cancel()
+
+
+class E2bSandboxes:
+    """Makes sandboxes, finds them, and ends them when their time is over. All of it raises E2bError."""
+
+    def __init__(self, job: Job, settings: E2bSettings, tasks: anyio.abc.TaskGroup) -> None:
+        """Args:
+        job: Open; every sandbox is a trajectory of it.
+        settings: Of the facade.
+        tasks: Where sandboxes and their processes are followed.
+        """
+        self._job = job
+        self._settings = settings
+        self.tasks = tasks
+        self._sandboxes: dict[str, E2bSandbox] = {}
+
+    async def create(
+        self,
+        template: str,
+        *,
+        timeout_s: int | None,
+        metadata: Mapping[str, str],
+        variables: Mapping[str, str],
+        idempotency_key: str | None = None,
+    ) -> E2bSandbox:
+        """Returns a new sandbox once it is ready.
+
+        Args:
+            template: The image, or the default template.
+            timeout_s: Seconds that it is to live.
+            metadata: To be kept with it.
+            variables: Of all its commands.
+            idempotency_key: A request that comes again gets the first one's sandbox.
+        """
+        found = self._made_with(idempotency_key)
+        if found is None:
+            found = self._begin(template, timeout_s, metadata, variables, idempotency_key)
+            self.tasks.start_soon(self._live, found)
+        try:
+            await found.remote.ready()
+        except FacadeError:
+            self._sandboxes.pop(found.sandbox_id, None)
+            found.lives_until(_now())
+            raise
+        return found
+
+    def get(self, sandbox_id: str) -> E2bSandbox:
+        """Returns a sandbox that is there; raises E2bError if it is not, or is lost."""
+        found = self._sandboxes.get(sandbox_id)
+        if found is None:
+            raise gone(sandbox_id)
+        if found.remote.fault is not None:
+            raise gone(sandbox_id, str(found.remote.fault))
+        return found
+
+    def all(self) -> list[E2bSandbox]:
+        """Returns those that are there."""
+        return [each for each in self._sandboxes.values() if each.remote.fault is None]
+
+    def set_timeout(self, sandbox: E2bSandbox, timeout_s: int | None, *, shortens: bool = True) -> None:
+        """Says how long a sandbox is to live from now on.
+
+        Args:
+            sandbox: The sandbox.
+            timeout_s: Seconds; None leaves it as it is.
+            shortens: Whether it may end earlier by that.
+        """
+        if timeout_s is None:
+            return
+        end_at = _now() + timedelta(seconds=self._checked(timeout_s))
+        latest = sandbox.started_at + timedelta(seconds=self._settings.longest_timeout_s)
+        if shortens or end_at > sandbox.end_at:
+            sandbox.lives_until(min(end_at, latest))
+
+    async def kill(self, sandbox_id: str) -> None:
+        """Ends a sandbox."""
+        sandbox = self._sandboxes.pop(sandbox_id, None)
+        if sandbox is None:
+            raise gone(sandbox_id)
+        await self._end(sandbox)
+
+    async def close_all(self) -> None:
+        """Ends all sandboxes."""
+        async with anyio.create_task_group() as tasks:
+            for sandbox_id in list(self._sandboxes):
+                tasks.start_soon(self._kill_quietly, sandbox_id)
+
+    def _begin(
+        self,
+        template: str,
+        timeout_s: int | None,
+        metadata: Mapping[str, str],
+        variables: Mapping[str, str],
+        idempotency_key: str | None,
+    ) -> E2bSandbox:
+        settings = self._settings
+        if len(self._sandboxes) >= settings.max_sandboxes:
+            raise E2bError(
+                ConnectCode.RESOURCE_EXHAUSTED, f"{settings.max_sandboxes} sandboxes are open, and no more may be"
+            )
+        _check_size("metadata", metadata)
+        _check_size("envVars", variables)
+        life_s = self._checked(settings.timeout_s if timeout_s is None else timeout_s)
+        sandbox_id = f"sb{secrets.token_hex(10)}"
+        longest_s = settings.longest_timeout_s + _SPARE_S
+        trajectory = self._job.trajectory(sandbox_id, idle_timeout_s=longest_s, deadline_s=longest_s)
+        request = settings.sandbox
+        if template not in {"", settings.default_template}:
+            request = replace(request, image=template)
+        defaults = CommandDefaults(user=settings.user, working_directory=settings.working_directory)
+        remote = RemoteSandbox(trajectory, request, E2bWords(sandbox_id), defaults)
+        processes = RemoteProcesses(remote, dict(variables), settings.most_processes, lambda: gone(sandbox_id))
+        now = _now()
+        sandbox = E2bSandbox(
+            sandbox_id=sandbox_id,
+            template=template or settings.default_template,
+            metadata=dict(metadata),
+            access_token=secrets.token_hex(24) if settings.auth_token is not None else None,
+            started_at=now,
+            end_at=now + timedelta(seconds=life_s),
+            remote=remote,
+            processes=processes,
+            files=Filesystem(remote, processes),
+            idempotency_key=idempotency_key,
+        )
+        self._sandboxes[sandbox_id] = sandbox
+        return sandbox
+
+    async def _live(self, sandbox: E2bSandbox) -> None:
+        """Makes a sandbox, and ends it when its time is over."""
+        with sandbox.until_end():
+            await sandbox.remote.begin()
+        while (left_s := (sandbox.end_at - _now()).total_seconds()) > 0 and not sandbox.ended:
+            sandbox.lifetime = anyio.CancelScope()
+            with sandbox.lifetime:
+                await anyio.sleep(left_s)
+        if self._sandboxes.pop(sandbox.sandbox_id, None) is not None:
+            _log.info("sandbox_timed_out", trajectory_id=sandbox.sandbox_id)
+        await self._end_quietly(sandbox)
+
+    async def _end(self, sandbox: E2bSandbox) -> None:
+        if sandbox.ended:
+            return
+        sandbox.end()
+        await sandbox.remote.end()
+
+    async def _end_quietly(self, sandbox: E2bSandbox) -> None:
+        try:
+            await self._end(sandbox)
+        except FacadeError as fault:
+            _log.warning("sandbox_left_open", trajectory_id=sandbox.sandbox_id, reason=str(fault))
+
+    async def _kill_quietly(self, sandbox_id: str) -> None:
+        if (sandbox := self._sandboxes.pop(sandbox_id, None)) is not None:
+            await self._end_quietly(sandbox)
+
+    def _made_with(self, idempotency_key: str | None) -> E2bSandbox | None:
+        if idempotency_key is None:
+            return None
+        return next((each for each in self._sandboxes.values() if each.idempotency_key == idempotency_key), None)
+
+    def _checked(self, timeout_s: int) -> int:
+        longest_s = self._settings.longest_timeout_s
+        if not 0 <= timeout_s <= longest_s:
+            raise invalid("timeout", timeout_s, f"must be 0 to {longest_s} seconds")
+        return timeout_s
+
+
+def _check_size(field_name: str, texts: Mapping[str, str]) -> None:
+    size = sum(len(name) + len(text) for name, text in texts.items())
+    if size > _MOST_TEXT:
+        raise invalid(field_name, f"{size} characters", f"must have at most {_MOST_TEXT}")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,108 @@
+"""Runs E2B's own client, as it is published, against `callsheet facade e2b`.
+
+    scripts/e2b_clients.py                  the newest and the oldest client that are supported
+    scripts/e2b_clients.py 2.63.0           one
+
+Clients are installed from PyPI below build/e2b, in environments of their own: they need versions of packages that
+Callsheet's environment may not have. Each goes through scripts/e2b_scenario.py, with a scheduler, a sandbox manager and
+a facade that are real processes. The exit code is 1 if something differs from what is expected there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.agents import wait_ready  # noqa: E402
+from tests.support.ports import free_port  # noqa: E402
+
+VERSIONS = ("2.63.0", "2.25.1")
+PLACE = ROOT / "build" / "e2b"
+SCENARIO = Path(__file__).resolve().parent / "e2b_scenario.py"
+CALLSHEET = Path(sys.executable).parent / "callsheet"
+KEY = "e2b_0123"
+STOP_TIMEOUT_S = 30
+SCENARIO_TIMEOUT_S = 600
+
+
+def install(version: str) -> Path:
+    """Installs a client, unless it is there; returns its interpreter."""
+    place = PLACE / version
+    python = place / "bin" / "python"
+    if not (place / "installed").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"e2b=={version}"], check=True)
+        (place / "installed").touch()
+    return python
+
+
+@contextmanager
+def process(name: str, command: list[str], **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a program of Callsheet; its log is below build/e2b."""
+    with (PLACE / f"{name}.log").open("wb") as log:
+        running = subprocess.Popen(
+            [str(CALLSHEET), *command], stdout=subprocess.PIPE, stderr=log, env={**os.environ, **environment}
+        )
+    try:
+        yield running
+    finally:
+        running.terminate()
+        try:
+            running.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            running.kill()
+
+
+@contextmanager
+def facade() -> Iterator[str]:
+    """Runs a scheduler, a sandbox manager and a facade; gives the facade's URL."""
+    data = PLACE / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    up = ["up", "--json", "--data-dir", str(data), "--managers", "sandbox", "--listen", "127.0.0.1:0"]
+    with process("up", up) as stack:
+        assert stack.stdout is not None
+        said = stack.stdout.readline()
+        if not said:
+            raise SystemExit(f"callsheet up ended; its log is {PLACE / 'up.log'}.")
+        listen = f"127.0.0.1:{free_port()}"
+        command = ["facade", "e2b", "--scheduler", json.loads(said)["address"], "--listen", listen]
+        with process("facade", command, CALLSHEET_FACADE_TOKEN=KEY):
+            url = f"http://{listen}"
+            wait_ready(f"{url}/")
+            yield url
+
+
+def main() -> int:
+    """Runs the clients that are named; returns 1 if one found a difference."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("versions", nargs="*", default=list(VERSIONS))
+    PLACE.mkdir(parents=True, exist_ok=True)
+    failed = False
+    for version in parser.parse_args().versions:
+        python = install(version)
+        with facade() as url:
+            print(f"e2b {version}", flush=True)
+            own = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": KEY, "NO_PROXY": "127.0.0.1"}
+            begun = time.monotonic()
+            done = subprocess.run(
+                [str(python), str(SCENARIO)], env={**os.environ, **own}, timeout=SCENARIO_TIMEOUT_S, check=False
+            )
+            failed = failed or done.returncode != 0
+            print(f"e2b {version}: exit code {done.returncode} ({time.monotonic() - begun:.1f} s)", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
