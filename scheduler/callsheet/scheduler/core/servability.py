@@ -169,7 +169,7 @@ def _unknown_service(request: ActionRequest, managers: list[Manager]) -> Refused
         image = request.service.removeprefix(IMAGE_SERVICE_PREFIX)
         images = {name.removeprefix(IMAGE_SERVICE_PREFIX) for name in names if name.startswith(IMAGE_SERVICE_PREFIX)}
         meant = did_you_mean(image, images) or _some_of(images)
-        rule = f"no registered manager serves {kind.name.lower()} in an image of this name{meant}; {_HOW_TO_ADD}"
+        rule = f"no registered manager serves {kind.name.lower()} in an image of this name{meant} ({_HOW_TO_ADD})"
         return failed_precondition("image", image, rule)
     rule = f"no registered manager serves {kind.name.lower()} under this name{did_you_mean(request.service, names)}"
     return failed_precondition("service", request.service, rule)

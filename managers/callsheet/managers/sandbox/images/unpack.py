@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+from callsheet.managers.sandbox.images import layer_child
 from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.images.oci import Blob
 
 _UNPACK_SECONDS = 1800.0
 _SHOWN_BYTES = 2000
-_MODULE = "callsheet.managers.sandbox.images.layer_child"
 # Names that no file here can have are the archive's fault and not the disk's.
 _OF_ARCHIVE = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 
@@ -64,7 +64,9 @@ async def unpack_layer(
     }
     what = f"layer {blob.digest}" if blob is not None else f"archive {archive.name!r}"
     with anyio.move_on_after(_UNPACK_SECONDS) as waiting:
-        done = await anyio.run_process([sys.executable, "-m", _MODULE], input=json.dumps(request).encode(), check=False)
+        done = await anyio.run_process(
+            [sys.executable, "-m", layer_child.__name__], input=json.dumps(request).encode(), check=False
+        )
     if waiting.cancelled_caught:
         raise ImageError(f"{what}: took more than {_UNPACK_SECONDS:g} s to unpack")
     try:
