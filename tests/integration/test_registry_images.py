@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import pytest
+from callsheet.client import Client, Failed, Succeeded
+from callsheet.client.reasons import Reason
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import AttemptResult, Broken, Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
@@ -274,10 +282,69 @@ async def test_bytes_that_are_not_what_their_digest_says_are_refused(
     assert len(notes) == 2
 
 
+class _AlwaysLimited(BaseHTTPRequestHandler):
+    """A registry that says to every question but the first that it was asked too often."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        """Answers."""
+        self.asked.append(self.path)
+        self.send_response(200 if self.path == "/v2/" else 429)
+        self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing."""
+
+
+async def test_a_registry_that_is_asked_too_often_is_left_alone(settings: SandboxSettings) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _AlwaysLimited)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        registry = replace(settings.provisioning.registry, registries=(f"127.0.0.1:{server.server_port}",))
+        settings = replace(settings, provisioning=replace(settings.provisioning, registry=registry))
+        async with running(settings) as executor:
+            first = failure(await executor.run(attempt_of(with_image("task"))))
+            asked = len(_AlwaysLimited.asked)
+            second = failure(await executor.run(attempt_of(with_image("other"))))
+        assert first[:2] == second[:2] == ("INFRA", "registry_limited")
+        assert "try again in" in second[2]
+        assert len(_AlwaysLimited.asked) == asked > 1
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 async def test_the_services_of_a_manager_that_pulls(executor: SandboxExecutor) -> None:
     services = {service.name: list(service.kinds) for service in executor.services()}
     assert services["sandbox:*"] == [action_pb2.ACTION_KIND_ENV_RESET, action_pb2.ACTION_KIND_REWARD]
     assert services.keys() == {"sandbox", "sandbox:*", "sandbox:stored", "test-suite"}
+
+
+async def test_a_client_of_a_stack_names_an_image_of_a_registry(pushed: Pushed, tmp_path: Path) -> None:
+    arguments = {"sandbox": ["--registry", pushed.registry.address]}
+    stack_settings = StackSettings(tmp_path, managers=(Role.SANDBOX,), arguments=arguments)
+    with anyio.fail_after(100):
+        async with (
+            local_stack(stack_settings) as stack,
+            Client(stack.address) as client,
+            await client.open_job("job") as job,
+            job.trajectory("t") as trajectory,
+        ):
+            made = await trajectory.env_reset(image=f"{pushed.registry.address}/team/task@{pushed.digest}")
+            assert isinstance(made, Succeeded), made
+            assert made.value.image_digest == pushed.digest
+            said = await trajectory.env_step("greet; pwd")
+            assert isinstance(said, Succeeded), said
+            assert said.value.stdout == b"from the image\n/srv/app\n"
+            unknown = await trajectory.env_reset(image="team/unknown")
+            assert isinstance(unknown, Failed)
+            assert unknown.reason is Reason.IMAGE_NOT_FOUND
+            assert f"{pushed.registry.address}/team/unknown:latest" in unknown.message
 
 
 if os.geteuid() == 0:

@@ -149,6 +149,8 @@ def test_a_config_of_something_else_is_refused() -> None:
         ("requested access to the resource is denied", ImageNotFoundError),
         ("toomanyrequests: You have reached your pull rate limit", RegistryLimitedError),
         ("received unexpected HTTP status: 429 Too Many Requests", RegistryLimitedError),
+        ("reading manifest v2 in x: StatusCode: 429, ", RegistryLimitedError),
+        ("reading manifest v2 in x: StatusCode: 404, ", ImageNotFoundError),
         ("pinging container registry: dial tcp: connect: connection refused", ImageError),
         ("received unexpected HTTP status: 502 Bad Gateway", ImageError),
     ],

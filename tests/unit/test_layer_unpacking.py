@@ -23,7 +23,7 @@ from tests.support.oci_images import Entry, archive_of, compressed, file, hard_l
 MIB = 1 << 20
 
 
-def request(archive: Path, target: Path, lower: list[Path] | None = None, **changes: object) -> dict[str, object]:
+def request(archive: Path, target: Path, lower: list[Path] | None = None) -> dict[str, object]:
     return {
         "archive": str(archive),
         "target": str(target),
@@ -33,7 +33,6 @@ def request(archive: Path, target: Path, lower: list[Path] | None = None, **chan
         "digest": "",
         "size": -1,
         "diff_id": "",
-        **changes,
     }
 
 
@@ -42,12 +41,14 @@ def unpacked(tmp_path: Path, *entries: Entry, lower: list[Path] | None = None) -
     return unpacked_bytes(tmp_path, archive_of(entries), lower)
 
 
-def unpacked_bytes(tmp_path: Path, content: bytes, lower: list[Path] | None = None, **changes: object) -> Path:
+def unpacked_bytes(
+    tmp_path: Path, content: bytes, lower: list[Path] | None = None, changes: dict[str, object] | None = None
+) -> Path:
     number = len(list(tmp_path.iterdir()))
     archive, target = tmp_path / f"{number}.tar", tmp_path / f"{number}"
     archive.write_bytes(content)
     target.mkdir()
-    layer_child.unpack(request(archive, target, lower, **changes))
+    layer_child.unpack(request(archive, target, lower) | (changes or {}))
     return target
 
 
@@ -192,17 +193,18 @@ def test_whatever_compresses_it_the_digests_are_checked(tmp_path: Path, compress
     archive = archive_of([file("a", os.urandom(3000))])
     blob = compressed(archive, compression)
     right: dict[str, object] = {"digest": digest_of(blob), "size": len(blob), "diff_id": digest_of(archive)}
-    assert (unpacked_bytes(tmp_path, blob, **right) / "a").stat().st_size == 3000
-    for changes, rule in (
+    assert (unpacked_bytes(tmp_path, blob, changes=right) / "a").stat().st_size == 3000
+    wrong: list[tuple[dict[str, object], str]] = [
         ({"digest": digest_of(b"")}, "wrong digest"),
         ({"diff_id": digest_of(b"")}, "wrong digest"),
         ({"size": len(blob) + 1}, "cut off"),
-    ):
+    ]
+    for changes, rule in wrong:
         with pytest.raises(LayerRefusedError, match=rule):
-            unpacked_bytes(tmp_path, blob, **{**right, **changes})
+            unpacked_bytes(tmp_path, blob, changes=right | changes)
     for cut in (len(blob) // 2, len(blob) - 1, 20, 0):
         with pytest.raises(LayerRefusedError, match="cut off"):
-            unpacked_bytes(tmp_path, blob[:cut], **right)
+            unpacked_bytes(tmp_path, blob[:cut], changes=right)
 
 
 @pytest.mark.parametrize("compression", ["", "gzip", "zstd"])
@@ -229,7 +231,7 @@ def test_the_child_process_answers(tmp_path: Path) -> None:
     target.mkdir()
 
     def ask(**changes: object) -> dict[str, object]:
-        asked = json.dumps({**request(archive, target), **changes}).encode()
+        asked = json.dumps(request(archive, target) | changes).encode()
         done = subprocess.run(
             [sys.executable, "-m", layer_child.__name__], input=asked, check=True, capture_output=True
         )

@@ -33,6 +33,7 @@ class RegistrySettings:
             "Registry that images may be pulled from, such as docker.io, or '*' for any; repeatable. Names without a "
             "registry are looked for in the first one. By default nothing is pulled.",
             flag="--registry",
+            variable="CALLSHEET_REGISTRY",
             metavar="HOST[:PORT]",
             text=str,
             repeatable=True,
@@ -44,6 +45,7 @@ class RegistrySettings:
             "Registry that may be asked without TLS, or with a certificate that nobody vouches for; repeatable. Those "
             "on the machine's own loopback address need not be named.",
             flag="--insecure-registry",
+            variable="CALLSHEET_INSECURE_REGISTRY",
             metavar="HOST[:PORT]",
             text=str,
             repeatable=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from callsheet.managers.sandbox.images.errors import ImageError, ImageNotFoundEr
 from callsheet.managers.sandbox.images.references import ImageReference, is_loopback
 
 HOW_TO_INSTALL = "install the system package skopeo, which copies images from registries"
+_UNPACKED = Path(sys.prefix) / "system"
 _QUESTION_S = 120.0
 _SHOWN = 600
 _POLICIES = ("~/.config/containers/policy.json", "/etc/containers/policy.json")
 # What registries and skopeo say, in small letters.
-_LIMITED = ("toomanyrequests", "too many requests")
+_LIMITED = ("toomanyrequests", "too many requests", "statuscode: 429", "status: 429")
 _UNKNOWN = (
     "manifest unknown",
     "name unknown",
@@ -32,9 +34,18 @@ _MESSAGE = re.compile(r'level=(?:fatal|error) msg="(.*)"')
 
 
 def find_skopeo() -> Path | None:
-    """Returns the program, or None if it is not installed."""
-    found = shutil.which("skopeo")
+    """Returns the program: of PATH, else unpacked below this Python environment; None if there is none."""
+    found = shutil.which("skopeo") or shutil.which("skopeo", path=str(_UNPACKED / "usr/bin"))
     return Path(found) if found is not None else None
+
+
+def _environment(program: Path) -> dict[str, str]:
+    """What skopeo is started with; one that is unpacked finds its libraries beside it."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    if program.is_relative_to(_UNPACKED):
+        libraries = [*map(str, _UNPACKED.glob("usr/lib/*-linux-gnu*")), os.environ.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+    return environment
 
 
 class Skopeo:
@@ -84,9 +95,8 @@ class Skopeo:
             command.append(f"--{prefix}tls-verify=false")
         with anyio.move_on_after(seconds) as waiting:
             try:
-                done = await anyio.run_process(
-                    [*command, *names], check=False, stdin=None, env={**os.environ, "LC_ALL": "C"}
-                )
+                environment = _environment(self._program)
+                done = await anyio.run_process([*command, *names], check=False, stdin=None, env=environment)
             except FileNotFoundError as error:
                 raise ImageError(f"image {str(reference)!r}: there is no skopeo here: {HOW_TO_INSTALL}") from error
         if waiting.cancelled_caught:
