@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import anyio
+import anyio.to_thread
+import psutil
 import pytest
 from callsheet.client import Client, Failed, Succeeded
 from callsheet.client.reasons import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.oci import digest_of
@@ -317,6 +320,34 @@ async def test_a_registry_that_is_asked_too_often_is_left_alone(settings: Sandbo
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+async def test_a_reset_that_is_stopped_leaves_nobody_who_asks(settings: SandboxSettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        registry = replace(settings.provisioning.registry, registries=(address,))
+        settings = replace(settings, provisioning=replace(settings.provisioning, registry=registry))
+        attempt = attempt_of(with_image("task"))
+        results: list[AttemptResult] = []
+        async with running(settings) as executor:
+
+            async def reset_it() -> None:
+                results.append(await executor.run(attempt))
+
+            with ExitStack() as opened, anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(reset_it)
+                    connection, _ = await anyio.to_thread.run_sync(silent.accept)
+                    opened.enter_context(connection)
+                    assert asking()
+                    attempt.stop_requested.set()
+            assert not asking()
+        assert isinstance(results[0], Stopped)
+
+
+def asking() -> list[str]:
+    """The children of this process that are skopeo."""
+    return [child.name() for child in psutil.Process().children() if child.name() == "skopeo"]
 
 
 async def test_the_services_of_a_manager_that_pulls(executor: SandboxExecutor) -> None:

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import anyio
 import pytest
+from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.images.downloads import Downloads
 from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.images.oci import Platform, digest_of
+from callsheet.managers.sandbox.images.oci import Blob, Platform, digest_of
 from callsheet.managers.sandbox.images.oci_layers import LayoutBlobs, OciImage, OciLayers, read_layout
 from callsheet.managers.sandbox.images.source import PreparedImage
+from callsheet.managers.sandbox.images.sources import build_images
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
+from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.oci_images import Layout, archive_of, file
 
@@ -100,3 +106,41 @@ async def test_what_is_larger_than_the_cache_is_refused_before_it_is_read(tmp_pa
     cache = LayerCache(tmp_path / "cache", 1000)
     with pytest.raises(ImageError, match="see the setting layer_cache_mib"):
         await prepare(OciLayers(cache), layout(tmp_path / "a", archive_of([file("a", os.urandom(5000))])))
+
+
+def test_an_interrupted_pull_goes_on_with_the_blobs_that_it_has(tmp_path: Path) -> None:
+    downloads = Downloads(tmp_path / "pulls")
+    whole, stand_in = Blob(digest_of(b"whole"), 5), Blob(digest_of(b"unpacked before"), 1 << 30)
+    layout = downloads.begin("image", [stand_in])
+    blobs = layout / "blobs" / "sha256"
+    assert (blobs / stand_in.file_name).stat().st_size == 1 << 30
+    assert (blobs / stand_in.file_name).stat().st_blocks == 0
+    (blobs / whole.file_name).write_bytes(b"whole")
+    for half in (layout / "index.json", layout / "oci-put-blob1", blobs / "half"):
+        half.write_bytes(b"half")
+    downloads.end_stand_ins("image", [stand_in])
+    downloads.interrupt("image")
+    assert downloads.begin("image", []) == layout
+    assert [path.name for path in layout.rglob("*") if path.is_file()] == [whole.file_name]
+    downloads.end("image")
+    assert list((tmp_path / "pulls").iterdir()) == []
+
+
+def test_few_interrupted_pulls_are_kept_and_none_over_a_restart(tmp_path: Path) -> None:
+    downloads = Downloads(tmp_path / "pulls")
+    for number in range(6):
+        downloads.begin(str(number), [])
+        downloads.interrupt(str(number))
+    assert sorted(path.name for path in (tmp_path / "pulls").iterdir()) == ["2", "3", "4", "5"]
+    Downloads(tmp_path / "pulls")
+    assert list((tmp_path / "pulls").iterdir()) == []
+
+
+def test_without_skopeo_nothing_can_be_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    registry = RegistrySettings(registries=("docker.io",))
+    settings = SandboxSettings(data_directory=tmp_path, provisioning=ProvisioningSettings(registry=registry))
+    with pytest.raises(SandboxCreateError, match=r"docker\.io: no skopeo here: install the system package"):
+        build_images(settings, LayerCache(tmp_path / "cache", 1))
+    assert build_images(SandboxSettings(data_directory=tmp_path), LayerCache(tmp_path / "cache", 1)) is None

@@ -14,7 +14,6 @@ from callsheet.managers.sandbox.images.errors import ImageError, ImageNotFoundEr
 from callsheet.managers.sandbox.images.references import ImageReference, is_loopback
 
 HOW_TO_INSTALL = "install the system package skopeo, which copies images from registries"
-_UNPACKED = Path(sys.prefix) / "system"
 _QUESTION_S = 120.0
 _SHOWN = 600
 _POLICIES = ("~/.config/containers/policy.json", "/etc/containers/policy.json")
@@ -35,15 +34,19 @@ _MESSAGE = re.compile(r'level=(?:fatal|error) msg="(.*)"')
 
 def find_skopeo() -> Path | None:
     """Returns the program: of PATH, else unpacked below this Python environment; None if there is none."""
-    found = shutil.which("skopeo") or shutil.which("skopeo", path=str(_UNPACKED / "usr/bin"))
+    found = shutil.which("skopeo") or shutil.which("skopeo", path=str(_unpacked() / "usr/bin"))
     return Path(found) if found is not None else None
+
+
+def _unpacked() -> Path:
+    return Path(sys.prefix) / "system"
 
 
 def _environment(program: Path) -> dict[str, str]:
     """What skopeo is started with; one that is unpacked finds its libraries beside it."""
     environment = {**os.environ, "LC_ALL": "C"}
-    if program.is_relative_to(_UNPACKED):
-        libraries = [*map(str, _UNPACKED.glob("usr/lib/*-linux-gnu*")), os.environ.get("LD_LIBRARY_PATH", "")]
+    if program.is_relative_to(_unpacked()):
+        libraries = [*map(str, _unpacked().glob("usr/lib/*-linux-gnu*")), os.environ.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     return environment
 
