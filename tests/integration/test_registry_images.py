@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -26,13 +27,18 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.images.errors import ImageNotFoundError
+from callsheet.managers.sandbox.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.images.oci import digest_of
+from callsheet.managers.sandbox.images.sources import build_images
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.oci_images import (
+    PASSWORD,
+    USER,
     Layout,
     Registry,
     archive_of,
@@ -283,6 +289,30 @@ async def test_bytes_that_are_not_what_their_digest_says_are_refused(
     assert all(name.startswith("manifest-") for name in kept)
     notes = [json.loads((layers / name / "note").read_text()) for name in kept]
     assert len(notes) == 2
+
+
+async def test_a_closed_registry_wants_a_password(settings: SandboxSettings, tmp_path: Path) -> None:
+    authfile = tmp_path / "auth.json"
+    secret = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    with running_registry(tmp_path, closed=True) as closed:
+        authfile.write_text(json.dumps({"auths": {closed.address: {"auth": secret}}}))
+        task = Layout(tmp_path / "task")
+        task.add(archive_of([file("etc/private", b"1")]))
+        task.finish(task.image())
+        closed.push(task.directory, "private:v1", f"--dest-creds={USER}:{PASSWORD}")
+        outcomes = []
+        for given in (None, authfile):
+            registry = RegistrySettings(registries=(closed.address,), registry_authfile=given)
+            provisioning = replace(settings.provisioning, registry=registry)
+            images = build_images(replace(settings, provisioning=provisioning), LayerCache(tmp_path / "l", 1 << 30))
+            assert images is not None
+            try:
+                outcomes.append((await images.prepare("private:v1", anyio.Event())).registry_digest)
+            except ImageNotFoundError as error:
+                outcomes.append(str(error))
+    assert "needs a password for it: see the setting registry_authfile" in outcomes[0]
+    assert PASSWORD not in outcomes[0]
+    assert outcomes[1].startswith("sha256:")
 
 
 class _AlwaysLimited(BaseHTTPRequestHandler):

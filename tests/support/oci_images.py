@@ -183,9 +183,14 @@ class Registry:
         return found
 
 
+# "secret" as bcrypt has it, with as few rounds as it allows.
+USER, PASSWORD = "reader", "secret"
+_ENTRY = f"{USER}:$2b$04$r6KEhKnKzNU.abZOjcgOXebFgJ1Ap6wG9U/CfuREY4T20elKTtZLS\n"
+
+
 @contextmanager
-def running_registry(directory: Path) -> Iterator[Registry]:
-    """Runs Debian's docker-registry on a free loopback port."""
+def running_registry(directory: Path, *, closed: bool = False) -> Iterator[Registry]:
+    """Runs Debian's docker-registry on a free loopback port; a closed one wants USER and PASSWORD."""
     program, skopeo = require_program("docker-registry"), require_program("skopeo")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -195,7 +200,9 @@ def running_registry(directory: Path) -> Iterator[Registry]:
         "version: 0.1\nlog: {level: info}\n"
         f"storage: {{filesystem: {{rootdirectory: {storage}}}, delete: {{enabled: true}}}}\n"
         f"http: {{addr: '127.0.0.1:{port}'}}\n"
+        + (f"auth: {{htpasswd: {{realm: tests, path: {directory / 'users'}}}}}\n" if closed else "")
     )
+    (directory / "users").write_text(_ENTRY)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [program.path, "serve", settings],

@@ -135,7 +135,8 @@ class OciLayers:
                     build = partial(
                         self._unpack, directory / blob.file_name, ExpectedLayer(blob, diff_id), tuple(lower)
                     )
-                    hold = await self._cache.obtain(key, build, stop, shared=(ImageError,))
+                    # Another image may make the same layer of blobs of its own: its failure is not this one's.
+                    hold = await self._cache.obtain(key, build, stop)
                     holds.callback(hold.release)
                     lower.append(hold.path)
 

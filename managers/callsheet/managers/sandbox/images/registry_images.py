@@ -131,7 +131,7 @@ class RegistryImages:
             self._note(reference, _UNKNOWN_S, former.digest)
             return
         digest = digest_of(content)
-        await self._read(reference.pinned(digest), stop, content)
+        await self._keep_manifest(reference.pinned(digest), stop, content)
         _log.info("image_resolved", image=str(reference), digest=digest)
         self._note(reference, self._settings.image_tag_s, digest)
 
@@ -145,22 +145,24 @@ class RegistryImages:
 
     async def _look_up(self, pinned: ImageReference, stop: anyio.Event) -> OciImage:
         """Returns what an image consists of; asked of the registry once, as a digest means the same for ever."""
-        note = json.loads(await self._read(pinned, stop))
+        while (hold := self._cache.lease(_key(pinned))) is None:
+            await self._looking_up.do(str(pinned), partial(self._keep_manifest, pinned, stop), stop)
+        try:
+            note = json.loads(await anyio.to_thread.run_sync(hold.note))
+        finally:
+            hold.release()
         manifest = read_manifest(note["manifest"].encode(), str(pinned))
         config = read_config(note["config"].encode(), len(manifest.layers), self._machine, str(pinned))
         return OciImage(note["digest"], manifest, config)
 
-    async def _read(self, pinned: ImageReference, stop: anyio.Event, content: bytes | None = None) -> bytes:
+    async def _keep_manifest(self, pinned: ImageReference, stop: anyio.Event, content: bytes | None = None) -> None:
+        """Keeps manifest and configuration in the cache; `content` is what the digest means, where that is known."""
+
         async def build(_: Path) -> BuiltLayer:
             note = await self._ask_for_manifest(pinned, content)
             return BuiltLayer(ENTRY_BYTES + len(note), note)
 
-        key = f"{_PREFIX}{pinned.digest.removeprefix('sha256:')}"
-        hold = await self._cache.obtain(key, build, stop, shared=(ImageError,))
-        try:
-            return await anyio.to_thread.run_sync(hold.note)
-        finally:
-            hold.release()
+        (await self._cache.obtain(_key(pinned), build, stop)).release()
 
     async def _ask_for_manifest(self, pinned: ImageReference, content: bytes | None) -> bytes:
         name = str(pinned)
@@ -212,6 +214,10 @@ class RegistryImages:
             # Few calls, and what stands in for a blob must never be taken for it.
             self._downloads.end_stand_ins(layout.name, not_needed)
         _log.info("image_pulled", image=str(pinned), digest=image.digest, seconds=round(monotonic() - began, 3))
+
+
+def _key(pinned: ImageReference) -> str:
+    return f"{_PREFIX}{pinned.digest.removeprefix('sha256:')}"
 
 
 @dataclass(frozen=True, slots=True)
