@@ -302,7 +302,7 @@ async def test_a_closed_registry_wants_a_password(settings: SandboxSettings, tmp
         closed.push(task.directory, "private:v1", f"--dest-creds={USER}:{PASSWORD}")
         outcomes = []
         for given in (None, authfile):
-            registry = RegistrySettings(registries=(closed.address,), registry_authfile=given)
+            registry = RegistrySettings(registries=(closed.address,), registry_authfile=given, image_tag_s=0.0)
             provisioning = replace(settings.provisioning, registry=registry)
             images = build_images(replace(settings, provisioning=provisioning), LayerCache(tmp_path / "l", 1 << 30))
             assert images is not None
@@ -313,6 +313,9 @@ async def test_a_closed_registry_wants_a_password(settings: SandboxSettings, tmp
     assert "needs a password for it: see the setting registry_authfile" in outcomes[0]
     assert PASSWORD not in outcomes[0]
     assert outcomes[1].startswith("sha256:")
+    assert images is not None
+    # The registry is gone, and the tag means what it meant.
+    assert (await images.prepare("private:v1", anyio.Event())).registry_digest == outcomes[1]
 
 
 class _AlwaysLimited(BaseHTTPRequestHandler):
