@@ -1,0 +1,83 @@
+"""Work that many want at the same time: done once, and its failures told as they should be."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from callsheet.managers.sandbox.errors import StoppedError
+from callsheet.managers.sandbox.images.shared_work import SharedWork
+
+pytestmark = pytest.mark.anyio
+
+
+class Work:
+    """Waits until it may go on, and fails as told."""
+
+    def __init__(self, *problems: Exception | None) -> None:
+        self.begun = 0
+        self.go = anyio.Event()
+        self._problems = list(problems)
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        problem = self._problems.pop(0) if self._problems else None
+        await self.go.wait()
+        if problem is not None:
+            raise problem
+
+
+async def ask(shared: SharedWork, work: Work, answers: list[Exception | None], stop: anyio.Event) -> None:
+    try:
+        await shared.do("name", work, stop)
+        answers.append(None)
+    except Exception as error:
+        answers.append(error)
+
+
+async def all_at_once(shared: SharedWork, work: Work, count: int) -> list[Exception | None]:
+    answers: list[Exception | None] = []
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(ask, shared, work, answers, anyio.Event())
+        await anyio.wait_all_tasks_blocked()
+        work.go.set()
+    return answers
+
+
+async def test_a_storm_works_once() -> None:
+    shared, work = SharedWork((KeyError,)), Work()
+    assert await all_at_once(shared, work, 100) == [None] * 100
+    assert work.begun == 1
+    await shared.do("name", work, anyio.Event())
+    assert work.begun == 2, "what is done is asked for again once nobody is at it"
+
+
+async def test_some_failures_are_for_all_and_others_for_one() -> None:
+    problem = KeyError("for all")
+    assert await all_at_once(SharedWork((KeyError,)), Work(problem), 3) == [problem] * 3
+    own = ValueError("for one")
+    # The others look again whether all is there, and may work then.
+    assert await all_at_once(SharedWork((KeyError,)), Work(own), 3) == [own, None, None]
+
+
+async def test_a_cancelled_worker_and_a_stopped_waiter_leave_the_others_alone() -> None:
+    shared, work, stop = SharedWork((KeyError,)), Work(), anyio.Event()
+    answers: list[Exception | None] = []
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as working:
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(ask, shared, work, [], anyio.Event())
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(ask, shared, work, answers, anyio.Event())
+                await anyio.wait_all_tasks_blocked()
+                stopped: list[Exception | None] = []
+                tasks.start_soon(ask, shared, work, stopped, stop)
+                await anyio.wait_all_tasks_blocked()
+                stop.set()
+                await anyio.wait_all_tasks_blocked()
+                assert isinstance(stopped[0], StoppedError)
+                working.cancel()
+    assert answers == [None]
+    work.go.set()
+    await shared.do("name", work, anyio.Event())
+    assert work.begun == 2
