@@ -55,6 +55,7 @@ class SandboxWorld:
         wanted: What a reply wants run.
         is_over: Whether a command's output says that the episode is over.
         defaults: What the sandbox's commands take where they say nothing themselves.
+        network: Places that the sandbox may reach, as "host:port"; see `EnvReset.network`.
     """
 
     name: str
@@ -70,6 +71,7 @@ class SandboxWorld:
     wanted: Callable[[Message], Wanted] = bash_wanted
     is_over: Callable[[str], bool] = lambda _: False
     defaults: CommandDefaults | None = None
+    network: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class SandboxEnvironment:
             set_up=world.set_up,
             image=world.image,
             defaults=world.defaults,
+            network=world.network,
             demand=self._demands.reset,
             label=f"{world.family}-reset",
             task=world.name,
@@ -157,7 +160,8 @@ class SandboxEnvironment:
             timeouts=self._timeouts(SET_UP_S),
         )
         result = outcome.unwrap()
-        return EpisodeScore(result.score, {"passed": float(result.passed), "tests": float(result.total)})
+        counts = {"tests": float(result.total), "tests_passed": float(result.passed)} if result.total else {}
+        return EpisodeScore(result.score, counts)
 
     async def _run(self, trajectory: Trajectory, wanted: SandboxCommand | BadCall) -> str:
         if isinstance(wanted, BadCall):

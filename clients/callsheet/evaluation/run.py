@@ -14,6 +14,7 @@ from callsheet.client import Client, FailedPreconditionError, FailureKind, Job, 
 from callsheet.client.gateway import gateway_url, is_serving
 from callsheet.environments import (
     AgentEnvironment,
+    Environment,
     EpisodeEnd,
     EpisodeFailure,
     EpisodeRecord,
@@ -151,7 +152,7 @@ class Evaluation:
 
     async def _run_trajectory(self, job: Job, trajectory_id: str, task: EpisodeTask) -> EpisodeRecord:
         settings = self._settings
-        environment = with_agent(self._task_set.environment(task), settings)
+        environment = with_agent(await self._environment(task), settings)
         try:
             return await roll_out(
                 job,
@@ -170,8 +171,12 @@ class Evaluation:
             failure = EpisodeFailure(FailureKind.INFRA, Reason.UNSERVABLE.value, str(refusal))
             return EpisodeRecord(task, trajectory_id, EpisodeEnd.FAILED, failure=failure)
 
+    async def _environment(self, task: EpisodeTask) -> Environment | AgentEnvironment:
+        # It may read files, or fetch some.
+        return await anyio.to_thread.run_sync(self._task_set.environment, task)
+
     async def _check_gateway(self, client: Client, task: EpisodeTask) -> None:
-        environment = with_agent(self._task_set.environment(task), self._settings)
+        environment = with_agent(await self._environment(task), self._settings)
         asks = isinstance(environment, AgentEnvironment)
         if not asks and self._policies is not None:
             asks = isinstance(self._policies(task), GatewayPolicy)

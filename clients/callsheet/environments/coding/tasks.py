@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from callsheet.environments.sandbox_environment import SandboxEnvironment, Sandb
 
 # Source files change within one second and keep their size, which Python's cached byte code would not notice.
 _PYTHON: Final = ("python3", "-B")
+_FETCHING: Final = threading.Lock()
 _INTRODUCTION: Final = """\
 The test {test} of {root} fails. Find the bug and fix it.
 The source is in {project}. Run a command with the tool bash, or write it in a ```bash block of your reply.
@@ -37,6 +39,7 @@ class CodingTasks:
         seed: Of the order of tasks.
         image: The sandbox's root file system; empty takes the manager's.
         cache: Where source releases are kept; empty takes the user's cache directory.
+        network: Places that sandboxes may reach, with commas between them: a gateway, for an agent in the sandbox.
 
     Raises:
         ValueError: There is no such package.
@@ -46,6 +49,7 @@ class CodingTasks:
     seed: int = 0
     image: str = ""
     cache: str = ""
+    network: str = ""
 
     def __post_init__(self) -> None:
         known = {package.name for package in PACKAGES}
@@ -68,15 +72,26 @@ class CodingTasks:
         bug = next(bug for bug in BUGS if task_id_of(bug) == task.data["bug"])
         directory = Path(self.cache) if self.cache else default_cache_directory(os.environ) / "sources"
         prepared = prepare_task(bug, _releases(directory)[bug.package])
-        return SandboxEnvironment(coding_world(prepared, image=self.image))
+        world = coding_world(prepared, image=self.image)
+        return SandboxEnvironment(replace(world, network=_listed(self.network)))
 
-    def _names(self) -> list[str]:
-        return [name.strip() for name in self.packages.split(",") if name.strip()] or [each.name for each in PACKAGES]
+    def _names(self) -> tuple[str, ...]:
+        return _listed(self.packages) or tuple(each.name for each in PACKAGES)
+
+
+def _releases(directory: Path) -> Mapping[str, SourceRelease]:
+    # Environments are made in threads, and only the first one is to fetch.
+    with _FETCHING:
+        return _fetched(directory)
 
 
 @cache
-def _releases(directory: Path) -> Mapping[str, SourceRelease]:
+def _fetched(directory: Path) -> Mapping[str, SourceRelease]:
     return {release.package.name: release for release in fetch_releases(PACKAGES, directory)}
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def task_id_of(bug: Bug) -> str:
