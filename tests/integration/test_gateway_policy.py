@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from callsheet.client import FailureKind, Sampling, Trajectory
+from callsheet.client import FailureKind, GatewayAccess, Sampling, Trajectory
 from callsheet.environments import (
     Beginning,
     EpisodeEnd,
@@ -23,7 +23,7 @@ from callsheet.environments import (
 )
 from callsheet.gateway.renderers.byte_renderer import ByteRenderer
 
-from tests.support.gateways import RunningGateway, running_gateway, scripted_stack
+from tests.support.gateways import CHAT, RunningGateway, chat, running_gateway, scripted_stack
 
 pytestmark = pytest.mark.anyio
 _TASK = EpisodeTask("talk")
@@ -98,3 +98,22 @@ async def test_a_trajectory_that_is_closed_meanwhile_is_cancelled(gateway: Runni
         record = await roll_out(gateway.job, "closed", Closing(), _TASK, GatewayPolicy())
     assert record.failure is not None
     assert record.failure.kind is FailureKind.CANCELLED
+
+
+async def test_an_agent_of_its_own_speaks_through_the_gateway(gateway: RunningGateway) -> None:
+    class BlackBox:
+        said = ""
+
+        async def reset(self, trajectory: Trajectory) -> None:
+            del trajectory
+
+        async def run(self, trajectory: Trajectory, access: GatewayAccess) -> None:
+            del trajectory
+            self.said = (await gateway.post(CHAT, chat("How is it?"), access.api_key)).text
+
+        async def reward(self, trajectory: Trajectory) -> EpisodeScore:
+            return EpisodeScore(float(self.said == "It is fine."))
+
+    record = await roll_out(gateway.job, "black-box", BlackBox(), _TASK, agent_sampling=GatewaySampling(max_tokens=64))
+    assert (record.failure, record.score, record.turns) == (None, EpisodeScore(1.0), 0)
+    assert sum(record.samples[0].loss_mask) == len("It is fine.") + 1
