@@ -40,6 +40,9 @@ class ScriptedPolicy:
     async def reply(self, trajectory: Trajectory, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
         """Returns the script's next decision as a call, or a reply that ends the episode."""
         del tools
+        if len(messages) == 1:
+            # A set-up that printed nothing is a turn, too.
+            self.conversation.add_text("")
         self.hear(messages)
         decision = self._decide()
         if decision is None:
