@@ -53,6 +53,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("what-if",),
     ("bench", "dispatch"),
     ("demo",),
+    ("eval",),
 ]
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.benchmarks.demo.packages import default_cache_directory
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.options.common import host_and_port
 from callsheet.options.declaration import PathRule, Setting, check_least
@@ -16,6 +15,13 @@ from callsheet.options.declaration import PathRule, Setting, check_least
 MOST_DEFAULT_CPUS = 8
 _TRAJECTORIES_PER_CORE = 6
 _FEWEST_TRAJECTORIES = 12
+
+
+def _default_cache() -> Path:
+    # Here, so that the help of the command line loads no client.
+    from callsheet.environments.coding.packages import default_cache_directory
+
+    return default_cache_directory(os.environ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,7 @@ class DemoSettings:
     job: Annotated[str | None, Setting("There, the id of the job to open.", metavar="ID", default_text="a new one")] = (
         None
     )
-    cache: Path = field(default_factory=lambda: default_cache_directory(os.environ))
+    cache: Path = field(default_factory=_default_cache)
     data_dir: Annotated[
         Path | None,
         Setting(
