@@ -100,7 +100,7 @@ def run_tests(name: str, trainer: Trainer, python: Path, arguments: Sequence[str
         "PYTHONPATH": str(ROOT),
     }
     tests = sorted(str(path) for path in TESTS.glob(f"test_{name}_*.py"))
-    command = [python, "-m", "pytest", "-c", TESTS / "pytest.ini", *tests, *arguments]
+    command = [str(python), "-m", "pytest", "-c", str(TESTS / "pytest.ini"), *tests, *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

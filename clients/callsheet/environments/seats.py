@@ -7,15 +7,17 @@ then found as it ended, what runs is attached to, and what never ran runs now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from callsheet.client import FailureKind, Job, NotSucceededError, OnInfra, Opening, Trajectory
-from callsheet.environments.environment import EpisodeTask, TaskSet
+from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
 from callsheet.environments.gateway_policy import GatewaySampling
+from callsheet.environments.policy import EpisodePolicy
 from callsheet.environments.rollouts import PolicyFactory
 
 
@@ -134,14 +136,16 @@ async def fill_seat(
     *,
     settings: SeatSettings,
 ) -> FilledSeat:
-    """Runs the episode of one seat, and others in its place while it is lost and the budget allows. See `fill_seats`."""
+    """Runs the episode of one seat, and others in its place while it is lost and the budget allows."""
     number = replaced = left_behind = 0
     while True:
         trajectory = _opened_by(job, seat, number, left_behind, settings)
         opening = await trajectory.open()
         number += 1
-        record = await _run(trajectory, opening, task_set, seat.task, policy_factory, settings)
         closed_before = opening is Opening.CLOSED
+        policy = policy_factory(seat.task) if policy_factory else None
+        episode = partial(_run_in, trajectory, task_set.environment(seat.task), seat.task, policy, settings=settings)
+        record = await (episode() if closed_before else _closing(trajectory, episode))
         if closed_before and _was_left_behind(record):
             # It was closed while no trainer was there: what it lacks cannot run in it any more.
             left_behind += 1
@@ -164,33 +168,37 @@ def _opened_by(job: Job, seat: Seat, number: int, left_behind: int, settings: Se
     return trajectory
 
 
-async def _run(
+async def _run_in(
     trajectory: Trajectory,
-    opening: Opening,
-    task_set: TaskSet,
+    environment: Environment | AgentEnvironment,
     task: EpisodeTask,
-    policy_factory: PolicyFactory | None,
+    policy: EpisodePolicy | None,
+    *,
     settings: SeatSettings,
 ) -> EpisodeRecord:
-    """Runs an episode in an open trajectory, and closes that by how it ends. One that was closed before is repeated."""
+    return await run_episode(
+        trajectory,
+        environment,
+        task,
+        policy,
+        max_turns=settings.max_turns,
+        agent_sampling=settings.agent_sampling,
+    )
+
+
+async def _closing(trajectory: Trajectory, episode: Callable[[], Awaitable[EpisodeRecord]]) -> EpisodeRecord:
+    """Runs an episode in an open trajectory, and closes that by how it ends."""
     record: EpisodeRecord | None = None
     try:
         async with AsyncExitStack() as block:
-            if opening is not Opening.CLOSED:
-                block.push_async_exit(trajectory)
-            record = await run_episode(
-                trajectory,
-                task_set.environment(task),
-                task,
-                policy_factory(task) if policy_factory else None,
-                max_turns=settings.max_turns,
-                agent_sampling=settings.agent_sampling,
-            )
+            block.push_async_exit(trajectory)
+            record = await episode()
             if record.failure is not None:
                 record.failure.throw()
     except NotSucceededError:
         if record is None:
             raise
+    assert record is not None
     return record
 
 

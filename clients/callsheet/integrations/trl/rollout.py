@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from callsheet.client import ActionOptions, ClientOptions, Sampling
-from callsheet.environments import EpisodePolicy, EpisodeTask, FailureRule, TaskSet, TokenPolicy, load_task_set
+from callsheet.environments import EpisodeTask, FailureRule, TaskSet, load_task_set
 from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
 from callsheet.gateway.conversations.renderer import Renderer
-from callsheet.gateway.renderers.held_tokenizer import renderer_of
+from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer, renderer_of
+from callsheet.integrations.trl.policies import PolicyMaker
 from callsheet.integrations.trl.rows import columns, failure_name, reward_of
 from callsheet.integrations.trl.sampling import completion_tokens, sampling_of
 from callsheet.integrations.trl.session import JobSettings, TrainerSession
-from callsheet.integrations.trl.trainer_parts import GrpoTrainerPart
+from callsheet.integrations.trl.trainer_parts import GenerationArguments, GrpoTrainerPart
 
 _DEFAULT_SEATS = SeatSettings()
 _DEFAULT_JOB = JobSettings()
@@ -88,10 +89,8 @@ class CallsheetRollout:
         self._renderer: Renderer | None = None
 
     def dataset_rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each task, for `datasets.Dataset.from_list`: its prompt, and its id for reward functions."""
-        return [
-            {"prompt": [{"role": "user", "content": task_id}], "task_id": task_id} for task_id in self._tasks
-        ]
+        """Returns a row for each task, for `datasets.Dataset.from_list`: its prompt and its id."""
+        return [{"prompt": [{"role": "user", "content": task_id}], "task_id": task_id} for task_id in self._tasks]
 
     def __call__(self, prompts: Sequence[Any], trainer: GrpoTrainerPart) -> dict[str, list[Any]]:
         """Returns one completion for each prompt, which TRL has repeated for its siblings.
@@ -105,26 +104,42 @@ class CallsheetRollout:
         mode = "train" if getattr(trainer.model, "training", True) else "eval"
         name = self._calls.name(mode, trainer.state.global_step)
         seats = list(seats_of(f"{name}/{trainer.accelerator.process_index}", tasks))
-        policy = self._policy_maker(trainer)
-        filled = self.session.run(self._fill(seats, policy))
+        policies = self.policies(
+            trainer.processing_class,
+            trainer.args,
+            chat_template=getattr(trainer, "chat_template", None),
+            template_arguments=getattr(trainer, "chat_template_kwargs", None),
+        )
+        filled = self.session.run(self._fill(seats, policies))
         self._refuse_nothing(filled, mode)
         end_token = trainer.processing_class.eos_token_id or 0
-        return columns(
-            filled, self.rule, end_token=end_token, max_completion_tokens=completion_tokens(trainer.args)
-        )
+        return columns(filled, self.rule, end_token=end_token, max_completion_tokens=completion_tokens(trainer.args))
 
-    async def _fill(self, seats: Sequence[Seat], policy: _PolicyMaker) -> list[FilledSeat]:
-        return await fill_seats(await self.session.job(), self.task_set, seats, policy, settings=self.seats)
+    async def _fill(self, seats: Sequence[Seat], policies: PolicyMaker) -> list[FilledSeat]:
+        return await fill_seats(await self.session.job(), self.task_set, seats, policies, settings=self.seats)
 
-    def _policy_maker(self, trainer: GrpoTrainerPart) -> _PolicyMaker:
+    def policies(
+        self,
+        processing_class: HeldTokenizer,
+        args: GenerationArguments,
+        *,
+        chat_template: str | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+    ) -> PolicyMaker:
+        """Returns what makes the policy of each trajectory.
+
+        Args:
+            processing_class: The trainer's tokenizer.
+            args: Its settings.
+            chat_template: The template that it uses in place of the tokenizer's.
+            template_arguments: What it gives to the template with every conversation.
+        """
         if self._renderer is None:
             self._renderer = renderer_of(
-                trainer.processing_class,
-                chat_template=getattr(trainer, "chat_template", None),
-                template_arguments=getattr(trainer, "chat_template_kwargs", None),
+                processing_class, chat_template=chat_template, template_arguments=template_arguments
             )
-        sampling = self.sampling or sampling_of(trainer.args)
-        return _PolicyMaker(self._renderer, sampling, completion_tokens(trainer.args), self.model, self.generate)
+        sampling = self.sampling or sampling_of(args)
+        return PolicyMaker(self._renderer, sampling, completion_tokens(args), self.model, self.generate)
 
     def _task(self, prompt: Any) -> EpisodeTask:
         """Returns the task that a prompt names: a text, or messages of which the last one is its id."""
@@ -145,24 +160,6 @@ class CallsheetRollout:
     def __getstate__(self) -> dict[str, Any]:
         """Pickles settings; the renderer is made anew of the trainer's tokenizer."""
         return {**self.__dict__, "_renderer": None}
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicyMaker:
-    renderer: Renderer
-    sampling: Sampling
-    max_completion_tokens: int
-    model: str
-    options: ActionOptions | None
-
-    def __call__(self, task: EpisodeTask) -> EpisodePolicy:
-        return TokenPolicy(
-            self.renderer,
-            self.sampling,
-            max_completion_tokens=self.max_completion_tokens,
-            model=self.model,
-            options={"task": task.task_id, **(self.options or {})},
-        )
 
 
 def seats_of(name: str, tasks: Sequence[EpisodeTask]) -> Iterator[Seat]:

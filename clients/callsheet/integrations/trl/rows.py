@@ -81,7 +81,10 @@ def columns(
         max_completion_tokens: The most tokens of a completion.
     """
     rewards = [reward_of(each.record, rule) for each in filled]
-    rows = [_row(each.record, reward, end_token, max_completion_tokens) for each, reward in zip(filled, rewards, strict=True)]
+    rows = [
+        _row(each.record, reward, end_token, max_completion_tokens)
+        for each, reward in zip(filled, rewards, strict=True)
+    ]
     found: dict[str, list[Any]] = {
         "prompt_ids": [row.prompt_ids for row in rows],
         "completion_ids": [row.completion_ids for row in rows],
@@ -113,4 +116,8 @@ def failure_name(reward: TrainerReward) -> str | None:
 def _row(record: EpisodeRecord, reward: TrainerReward, end_token: int, most: int) -> TokenRow:
     row = row_of(record.samples, end_token, most)
     # What has no reward is not trained on either, whatever it is told about.
-    return TokenRow(row.prompt_ids, row.completion_ids, [0.0] * len(row.mask), [0] * len(row.mask)) if reward.is_excluded else row
+    return (
+        TokenRow(row.prompt_ids, row.completion_ids, [0.0] * len(row.mask), [0] * len(row.mask))
+        if reward.is_excluded
+        else row
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from callsheet.client import LogProbsMode, Sampling
 from callsheet.integrations.trl.trainer_parts import GenerationArguments
 
-_NOT_SERVED: Final = (("min_p", (None, 0.0)), ("repetition_penalty", (None, 1.0)), ("generation_kwargs", (None, {})))
+_NOT_SERVED: Final[tuple[tuple[str, tuple[Any, ...]], ...]] = (
+    ("min_p", (None, 0.0)),
+    ("repetition_penalty", (None, 1.0)),
+    ("generation_kwargs", (None, {})),
+)
 """Settings of the trainer that no engine is asked for, and the values that mean nothing."""
 DEFAULT_COMPLETION_TOKENS: Final = 256
 

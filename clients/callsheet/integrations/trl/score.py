@@ -8,9 +8,7 @@ from typing import Any
 from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, LEFT_OUT, REPLACED, SCORE, SECONDS, TURNS
 
 
-def callsheet_score(
-    *, log_metric: Callable[[str, float], None] | None = None, **columns: Any
-) -> list[float | None]:
+def callsheet_score(*, log_metric: Callable[[str, float], None] | None = None, **columns: Any) -> list[float | None]:
     """Returns the score of each completion of a `CallsheetRollout`, for `reward_funcs`. None is no sample.
 
     It logs counts of the step: "callsheet/excluded" and "callsheet/failed" with a figure for each KIND/reason,

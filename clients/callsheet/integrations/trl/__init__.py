@@ -1,0 +1,23 @@
+"""Callsheet within TRL: rollouts and rewards of its trainers are scheduled actions. TRL itself is imported by its user.
+
+docs/how-to/trainers/trl.md tells how to adopt it.
+"""
+
+from callsheet.environments import FailureRule
+from callsheet.environments.seats import SeatSettings
+from callsheet.integrations.trl.publishing import PublishWeights, WeightsNotServedError
+from callsheet.integrations.trl.rollout import CallsheetRollout, NothingToTrainOnError
+from callsheet.integrations.trl.score import callsheet_score
+from callsheet.integrations.trl.session import JobSettings, TrainerSession
+
+__all__ = [
+    "CallsheetRollout",
+    "FailureRule",
+    "JobSettings",
+    "NothingToTrainOnError",
+    "PublishWeights",
+    "SeatSettings",
+    "TrainerSession",
+    "WeightsNotServedError",
+    "callsheet_score",
+]
