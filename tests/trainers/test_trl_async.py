@@ -61,9 +61,19 @@ class AttentionForCpu:
 @pytest.fixture
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the place of what AsyncGRPOTrainer has for GPUs alone."""
-    packing = pytest.importorskip("trl.experimental.async_grpo.packing")
-    monkeypatch.setattr(packing, "_flash_attn", AttentionForCpu)
-    monkeypatch.setattr(their_trainer, "get_peak_flops_per_device", lambda *_: None)
+    if hasattr(their_trainer, "TREE_ATTENTION"):
+        from trl.experimental.async_grpo import packing
+
+        monkeypatch.setattr(packing, "_flash_attn", AttentionForCpu)
+        monkeypatch.setattr(their_trainer, "get_peak_flops_per_device", lambda *_: None)
+        return
+    # Before 1.16 it packs sequences for a kernel by its name; torch's attention tells them apart by their positions.
+    made = their_trainer.create_model_from_path
+    monkeypatch.setattr(
+        their_trainer,
+        "create_model_from_path",
+        lambda model, **options: made(model, **{**options, "attn_implementation": "sdpa"}),
+    )
 
 
 @pytest.mark.usefixtures("on_a_cpu")
