@@ -24,7 +24,7 @@ from callsheet.gateway.server.calls import Calls
 from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.trainers import Trainers
-from callsheet.integrations.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_body import BoundedBody
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
