@@ -58,6 +58,6 @@ def test_a_model_in_a_wrapper_is_found_and_an_adapter_refused() -> None:
     wrapped = torch.nn.Module()
     wrapped.module = model
     assert unwrapped(wrapped) is model
-    model.peft_config = {}  # type: ignore[assignment]
+    model.peft_config = {}
     with pytest.raises(ValueError, match="no adapters yet"):
         unwrapped(model)
