@@ -21,7 +21,7 @@ from callsheet.integrations.trl.async_weights import CallsheetWeights
 from callsheet.integrations.trl.rollout import CallsheetRollout
 from callsheet.integrations.trl.trainer_parts import GenerationArguments
 
-logger = logging.getLogger("callsheet.integrations.trl")
+logger = logging.getLogger(__name__)
 
 _HEARTBEAT_S: Final = 0.5
 _PUT_TIMEOUT_S: Final = 0.5

@@ -14,7 +14,7 @@ from callsheet.integrations.trl.rollout import CallsheetRollout
 from callsheet.integrations.trl.session import TrainerSession
 from transformers import TrainerCallback
 
-logger = logging.getLogger("callsheet.integrations.trl")
+logger = logging.getLogger(__name__)
 
 CANARY_PROMPT: Final = (1, 2, 3, 5, 8, 13, 21, 34)
 CANARY_TOKENS: Final = 8
