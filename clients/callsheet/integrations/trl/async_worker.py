@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, Final
 
 import anyio
@@ -70,6 +70,8 @@ class CallsheetRolloutWorker:
         self._seed = seed
         self._model_versions: dict[int, int] = {}
         self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._ended.set()
         self._running: Future[None] | None = None
         self._alive_at = time.monotonic()
 
@@ -87,10 +89,8 @@ class CallsheetRolloutWorker:
             return
         self._stopping.set()
         running.cancel()
-        try:
-            running.result(_STOP_TIMEOUT_S)
-        except (CancelledError, TimeoutError):
-            logger.debug("the rollout worker was cancelled")
+        if not self._ended.wait(_STOP_TIMEOUT_S):
+            logger.warning("the rollout worker did not end within %g s", _STOP_TIMEOUT_S)
         self._rollout.session.close_job()
 
     def update_model_version(self, model_version: int) -> None:
@@ -107,6 +107,13 @@ class CallsheetRolloutWorker:
             raise RuntimeError(f"the rollout worker's loop has not turned for {silent_s:.0f} s")
 
     async def _run(self) -> None:
+        self._ended.clear()
+        try:
+            await self._produce()
+        finally:
+            self._ended.set()
+
+    async def _produce(self) -> None:
         job = await self._rollout.session.job()
         await job.cancel("a rollout worker began anew")
         # Ids of an earlier worker of this job are never taken again: the version grows with each start.

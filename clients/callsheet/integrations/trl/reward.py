@@ -95,10 +95,6 @@ class CallsheetReward:
         failure = failure_of_outcome(outcome)
         return self.rule.decide(None if failure else outcome.unwrap().score, failure)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickles the address, the action and the settings."""
-        return dict(self.__dict__)
-
 
 def text_of_completion(completion: Any) -> str:
     """Returns the text of a completion: as it is, or of the last of its messages that has one."""
