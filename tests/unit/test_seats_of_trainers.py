@@ -11,13 +11,15 @@ from callsheet.client import (
     EnvResetResult,
     Failed,
     FailureKind,
+    GatewayAccess,
     Outcome,
     Reason,
     RewardResult,
     Succeeded,
+    Trajectory,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.environments import EpisodePolicy, EpisodeTask
+from callsheet.environments import EpisodeFailure, EpisodePolicy, EpisodeScore, EpisodeTask
 from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
 
 from tests.support.word_environment import SayingPolicy, WordTasks
@@ -45,12 +47,12 @@ def saying(_: EpisodeTask) -> EpisodePolicy:
     return SayingPolicy()
 
 
-async def filled(client: FakeClient, **settings: int) -> list[FilledSeat]:
+async def filled(client: FakeClient, max_replacements: int = 8) -> list[FilledSeat]:
     """Two siblings."""
     task = WordTasks(1).tasks()[0]
     seats = [Seat(f"step/{index}", "step", 2, task) for index in range(2)]
     job = await client.open_job("job")
-    return await fill_seats(job, WordTasks(1), seats, saying, settings=SeatSettings(**settings))
+    return await fill_seats(job, WordTasks(1), seats, saying, settings=SeatSettings(max_replacements=max_replacements))
 
 
 async def test_actions_are_numbered_in_their_trajectory() -> None:
@@ -88,3 +90,35 @@ async def test_other_failures_are_not_replaced() -> None:
     found = await filled(fake(lost=1, kind=FailureKind.ENV))
     assert [each.replaced for each in found] == [0, 0]
     assert sum(each.record.failure is not None for each in found) == 1
+
+
+class AgentTasks(WordTasks):
+    """Words that a black box is to say."""
+
+    def environment(self, task: EpisodeTask) -> AgentOfWords:  # type: ignore[override]
+        return AgentOfWords()
+
+
+class AgentOfWords:
+    """Ends before it asks for anything."""
+
+    async def reset(self, trajectory: Trajectory) -> None:
+        EpisodeFailure(FailureKind.ENV, "set_up_failed").throw()
+
+    async def run(self, trajectory: Trajectory, access: GatewayAccess) -> None:
+        raise AssertionError(access)
+
+    async def reward(self, trajectory: Trajectory) -> EpisodeScore:
+        raise AssertionError(trajectory)
+
+
+async def test_an_agent_of_an_earlier_process_is_cancelled_and_begins_anew() -> None:
+    client = fake()
+    job = await client.open_job("job")
+    seat = Seat("step/0", "step", 1, WordTasks(1).tasks()[0])
+    found: list[str] = []
+    for _ in range(2):
+        (each,) = await fill_seats(job, AgentTasks(1), [seat], saying, settings=SeatSettings())
+        assert each.record.failure is not None
+        found.append(each.record.trajectory_id)
+    assert found == ["step/0", "step/0~1"]

@@ -2,7 +2,8 @@
 
 A seat is one sample that a trainer wants. Its first trajectory has the seat's id, and each further one has a number
 behind it. Actions are numbered in their trajectory. A restarted trainer takes the same seats again. What had ended is
-then found as it ended, what runs is attached to, and what never ran runs now.
+then found as it ended, what runs is attached to, and what never ran runs now. Only the episodes of black-box agents
+begin anew, in further trajectories.
 """
 
 from __future__ import annotations
@@ -142,10 +143,17 @@ async def fill_seat(
     while True:
         # It may unpack files, or read a registry.
         environment = await anyio.to_thread.run_sync(task_set.environment, seat.task)
-        policy = policy_factory(seat.task) if policy_factory else None
+        agent = isinstance(environment, AgentEnvironment)
+        policy = None if agent or policy_factory is None else policy_factory(seat.task)
         trajectory = _trajectory_of(job, seat, number, left_behind, settings)
         closed_before = await trajectory.open() is Opening.CLOSED
         number += 1
+        if agent and trajectory.opening is not Opening.CREATED:
+            # A black box does nothing again in the same way.
+            if not closed_before:
+                await trajectory.cancel("its trainer began anew")
+            left_behind += 1
+            continue
         episode = partial(_run_in, trajectory, environment, seat.task, policy, settings=settings)
         record = await (episode() if closed_before else _closing(trajectory, episode))
         if closed_before and _was_left_behind(record):
