@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,21 @@ from tests.trainers.stacks import running_stack
 def anyio_backend() -> str:
     """Async tests run on asyncio, as gRPC does."""
     return "asyncio"
+
+
+FIGURES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Notes a figure, which the end of the run tells."""
+    return request.config.stash.setdefault(FIGURES, []).append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Tells the figures."""
+    for figure in config.stash.get(FIGURES, []):
+        terminalreporter.write_line(figure)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ log-probabilities and weights are right all the way.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_a_cpu")
-def test_the_first_step_has_ratio_1_and_kl_0(address: str, model_directory: Path, tmp_path: Path) -> None:
+def test_the_first_step_has_ratio_1_and_kl_0(
+    address: str, model_directory: Path, tmp_path: Path, note: Callable[[str], None]
+) -> None:
     job_id = f"async-{uuid.uuid4().hex[:8]}"
     args = AsyncGRPOConfig(
         output_dir=str(tmp_path),
@@ -113,6 +116,7 @@ def test_the_first_step_has_ratio_1_and_kl_0(address: str, model_directory: Path
     )
     trainer.train()
     first, *others = [entry for entry in trainer.state.log_history if "ratio" in entry]
+    note(f"AsyncGRPO's first step: ratio - 1 is {first['ratio'] - 1.0:.1e}, KL {first['kl']:.1e}")
     assert abs(first["ratio"] - 1.0) < 1e-4, first
     assert abs(first["kl"]) < 1e-6, first
     assert others
