@@ -13,7 +13,7 @@ from callsheet.client import ActionKind
 from callsheet.client.errors import ConnectionLostError
 from callsheet.gateway.server import models
 from callsheet.gateway.server.models import ServedModels
-from callsheet.integrations.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_body import BoundedBody
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 

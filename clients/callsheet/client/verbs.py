@@ -71,7 +71,7 @@ class ActionVerbs:
         """
         backend = self.client.backend()
         given = options.get("action_id")
-        action_id = given if given is not None else backend.new_action_id()
+        action_id = given if given is not None else self._own_action_id() or backend.new_action_id()
         return await backend.submit(Submission(self.job_id, self._trajectory_id, action_id, action, options))
 
     async def generate(
@@ -174,6 +174,10 @@ class ActionVerbs:
     ) -> Outcome[RewardResult]:
         """Asks a model for a judgement by a rubric. See `Judge` and `ActionOptions`."""
         return await self._perform(Judge(model, rubric, text), options)
+
+    def _own_action_id(self) -> str | None:
+        """Returns the id of the next action that is given none; None leaves it to the client."""
+        return None
 
     async def _perform(self, action: Action[T], options: ActionOptions) -> Outcome[T]:
         handle = await self.submit(action, **options)

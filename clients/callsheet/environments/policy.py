@@ -59,6 +59,8 @@ class TokenPolicy:
         sampling: How each reply is sampled; the renderer's stop tokens are added. A seed is the first reply's, and
             each further one adds 1.
         max_total_tokens: The most tokens of the whole conversation, prompts included; None leaves it to the engine.
+        max_completion_tokens: The most tokens after the first prompt, those of the environment included, as trainers
+            bound a completion; None leaves it to `max_total_tokens`.
         model: Name of the hosted model.
         options: What goes with each generate action, for instance `timeouts`.
     """
@@ -69,21 +71,24 @@ class TokenPolicy:
         sampling: Sampling = _DEFAULT_SAMPLING,
         *,
         max_total_tokens: int | None = None,
+        max_completion_tokens: int | None = None,
         model: str = "policy",
         options: ActionOptions | None = None,
     ) -> None:
-        if max_total_tokens is not None and max_total_tokens < 1:
-            raise ValueError(f"max_total_tokens is {max_total_tokens}; it must be at least 1")
+        for name, value in (("max_total_tokens", max_total_tokens), ("max_completion_tokens", max_completion_tokens)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
         self._conversation = Conversation(renderer)
         stops = sorted({*sampling.stop_token_ids, *renderer.stop_token_ids})
         self._sampling = replace(sampling, stop_token_ids=tuple(stops))
         self._max_total_tokens = max_total_tokens
+        self._max_completion_tokens = max_completion_tokens
         self._model = model
         self._options: ActionOptions = options or {}
         self._generations = 0
 
     async def reply(self, trajectory: Trajectory, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
-        """Returns the next message. One that `max_total_tokens` cut is in the samples, and ends the episode.
+        """Returns the next message. One that a bound of the tokens cut is in the samples, and ends it all.
 
         Raises:
             ReplyLimitError: No whole reply fits any more.
@@ -92,6 +97,7 @@ class TokenPolicy:
         """
         asked = AskedSampling(stop=tuple(self._sampling.stop))
         prepared = self._conversation.prepare(ChatRequest(tuple(messages), tools=tuple(tools), sampling=asked))
+        self._bound_completion(len(prepared.token_ids))
         room = self._room(len(prepared.token_ids))
         generated = await self._generate(trajectory, prepared.token_ids, min(room, self._sampling.max_new_tokens))
         committed = self._conversation.commit(prepared, generated)
@@ -106,6 +112,13 @@ class TokenPolicy:
             TrainingSample(each.token_ids, each.loss_mask, each.log_probs, each.versions, each.turns)
             for each in self._conversation.samples()
         )
+
+    def _bound_completion(self, prompt_tokens: int) -> None:
+        """Turns the bound of a completion into one of the whole conversation, once the first prompt is known."""
+        if self._max_completion_tokens is not None:
+            most = prompt_tokens + self._max_completion_tokens
+            self._max_total_tokens = most if self._max_total_tokens is None else min(most, self._max_total_tokens)
+            self._max_completion_tokens = None
 
     def _room(self, prompt_tokens: int) -> int:
         if self._max_total_tokens is None:

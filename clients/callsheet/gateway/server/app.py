@@ -26,7 +26,7 @@ from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retries import EarlyRefusals, mark_of
 from callsheet.gateway.server.trainers import Trainers
-from callsheet.integrations.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_body import BoundedBody
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware

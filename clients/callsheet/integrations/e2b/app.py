@@ -5,12 +5,12 @@ from __future__ import annotations
 import hmac
 from typing import Any
 
+from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.integrations.e2b.envd import EnvdEndpoints, told
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError
 from callsheet.integrations.e2b.rest import RestEndpoints
 from callsheet.integrations.e2b.sandboxes import E2bSandboxes
 from callsheet.integrations.e2b.settings import E2bSettings
-from callsheet.integrations.http_server.bounded_body import BoundedBody
 from callsheet.integrations.sandboxes.faults import FacadeError
 from pydantic import ValidationError
 from starlette.applications import Starlette

@@ -11,7 +11,7 @@ import anyio.abc
 import structlog
 from callsheet.client import Client, Job
 from callsheet.client.target import from_environment
-from callsheet.integrations.http_server.listening import address_of, listen, make_server
+from callsheet.http_server.listening import address_of, listen, make_server
 from callsheet.integrations.sandboxes.settings import ServedFacade
 from starlette.types import ASGIApp
 
