@@ -63,7 +63,7 @@ def main(model: str, scheduler: str) -> None:
         callbacks=[PublishWeights(rollout)],
         train_dataset=Dataset.from_list(rollout.dataset_rows()),
         args=GRPOConfig(
-            output_dir="build/trl-letters",
+            output_dir="trl-letters",
             per_device_train_batch_size=8,
             num_generations=4,
             max_completion_length=16,

@@ -27,7 +27,18 @@ def running_stack(data_dir: Path, model: Path | None, *options: str) -> Iterator
     """Runs a scheduler with sandboxes and an engine of a model; gives the scheduler's address."""
     managers = "sandbox" if model is None else "sandbox,inference"
     command = [callsheet_command(), "up", "--json", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
-    command += ["--managers", managers, "--gateway", "none", "--isolation", "none", "--engine-threads", "1"]
+    command += [
+        "--managers",
+        managers,
+        "--gateway",
+        "none",
+        "--isolation",
+        "none",
+        "--engine-threads",
+        "1",
+        "--drain-s",
+        "1",
+    ]
     command += [] if model is None else ["--model", str(model)]
     # What a trainer's environment is told of Python is not meant for another one.
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}

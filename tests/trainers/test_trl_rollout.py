@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Mapping
@@ -191,3 +193,9 @@ def test_reward_actions_beside_generation_of_trl(address: str, model_directory: 
     assert logged["rewards/letters/mean"] == 1.0
     assert logged["letters/episodes"] == 8.0
     assert logged["letters/excluded"] == 0.0
+
+
+def test_the_example_runs(address: str, model_directory: Path, tmp_path: Path) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
+    command = [sys.executable, str(example), str(model_directory), address]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)

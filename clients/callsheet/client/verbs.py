@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import anyio
 from callsheet.client.actions import (
@@ -29,6 +29,9 @@ from callsheet.client.sampling import Sampling
 
 T = TypeVar("T")
 
+Observer: TypeAlias = Callable[[Action[Any], ActionOptions, Outcome[Any]], None]
+"""Told what a verb did."""
+
 _SAMPLING = Sampling()
 
 
@@ -43,12 +46,14 @@ class ActionVerbs:
         client: The client it was opened with.
         job_id: The job.
         waited_s: Seconds that actions spent in queues, of those whose outcome a verb of this object returned.
+        observer: Called with action, options and outcome of each of those, before the verb returns; None for none.
     """
 
     def __init__(self, client: Connector, job_id: str, trajectory_id: str) -> None:
         self.client = client
         self.job_id = job_id
         self.waited_s = 0.0
+        self.observer: Observer | None = None
         self._trajectory_id = trajectory_id
 
     async def submit(self, action: Action[T], **options: Unpack[ActionOptions]) -> ActionHandle[T]:
@@ -182,6 +187,8 @@ class ActionVerbs:
             handle.abandon("its caller was cancelled")
             raise
         self.waited_s += outcome.timeline.queue_s
+        if self.observer is not None:
+            self.observer(action, options, outcome)
         return outcome
 
 

@@ -116,4 +116,4 @@ class TaskSet(Protocol):
         """Returns all tasks, in an order that stays."""
 
     def environment(self, task: EpisodeTask) -> Environment | AgentEnvironment:
-        """Returns a new environment for one episode of a task."""
+        """Returns a new environment for one episode of a task. It is called in threads, and may read files."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from callsheet.client import (
     Cancelled,
@@ -85,7 +85,7 @@ def failure_of(error: BaseException) -> EpisodeFailure | None:
     return next((each for each in failures if each.kind not in NOBODYS_FAULT), failures[0])
 
 
-def failure_of_outcome(outcome: Outcome[object]) -> EpisodeFailure | None:
+def failure_of_outcome(outcome: Outcome[Any]) -> EpisodeFailure | None:
     """Returns the failure of an outcome; None of a success."""
     if isinstance(outcome, Failed):
         return EpisodeFailure(outcome.kind, outcome.reason.value, outcome.message[:_MOST_MESSAGE])

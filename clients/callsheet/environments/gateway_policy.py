@@ -92,7 +92,7 @@ class GatewayPolicy:
         content = json.dumps(body).encode()
         for retries, pause_s in enumerate((*_PAUSES_S, None)):
             answer = await self._ask(trajectory.client.options, self._access, content, retries)
-            if answer.status not in _TRY_AGAIN or pause_s is None:
+            if pause_s is None or not answer.may_go_well_next_time:
                 return message_of(answer)
             await anyio.sleep(min(answer.retry_after_s or pause_s, _LONGEST_PAUSE_S))
         raise AssertionError("the last try returns")
@@ -127,6 +127,12 @@ class GatewayAnswer:
     body: Mapping[str, Any]
     failure: str = ""
     retry_after_s: float | None = None
+
+    @property
+    def may_go_well_next_time(self) -> bool:
+        """Whether a retry is worth its time: only what is the service's or a quota's, not a failure of the action."""
+        own = ("INFRA/", "QUOTA/")
+        return self.status in _TRY_AGAIN and (not self.failure or self.failure.startswith(own))
 
 
 def message_of(answer: GatewayAnswer) -> Message:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import anyio
+import anyio.to_thread
 from callsheet.client import FailureKind, Job, Member, Trajectory
 from callsheet.environments.environment import EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeEnd, EpisodeRecord, run_episode
@@ -99,9 +100,11 @@ async def run_group(
     records: dict[str, EpisodeRecord] = {}
 
     async def rollout(trajectory: Trajectory) -> None:
+        # It may read files, or fetch some.
+        environment = await anyio.to_thread.run_sync(task_set.environment, task)
         record = await run_episode(
             trajectory,
-            task_set.environment(task),
+            environment,
             task,
             policy_factory(task) if policy_factory else None,
             max_turns=settings.max_turns,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
+import anyio.to_thread
 from callsheet.client import FailureKind, Job, NotSucceededError, OnInfra, Opening, Trajectory
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
@@ -139,12 +140,13 @@ async def fill_seat(
     """Runs the episode of one seat, and others in its place while it is lost and the budget allows."""
     number = replaced = left_behind = 0
     while True:
-        trajectory = _opened_by(job, seat, number, left_behind, settings)
-        opening = await trajectory.open()
-        number += 1
-        closed_before = opening is Opening.CLOSED
+        # It may unpack files, or read a registry.
+        environment = await anyio.to_thread.run_sync(task_set.environment, seat.task)
         policy = policy_factory(seat.task) if policy_factory else None
-        episode = partial(_run_in, trajectory, task_set.environment(seat.task), seat.task, policy, settings=settings)
+        trajectory = _trajectory_of(job, seat, number, left_behind, settings)
+        closed_before = await trajectory.open() is Opening.CLOSED
+        number += 1
+        episode = partial(_run_in, trajectory, environment, seat.task, policy, settings=settings)
         record = await (episode() if closed_before else _closing(trajectory, episode))
         if closed_before and _was_left_behind(record):
             # It was closed while no trainer was there: what it lacks cannot run in it any more.
@@ -155,7 +157,7 @@ async def fill_seat(
             return FilledSeat(record, replaced, repeated=closed_before)
 
 
-def _opened_by(job: Job, seat: Seat, number: int, left_behind: int, settings: SeatSettings) -> Trajectory:
+def _trajectory_of(job: Job, seat: Seat, number: int, left_behind: int, settings: SeatSettings) -> Trajectory:
     """A seat's trajectory. Those that were left behind keep their seats of a group, so that others need a new one."""
     group = job.group(
         trajectory_name(seat.group_id, left_behind),

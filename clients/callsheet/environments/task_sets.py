@@ -7,7 +7,8 @@ puzzles = "my_puzzles:PuzzleTasks"
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from inspect import signature
 from typing import Any, Final, TypeAlias
@@ -58,28 +59,65 @@ def task_set_factory(name: str) -> TaskSetFactory:
         TaskSetError: There is none of this name, or it cannot be imported.
     """
     try:
-        found = _import(name) if ":" in name else _installed(name)
-    except (ImportError, AttributeError) as error:
+        return import_by_name(name, "environment") if ":" in name else _installed(name)
+    except ImportError as error:
         raise TaskSetError(f"environment: {name!r} cannot be imported: {error}") from error
+
+
+def import_by_name(name: str, what: str) -> Callable[..., Any]:
+    """Returns the class or function that "module:name" names.
+
+    Args:
+        name: The name.
+        what: What it is given as, for messages.
+
+    Raises:
+        TaskSetError: It cannot be imported, or is neither.
+    """
+    module, _, path = name.partition(":")
+    if not module or not path:
+        raise TaskSetError(f"{what}: {name!r} must be a name, or MODULE:NAME")
+    try:
+        found: object = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise TaskSetError(f"{what}: {name!r} cannot be imported: {error}") from error
     if not callable(found):
-        raise TaskSetError(f"environment: {name!r} is {type(found).__name__}; it must be a class or a function")
-    factory: TaskSetFactory = found
-    return factory
+        raise TaskSetError(f"{what}: {name!r} is {type(found).__name__}; it must be a class or a function")
+    return found
 
 
-def _installed(name: str) -> object:
+def options_from_text(name: str, texts: Iterable[str]) -> dict[str, Any]:
+    """Reads options of a task set as a command line gives them.
+
+    Args:
+        name: Of the task set.
+        texts: Each is "name=value". A value is JSON where the option is no text and it is JSON; else it is that text.
+
+    Raises:
+        TaskSetError: There is no such task set.
+    """
+    parameters = signature(task_set_factory(name)).parameters
+    options: dict[str, Any] = {}
+    for text in texts:
+        option, _, value = text.partition("=")
+        declared = parameters[option].annotation if option in parameters else ""
+        options[option] = value if declared in (str, "str") else _json_or_text(value)
+    return options
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _installed(name: str) -> TaskSetFactory:
     entries = {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
     if name not in entries:
         known = ", ".join(sorted(entries)) or "none is installed"
         raise TaskSetError(f"environment: {name!r} is none of {known}; another one is given as MODULE:NAME")
-    return entries[name].load()
-
-
-def _import(name: str) -> object:
-    module, _, path = name.partition(":")
-    if not module or not path:
-        raise TaskSetError(f"environment: {name!r} must be a name, or MODULE:NAME")
-    found: object = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
+    factory: TaskSetFactory = entries[name].load()
+    return factory
