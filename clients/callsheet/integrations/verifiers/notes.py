@@ -1,0 +1,83 @@
+"""What Callsheet notes in a trace. Nothing here imports verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from callsheet.client import TrajectoryEnd
+from callsheet.environments import EpisodeRecord, FailureRule, TrainerReward
+
+NOTE: Final = "callsheet"
+_LOST: Final = frozenset({"SandboxError", "ProviderError", "InterceptionError", "TunnelError"})
+"""Errors of verifiers that say nothing of the model."""
+
+
+class ErrorPart(Protocol):
+    """What is used of an error in a trace."""
+
+    @property
+    def type(self) -> str:
+        """The name of its class."""
+
+    @property
+    def message(self) -> str:
+        """What it says."""
+
+
+class TracePart(Protocol):
+    """What is used of a trace."""
+
+    info: dict[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is a sample."""
+
+    @property
+    def last_error(self) -> ErrorPart | None:
+        """Why it is none."""
+
+    def record_metrics(self, values: Mapping[str, float]) -> None:
+        """Records figures."""
+
+
+def note_of(trace: TracePart) -> dict[str, Any]:
+    """Returns what is noted in a trace, for more to be noted."""
+    note: dict[str, Any] = trace.info.setdefault(NOTE, {})
+    return note
+
+
+def note_episode(trace: TracePart, record: EpisodeRecord, rule: FailureRule) -> TrainerReward:
+    """Notes how an episode went; returns what it is to a trainer."""
+    reward = rule.decide(None if record.score is None else record.score.value, record.failure)
+    note = note_of(trace)
+    note |= {"reward": reward.reward, "end": record.end.value, "turns": record.turns}
+    if record.failure is not None:
+        note["failure"] = f"{record.failure.kind.name}/{record.failure.reason}"
+    seconds = record.seconds
+    note["seconds"] = {
+        "generate": seconds.generate,
+        "environment": seconds.environment,
+        "reward": seconds.reward,
+        "waiting": seconds.waiting,
+    }
+    if record.score is not None:
+        trace.record_metrics(record.score.components)
+    return reward
+
+
+def note_end(trace: TracePart, trajectory_id: str) -> tuple[TrajectoryEnd, str]:
+    """Notes a run's end with both counts of failures; returns how its trajectory ends, and why."""
+    note = note_of(trace)
+    note["trajectory"] = trajectory_id
+    failed = trace.ok and "failure" in note
+    trace.record_metrics({"callsheet_excluded": float(not trace.ok), "callsheet_failed": float(failed)})
+    if trace.ok:
+        # A failed episode is a sample to the trainer; the scheduler counts it as abandoned.
+        return (TrajectoryEnd.ABANDONED, note["failure"]) if failed else (TrajectoryEnd.COMPLETED, "")
+    error = trace.last_error
+    if error is None:
+        return TrajectoryEnd.ABANDONED, "its trace is no sample"
+    end = TrajectoryEnd.LOST if error.type in _LOST else TrajectoryEnd.ABANDONED
+    return end, f"{error.type}: {error.message}"
