@@ -138,6 +138,17 @@ async def test_layers_delete_and_hide_what_is_below(executor: SandboxExecutor) -
     assert await run(executor, sandbox_id, script) == "stack\n/etc:\nimage-name\n\n/opt/old:\nabove\nchanged\n"
 
 
+async def test_an_image_may_have_a_hundred_layers(settings: SandboxSettings, store: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(store / "tiny", images / "base", symlinks=True)
+    for number in range(99):
+        (images / f"layer{number}" / "opt" / "layers" / str(number)).mkdir(parents=True)
+    (images / "tall.layers").write_text("".join(f"{name}\n" for name in ("base", *(f"layer{n}" for n in range(99)))))
+    async with running(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
+        sandbox_id = await make(executor, with_image("tall"))
+        assert await run(executor, sandbox_id, "ls /opt/layers | wc -l") == "99\n"
+
+
 async def test_files_and_set_up_happen_in_the_image(executor: SandboxExecutor) -> None:
     action = with_image("tiny", set_up="cat given > /etc/given; echo said")
     action.env_reset.files.append(inline_file("given", b"file\n"))

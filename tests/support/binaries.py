@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-DEBIAN_PACKAGES = {"bwrap": "bubblewrap", "postgres": "postgresql", "redis-server": "redis-server"}
+DEBIAN_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "docker-registry": "docker-registry",
+    "postgres": "postgresql",
+    "redis-server": "redis-server",
+    "skopeo": "skopeo",
+}
 UNPACKED = Path(sys.prefix) / "system"
 
 

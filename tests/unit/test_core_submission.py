@@ -257,15 +257,16 @@ def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: st
     assert (caught.value.field, caught.value.rule.endswith(ending)) == ("service", True)
 
 
-@pytest.mark.parametrize(("image", "ending"), [("djagno", "; did you mean 'django'?"), ("x", "of this name")])
-def test_an_unknown_image_is_called_an_image(image: str, ending: str) -> None:
+@pytest.mark.parametrize(("image", "hint"), [("djagno", "; did you mean 'django'?"), ("x", "; there are django")])
+def test_an_unknown_image_is_called_an_image(image: str, hint: str) -> None:
     world = CoreWorld()
     world.manager("m", service("sandbox", [ActionKind.ENV_RESET]), service("sandbox:django", [ActionKind.ENV_RESET]))
     world.job()
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", ActionKind.ENV_RESET, service=f"sandbox:{image}"))
     assert (caught.value.field, caught.value.value) == ("image", image)
-    assert caught.value.rule.endswith(ending)
+    how_to_add = " (a sandbox manager has what is below its --images, and pulls from each --registry)"
+    assert caught.value.rule.endswith(f"of this name{hint}{how_to_add}")
 
 
 def test_cores_that_others_have_for_good_are_told_apart_from_absent_ones() -> None:

@@ -29,7 +29,7 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("--file", exists=True, dir_okay=False, show_default=False, help="Put into the sandbox; repeatable."),
 ]
-Image = Annotated[str, typer.Option(help="Root file system, by its name in the managers' image stores.")]
+Image = Annotated[str, typer.Option(help="Root file system, by its name in an image store or a registry.")]
 ExitCode = Annotated[
     bool, typer.Option("--exit-code", help="Exit with what the command exited with; 128 and a signal's number for one.")
 ]

@@ -101,7 +101,8 @@ class EnvReset(Action[EnvResetResult]):
             memory, at most 256.
         max_processes: The most processes; None takes the default (128).
         service: Name of the hosted service that must serve it; empty takes any that has the image.
-        image: Name of the root file system it sees, all of it writable; empty is the manager's system, read-only.
+        image: Name of the root file system it sees, all of it writable: in the managers' stores, or in a registry that
+            they may pull from. Empty is the manager's system, read-only.
         repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
         network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, `*.` and
             a name for any below it, or an address; empty reaches nothing.

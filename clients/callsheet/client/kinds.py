@@ -149,7 +149,7 @@ def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults
 
 def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
     set_up = _take_command(message.set_up, blobs) if message.HasField("set_up") else None
-    return EnvResetResult(message.sandbox_id, set_up, message.set_up_reused)
+    return EnvResetResult(message.sandbox_id, set_up, message.set_up_reused, message.image_digest)
 
 
 def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:

@@ -154,11 +154,13 @@ class EnvResetResult:
         sandbox_id: Identifies this incarnation of the trajectory's sandbox.
         set_up: The set-up command's result; None if there was none.
         set_up_reused: The sandbox began with the files of an earlier run of the same set-up, whose result `set_up` is.
+        image_digest: "sha256:..." of an image that came from a registry, which names exactly these files; else empty.
     """
 
     sandbox_id: str
     set_up: CommandResult | None = None
     set_up_reused: bool = False
+    image_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ S = TypeVar("S")
 
 ANY_SERVICE = ""
 IMAGE_SERVICE_PREFIX = "sandbox:"
+ANY_IMAGE_SERVICE = "sandbox:*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -535,12 +535,15 @@ class EnvResetResult(google.protobuf.message.Message):
     SET_UP_FIELD_NUMBER: builtins.int
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     SET_UP_REUSED_FIELD_NUMBER: builtins.int
+    IMAGE_DIGEST_FIELD_NUMBER: builtins.int
     sandbox_id: builtins.str
     """Identifies this incarnation of the trajectory's sandbox."""
     trajectory_id: builtins.str
     """The trajectory it was made for."""
     set_up_reused: builtins.bool
     """True: the sandbox began with the files of an earlier run of the same set-up, whose result `set_up` is."""
+    image_digest: builtins.str
+    """"sha256:..." of the manifest of an image that came from a registry, which names exactly these files; else empty."""
     @property
     def set_up(self) -> global___CommandResult:
         """The set-up command's result; unset if there was none."""
@@ -552,9 +555,10 @@ class EnvResetResult(google.protobuf.message.Message):
         set_up: global___CommandResult | None = ...,
         trajectory_id: builtins.str = ...,
         set_up_reused: builtins.bool = ...,
+        image_digest: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["sandbox_id", b"sandbox_id", "set_up", b"set_up", "set_up_reused", b"set_up_reused", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["image_digest", b"image_digest", "sandbox_id", b"sandbox_id", "set_up", b"set_up", "set_up_reused", b"set_up_reused", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___EnvResetResult = EnvResetResult
 

@@ -11,8 +11,7 @@ from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.images.preparation import ImagePreparation
-from callsheet.managers.sandbox.images.store import ImageStore
+from callsheet.managers.sandbox.images.sources import build_images
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.plain import PlainPlanner
 from callsheet.managers.sandbox.processes import ProcessBackend, ProcessPlanner
@@ -80,11 +79,10 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
     # Beside what is removed at a start: layers outlive the process that made them.
     directory = settings.data_directory / "layers" / settings.manager_id
     cache = LayerCache(directory, provisioning.layer_cache_mib << 20)
-    images = ImagePreparation(ImageStore(provisioning.images), cache) if provisioning.images is not None else None
     return Provisioner(
         backend,
         cache,
-        images,
+        build_images(settings, cache),
         keep_set_ups=provisioning.keep_set_ups,
         warm_memory_mib=provisioning.warm_memory_mib,
         largest_set_up_bytes=provisioning.largest_set_up_mib << 20,

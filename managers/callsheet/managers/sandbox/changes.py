@@ -20,12 +20,10 @@ from pathlib import Path
 from callsheet.managers.sandbox.agent.trees import DIRECTORY, identity_of, open_above
 from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.errors import StoppedError
+from callsheet.managers.sandbox.images.layer_tree import ENTRY_BYTES, SPECIAL_BITS
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem, overlays_of
 
-SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
-# An entry takes about this much beside its content.
-ENTRY_BYTES = 512
 # Caches of bytecode: one can be made to pass for that of a file which takes the place of its source.
 _CACHES = frozenset({"__pycache__"})
 # Of the root of an image: what belongs to one sandbox, and is mounted over.

@@ -6,9 +6,10 @@ import os
 import pwd
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from callsheet.managers.sandbox.errors import InputRefusedError
+from callsheet.managers.sandbox.images.oci import ImageConfig
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.v1 import action_pb2
@@ -52,6 +53,18 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
         environment=dict(asked.environment),
         directory=checked_path(asked.working_directory, allow_empty=True),
         max_output_bytes=asked.max_output_bytes,
+    )
+
+
+def over_image(defaults: CommandDefaults, config: ImageConfig) -> CommandDefaults:
+    """Returns defaults with those of an image below.
+
+    Its user is not among them: one user is mapped into the sandbox, who is root there.
+    """
+    return replace(
+        defaults,
+        environment=merged_environment(config.environment, defaults.environment),
+        directory=defaults.directory or config.working_directory,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import CommandOutcome, FileSpec, SandboxSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
+from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.provisioning.provisioner import Provided, Wanted
 from callsheet.managers.sandbox.provisioning.snapshots import SetUp
 from callsheet.managers.sandbox.requests import read_command, read_files
@@ -15,23 +16,30 @@ from callsheet.v1.set_ups import set_up_name
 
 
 async def read_env_reset(
-    attempt: Attempt, specification: SandboxSpec, settings: SandboxSettings, defaults: CommandDefaults
+    attempt: Attempt,
+    specification: SandboxSpec,
+    image: PreparedImage,
+    settings: SandboxSettings,
+    defaults: CommandDefaults,
 ) -> Wanted:
     """Returns what an attempt at an env_reset asks for; raises what the readers of `requests` raise."""
     reset, payloads = attempt.action.env_reset, attempt.payloads
     files = await read_files(reset.files, payloads, defaults)
-    if defaults.directory:
+    # An image has its own, if it names one.
+    if reset.defaults.working_directory:
         files.insert(0, FileSpec(defaults.directory, directory=True))
     command = await read_command(reset.set_up, payloads, settings, defaults) if reset.HasField("set_up") else None
-    return Wanted(specification, reset.image, SetUp(tuple(files), command), set_up_name(reset), reset.repeat_set_up)
+    set_up = SetUp(tuple(files), command)
+    return Wanted(specification, image, reset.image, set_up, set_up_name(reset), reset.repeat_set_up)
 
 
-async def completed_reset(provided: Provided, attempt: Attempt) -> Completed:
+async def completed_reset(provided: Provided, image: PreparedImage, attempt: Attempt) -> Completed:
     """Returns the result of a reset that made a sandbox; raises PayloadError if its output cannot be stored."""
     result = outcome_pb2.EnvResetResult(
         sandbox_id=provided.sandbox.spec.sandbox_id,
         trajectory_id=attempt.action.trajectory_id,
         set_up_reused=provided.reused,
+        image_digest=image.registry_digest,
     )
     if provided.outcome is not None:
         result.set_up.CopyFrom(await command_result(provided.outcome, attempt.payloads))

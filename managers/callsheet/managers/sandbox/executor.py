@@ -10,10 +10,10 @@ from pathlib import Path
 import anyio
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.kind import IMAGE_SERVICE_PREFIX
+from callsheet.managers.kind import ANY_IMAGE_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
 from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
-from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
+from callsheet.managers.sandbox.command_defaults import CommandDefaults, over_image, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.errors import (
@@ -23,6 +23,7 @@ from callsheet.managers.sandbox.errors import (
     SandboxLostError,
     StoppedError,
 )
+from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
@@ -108,9 +109,12 @@ class SandboxExecutor(BaseSandboxExecutor):
             at_once = 0 if setup_s else self._settings.provisioning.most_creations
             service = f"{IMAGE_SERVICE_PREFIX}{name}"
             states[name] = manager_service_pb2.ServiceState(name=service, setup_s=setup_s, instances=at_once)
+        others = plain
+        if images is not None and images.takes_any_name:
+            others = states["*"] = manager_service_pb2.ServiceState(name=ANY_IMAGE_SERVICE)
         for kept in self.provisioner.kept_set_ups.told():
-            # An image that was put into the store later has no service of its own.
-            states.get(kept.image, plain).kept_set_ups[kept.name] = kept.took_s
+            # An image that was put into the store later has no service of its own, nor has one of a registry.
+            states.get(kept.image, others).kept_set_ups[kept.name] = kept.took_s
         return list(states.values())
 
     @override
@@ -175,23 +179,30 @@ class SandboxExecutor(BaseSandboxExecutor):
             return await self._score_in_sandbox(scorer, use)
         if use.attempt.grant.sandbox_id:
             return await self._score_in_copy(scorer, use)
-        image = scorer.image
-        return await score_in_new_sandbox(scorer, use, self._settings, lambda: self._make_fresh(image, use))
+        if not scorer.image:
+            return await score_in_new_sandbox(scorer, use, self._settings, partial(self._create, use))
+        async with self.provisioner.image(scorer.image, use.stop) as image:
+            defaults = over_image(CommandDefaults(), image.config)
+            make = partial(self._make_fresh, image, use)
+            return await score_in_new_sandbox(scorer, use, self._settings, make, defaults)
 
     async def _reset(self, use: SandboxUse) -> AttemptResult:
         attempt, action = use.attempt, use.attempt.action
         former = self._held.pop((action.job_id, action.trajectory_id), None)
         if former is not None:
             await former.sandbox.destroy()
-        defaults = read_defaults(action.env_reset, self._settings.isolation)
-        wanted = await read_env_reset(attempt, use.new_sandbox(), self._settings, defaults)
-        try:
-            provided = await self.provisioner.provide(wanted, use)
-        except SetUpEndedError as error:
-            return await failed_reset(error.outcome, attempt)
+        # What breaks a rule is refused before an image is pulled for it.
+        spec, asked = use.new_sandbox(), read_defaults(action.env_reset, self._settings.isolation)
+        async with self.provisioner.image(action.env_reset.image, use.stop) as image:
+            defaults = over_image(asked, image.config)
+            wanted = await read_env_reset(attempt, spec, image, self._settings, defaults)
+            try:
+                provided = await self.provisioner.provide(wanted, use)
+            except SetUpEndedError as error:
+                return await failed_reset(error.outcome, attempt)
         sandbox = provided.sandbox
         try:
-            result = await completed_reset(provided, attempt)
+            result = await completed_reset(provided, image, attempt)
             if sandbox.loss is not None:
                 raise SandboxLostError(sandbox.loss)
         except BaseException:
@@ -237,10 +248,8 @@ class SandboxExecutor(BaseSandboxExecutor):
                 died = isinstance(error, SandboxDiedError)
                 raise (CopyDiedError if died else CopyLostError)(reason, str(error)) from error
 
-    async def _make_fresh(self, image: str, use: SandboxUse) -> Sandbox:
+    async def _make_fresh(self, image: PreparedImage, use: SandboxUse) -> Sandbox:
         """Makes the sandbox of one reward."""
-        if not image:
-            return await self._create(use)
         return (await self.provisioner.provide(Wanted(use.new_sandbox(), image), use)).sandbox
 
     def _find(self, attempt: Attempt) -> _Held:

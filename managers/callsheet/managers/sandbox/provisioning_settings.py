@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 
@@ -15,6 +16,7 @@ class ProvisioningSettings:
     """How trajectories get their sandboxes.
 
     Attributes:
+        registry: Which registries images may come from besides.
         largest_set_up_mib: The most that is kept of one set-up.
         most_creations: Sandboxes that are made or wait to be made at the same time; more are refused.
         creation_pause_s: Pause after a first failure to make a sandbox; it doubles with each further one in a row.
@@ -29,6 +31,7 @@ class ProvisioningSettings:
             path=PathRule(exists=True, resolve=True),
         ),
     ] = None
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
     layer_cache_mib: Annotated[
         int,
         Setting(

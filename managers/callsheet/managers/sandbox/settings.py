@@ -177,6 +177,9 @@ class SandboxSettings:
             raise ValueError(f"delegated_group: {str(self.delegated_group)!r}: must be a control group's directory")
         if self.isolation is Isolation.NONE and self.network:
             raise ValueError("network: isolation 'none' cannot limit it: commands reach what the machine can")
+        if self.isolation is not Isolation.BUBBLEWRAP and self.provisioning.registry.registries:
+            rule = "a Docker engine pulls its images itself" if self.isolation is Isolation.DOCKER else "has no images"
+            raise ValueError(f"registries: isolation {self.isolation.value!r}: {rule}")
         for stage in self.stages:
             if not stage.source.is_absolute() or not stage.source.is_dir():
                 raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")

@@ -8,7 +8,7 @@ from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import AttemptResult, Broken
 from callsheet.managers.sandbox.backend import Sandbox
 from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
-from callsheet.managers.sandbox.images.store import ImageError
+from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, score_in_new_sandbox
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.v1 import action_pb2, manager_service_pb2

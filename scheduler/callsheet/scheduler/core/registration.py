@@ -11,6 +11,9 @@ from callsheet.scheduler.core.model import ActionKey, ActionKind, Token
 IMAGE_SERVICE_PREFIX = "sandbox:"
 """Services for sandboxes with an image are named by this and the image's name."""
 
+ANY_IMAGE_SERVICE = "sandbox:*"
+"""The service of managers that can bring in images which they do not name, as from a registry."""
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxRef:
@@ -78,7 +81,9 @@ class ServiceDescription:
 
 def is_meant(service: str, name: str) -> bool:
     """Whether an action that asks for `name` may go to a service; one for an image is not just any for its kind."""
-    return service == name if name else not service.startswith(IMAGE_SERVICE_PREFIX)
+    if not name:
+        return not service.startswith(IMAGE_SERVICE_PREFIX)
+    return service == name or (service == ANY_IMAGE_SERVICE and name.startswith(IMAGE_SERVICE_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)

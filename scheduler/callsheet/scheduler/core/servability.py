@@ -18,19 +18,26 @@ from callsheet.scheduler.core.model import (
     ResourceDemand,
     failed_precondition,
 )
-from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
+from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.suggestions import did_you_mean
 
+_MOST_SHOWN = 10
+_HOW_TO_ADD = "a sandbox manager has what is below its --images, and pulls from each --registry"
 # Some clients ask for other units with each action.
 MAX_CACHED = 4096
 
 
 def service_of(manager: Manager, kind: ActionKind, name: str) -> Service | None:
-    """The manager's service for a kind: the named one, or for an empty name the one with the most free slots."""
+    """The manager's service for a kind: the named one, or for an empty name the one with the most free slots.
+
+    An image that no service is named by is served by the one for any image.
+    """
     if name:
         service = manager.services.get(name)
+        if service is None and name.startswith(IMAGE_SERVICE_PREFIX):
+            service = manager.services.get(ANY_IMAGE_SERVICE)
         return service if service is not None and service.description.serves(kind, name) else None
     candidates = [service for service in manager.services.values() if service.description.serves(kind, name)]
     return max(candidates, key=_free_slots, default=None)
@@ -161,7 +168,15 @@ def _unknown_service(request: ActionRequest, managers: list[Manager]) -> Refused
     if request.service.startswith(IMAGE_SERVICE_PREFIX):
         image = request.service.removeprefix(IMAGE_SERVICE_PREFIX)
         images = {name.removeprefix(IMAGE_SERVICE_PREFIX) for name in names if name.startswith(IMAGE_SERVICE_PREFIX)}
-        rule = f"no registered manager serves {kind.name.lower()} in an image of this name{did_you_mean(image, images)}"
+        meant = did_you_mean(image, images) or _some_of(images)
+        rule = f"no registered manager serves {kind.name.lower()} in an image of this name{meant} ({_HOW_TO_ADD})"
         return failed_precondition("image", image, rule)
     rule = f"no registered manager serves {kind.name.lower()} under this name{did_you_mean(request.service, names)}"
     return failed_precondition("service", request.service, rule)
+
+
+def _some_of(images: set[str]) -> str:
+    if not images:
+        return ", and there are none"
+    more = f" and {len(images) - _MOST_SHOWN} more" if len(images) > _MOST_SHOWN else ""
+    return f"; there are {', '.join(sorted(images)[:_MOST_SHOWN])}{more}"

@@ -21,7 +21,7 @@ MAX_STOP_CHARACTERS = 1024
 _LOG_PROBS_MODES = frozenset(action_pb2.LogProbsMode.values())
 _PLACE = re.compile(r"(?=.{3,270}\Z)[A-Za-z0-9.*_:\[\]-]+:[1-9][0-9]{0,4}")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_IMAGE = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
+_IMAGE = re.compile(r"(?=.{1,240}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*(@sha256:[0-9a-f]{64})?")
 
 
 def check_generate(generate: action_pb2.GenerateInput) -> References:
@@ -61,7 +61,10 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
 def check_image(field: str, image: str) -> None:
     """The name of a root file system, or none."""
     if image and not _IMAGE.fullmatch(image):
-        rule = "must be 1 to 200 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them"
+        rule = (
+            "must be 1 to 240 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them, "
+            "and may end with '@sha256:' and 64 hexadecimal digits"
+        )
         raise invalid(field, image, rule)
 
 

@@ -8,8 +8,8 @@ import anyio
 import anyio.to_thread
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.images.source import PreparedImage
-from callsheet.managers.sandbox.images.store import ImageError
 
 
 class EngineImages:
@@ -25,6 +25,11 @@ class EngineImages:
         self._engine = engine
         self._threads = threads
         self._names = engine.image_names()
+
+    @property
+    def takes_any_name(self) -> bool:
+        """No: the engine's images that came later are asked for by the service of all sandboxes."""
+        return False
 
     def setups_s(self) -> Mapping[str, float]:
         """0 for each of the images that were there at the start."""

@@ -90,6 +90,11 @@ class LayerCache:
         for gone in self._evict():
             remove_directory(gone)
 
+    @property
+    def limit_bytes(self) -> int:
+        """What all layers may take together."""
+        return self._limit
+
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 

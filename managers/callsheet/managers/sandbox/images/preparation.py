@@ -13,9 +13,10 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 import structlog
+from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import PreparedImage
-from callsheet.managers.sandbox.images.store import ImageError, ImageStore
+from callsheet.managers.sandbox.images.store import ImageStore
 from callsheet.managers.sandbox.images.unpack import unpack_layer
 
 # Archives are unpacked one after another: they share the disk.
@@ -60,6 +61,11 @@ class ImagePreparation:
     def on_change(self, listener: Callable[[], None]) -> None:
         """Takes a function to call, on the event loop, when `setups_s` has changed."""
         self._listeners.append(listener)
+
+    @property
+    def takes_any_name(self) -> bool:
+        """No: there is what the store has."""
+        return False
 
     def setups_s(self) -> Mapping[str, float]:
         """Seconds until a sandbox of each image could be made, by the archives that are not unpacked.
@@ -124,7 +130,7 @@ class ImagePreparation:
         async def build(target: Path) -> BuiltLayer:
             async with self._unpacking:
                 began = time.monotonic()
-                size = await unpack_layer(archive, target)
+                size = await unpack_layer(archive, target, self._cache.limit_bytes)
                 took = time.monotonic() - began
                 self._bytes_per_s = max(1.0, identity.size / max(took, 1e-3))
                 _log.info("image_unpacked", archive=archive.name, bytes=size, seconds=round(took, 3))

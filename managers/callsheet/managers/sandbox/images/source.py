@@ -1,4 +1,4 @@
-"""Where images come from: a store of directories and archives, or an engine that has its own."""
+"""Where images come from: a store of directories and archives, registries, or an engine that has its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+from callsheet.managers.sandbox.images.oci import ImageConfig
 
 
 @dataclass(slots=True)
@@ -19,12 +20,16 @@ class PreparedImage:
         name: By which the backend knows it; empty for the machine's own system, which is always ready.
         digest: Of what is in it: alike for alike images.
         layers: Directories, the lowest first; none where the backend finds it by its name.
+        config: How its commands begin, where it says so.
+        registry_digest: "sha256:..." by which a registry names it; empty where it came from elsewhere.
         releases: Lets go of the layers.
     """
 
     name: str = ""
     digest: str = ""
     layers: tuple[Path, ...] = ()
+    config: ImageConfig = field(default_factory=ImageConfig)
+    registry_digest: str = ""
     releases: ExitStack = field(default_factory=ExitStack)
 
     def release(self) -> None:
@@ -34,6 +39,10 @@ class PreparedImage:
 
 class ImageSource(Protocol):
     """Prepares images on demand."""
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether there may be images that nobody has named yet, as in a registry."""
 
     def setups_s(self) -> Mapping[str, float]:
         """Seconds until a sandbox of each image could be made; 0 for those that are ready.

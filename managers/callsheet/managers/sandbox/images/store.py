@@ -17,22 +17,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from callsheet.managers.sandbox.errors import InputRefusedError, SandboxError
+from callsheet.managers.sandbox.errors import InputRefusedError
+from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.paths import checked_path, path_refused
-from callsheet.v1 import outcome_pb2
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
 _LIST_SUFFIX = ".layers"
 _ROOT_DIRECTORIES = ("bin", "usr", "etc")
 _DEEPEST = 4
 _MOST_LAYERS = 100
+_MOST_SHOWN = 10
 
 
-class ImageError(SandboxError):
-    """An image is not there or cannot be used; the message says why."""
-
-    kind = outcome_pb2.FAILURE_KIND_INFRA
-    reason = "image_unavailable"
+class NotInStoreError(ImageError):
+    """The store has no image of this name; the message says which it has, and how to add one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,13 @@ class ImageStore:
         """Returns an image. Blocks.
 
         Raises:
-            ImageError: There is no image of this name, or its list of layers breaks a rule.
+            NotInStoreError: There is no image of this name.
+            ImageError: Its list of layers breaks a rule.
         """
         try:
             place = self._directory.joinpath(_relative(name))
         except InputRefusedError as error:
-            raise ImageError(f"image {name[:200]!r}: {error}") from error
+            raise NotInStoreError(f"image {name[:300]!r}: {error}") from error
         if _is_root(place):
             return Image(name, (place,))
         listed = place.with_name(place.name + _LIST_SUFFIX)
@@ -78,7 +77,14 @@ class ImageStore:
             archive = place.with_name(place.name + suffix)
             if archive.is_file():
                 return Image(name, (archive,))
-        raise ImageError(f"image {name[:200]!r}: is not in the image store of this manager")
+        raise NotInStoreError(f"image {name[:300]!r}: is not in the image store of this manager: {self.described()}")
+
+    def described(self) -> str:
+        """Says which images there are and how to add one. Blocks."""
+        names = self.names()
+        more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+        there = f"it has {', '.join(names[:_MOST_SHOWN])}{more}" if names else "it is empty"
+        return f"{there}; put a directory, an archive or a list of layers with the name below --images to add one"
 
     def _layers(self, name: str, listed: Path) -> tuple[Path, ...]:
         layers = []

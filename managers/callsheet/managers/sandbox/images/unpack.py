@@ -1,72 +1,83 @@
-"""Makes a layer of an archive: unpacked by tar(1), then put into the form in which an overlay takes it."""
+"""Makes a layer of an archive, in a child process."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
-import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
-from callsheet.managers.sandbox.changes import ENTRY_BYTES, SPECIAL_BITS
-from callsheet.managers.sandbox.images.store import ImageError
+from callsheet.managers.sandbox.images import layer_child
+from callsheet.managers.sandbox.images.errors import ImageError
+from callsheet.managers.sandbox.images.oci import Blob
 
 _UNPACK_SECONDS = 1800.0
 _SHOWN_BYTES = 2000
-_WHITEOUT, _OPAQUE_MARK = ".wh.", ".wh..wh..opq"
+# Names that no file here can have are the archive's fault and not the disk's.
+_OF_ARCHIVE = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 
 
-async def unpack_layer(archive: Path, target: Path) -> int:
+@dataclass(frozen=True, slots=True)
+class ExpectedLayer:
+    """What a blob must be: by size and digest as it is stored, and by digest as it is uncompressed."""
+
+    blob: Blob
+    diff_id: str
+
+
+async def unpack_layer(
+    archive: Path,
+    target: Path,
+    limit_bytes: int,
+    lower: Sequence[Path] = (),
+    expected: ExpectedLayer | None = None,
+) -> int:
     """Unpacks an archive into an empty directory; returns the bytes that takes, about.
 
     Everything belongs to this process's user afterwards. Devices, pipes, sockets and set-user-id are left out.
 
+    Args:
+        archive: A tar archive, also compressed by gzip, zstd, bzip2 or xz.
+        target: The directory.
+        limit_bytes: The most that it may take.
+        lower: The layers below, the lowest first.
+        expected: What it must be; None for anything.
+
     Raises:
-        ImageError: It is no archive that tar reads, or took too long.
-        OSError: There is no tar, or no space.
+        ImageError: It is no such archive, or took too long.
+        OSError: There is no space.
     """
-    # tar places links that lead elsewhere only at the end, so that no member is written through one.
-    command = ["tar", "--extract", f"--file={archive}", f"--directory={target}", "--no-same-owner"]
-    command += ["--preserve-permissions", "--delay-directory-restore", "--exclude=./dev/*", "--exclude=dev/*"]
+    blob = expected.blob if expected is not None else None
+    request = {
+        "archive": str(archive),
+        "target": str(target),
+        "lower": [str(path) for path in lower],
+        "limit": limit_bytes,
+        "as_root": os.geteuid() == 0,
+        "digest": blob.digest if blob is not None else "",
+        "size": blob.size if blob is not None else -1,
+        "diff_id": expected.diff_id if expected is not None else "",
+    }
+    what = f"layer {blob.digest}" if blob is not None else f"archive {archive.name!r}"
     with anyio.move_on_after(_UNPACK_SECONDS) as waiting:
-        done = await anyio.run_process(command, check=False, stdin=None, env={**os.environ, "LC_ALL": "C"})
+        done = await anyio.run_process(
+            [sys.executable, "-m", layer_child.__name__], input=json.dumps(request).encode(), check=False
+        )
     if waiting.cancelled_caught:
-        raise ImageError(f"archive {archive.name!r}: took more than {_UNPACK_SECONDS:g} s to unpack")
-    if done.returncode != 0:
+        raise ImageError(f"{what}: took more than {_UNPACK_SECONDS:g} s to unpack")
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError as error:
         said = done.stderr[-_SHOWN_BYTES:].decode(errors="replace").strip()
-        raise ImageError(f"archive {archive.name!r}: tar ended with {done.returncode}: {said}")
-    return await anyio.to_thread.run_sync(_make_layer, target, os.geteuid() == 0)
-
-
-def _make_layer(root: Path, as_root: bool) -> int:
-    """Blocks: turns marks of deletion into those of overlays, drops what must not be there, and counts."""
-    total = 0
-    # `topdown` by default: a directory is made accessible before it is read.
-    for place, directories, files in os.walk(root):
-        for name in directories:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                mode = stat.S_IMODE(os.lstat(path).st_mode)
-                os.chmod(path, (mode & ~SPECIAL_BITS) | stat.S_IRWXU)
-            total += ENTRY_BYTES
-        for name in files:
-            total += ENTRY_BYTES + _settle(place, name, as_root)
-    return total
-
-
-def _settle(place: str, name: str, as_root: bool) -> int:
-    path = os.path.join(place, name)
-    status = os.lstat(path)
-    if name == _OPAQUE_MARK:
-        os.unlink(path)
-        os.setxattr(place, "trusted.overlay.opaque" if as_root else "user.overlay.opaque", b"y")
-    elif name.startswith(_WHITEOUT):
-        os.unlink(path)
-        os.mknod(os.path.join(place, name.removeprefix(_WHITEOUT)), stat.S_IFCHR, 0)
-    elif stat.S_ISREG(status.st_mode):
-        if status.st_mode & SPECIAL_BITS:
-            os.chmod(path, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
-        return status.st_blocks * 512
-    elif not stat.S_ISLNK(status.st_mode):
-        os.unlink(path)
-    return 0
+        raise ImageError(f"{what}: unpacking it ended with {done.returncode}: {said}") from error
+    if "refused" in answer:
+        raise ImageError(f"{what}: {answer['refused']}")
+    if "error" in answer:
+        if answer["errno"] in _OF_ARCHIVE:
+            raise ImageError(f"{what}: cannot be unpacked: {answer['error']}")
+        raise OSError(answer["errno"], answer["error"])
+    return int(answer["bytes"])

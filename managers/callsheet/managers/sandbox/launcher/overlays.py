@@ -90,7 +90,7 @@ def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: 
     os.chmod(os.path.join(place, "upper"), overlay["mode"])
     for name in ("upper", "work"):
         os.chown(os.path.join(place, name), *owner)
-    lowers = [os.path.join(place, "empty")]
+    lowers = ["empty"]
     for index, layer in enumerate(overlay["layers"]):
         target = os.path.join(place, str(index))
         os.mkdir(target, 0o755)
@@ -101,12 +101,19 @@ def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: 
             kernel.attach(clone, target)
         finally:
             os.close(clone)
-        lowers.insert(0, target)
+        lowers.insert(0, str(index))
     merged = os.path.join(place, "merged")
-    options = f"lowerdir={':'.join(lowers)},upperdir={place}/upper,workdir={place}/work,index=off,metacopy=off"
+    # Relative: all options together must fit into a page, and an image may have more than a hundred layers.
+    options = f"lowerdir={':'.join(lowers)},upperdir=upper,workdir=work,index=off,metacopy=off"
     if ids is None:
         options += ",userxattr"
-    kernel.mount("overlay", merged, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    former = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir(place)
+        kernel.mount("overlay", merged, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    finally:
+        os.fchdir(former)
+        os.close(former)
     for name, mode in overlay["directories"].items():
         _ensure_directory(os.path.join(merged, name), mode, owner)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,9 +15,9 @@ import structlog
 from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
-from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
 from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives, unpack_copy
 from callsheet.managers.sandbox.provisioning.kept_set_ups import KeptSetUps
@@ -45,14 +45,16 @@ class Wanted:
 
     Attributes:
         specification: Its id, sizes and cores; the files it begins with are found by the provisioner.
-        image: Name of its image; empty for the manager's default.
+        image: The files it begins with; whoever asks releases it.
+        image_name: As it was asked for; empty for the manager's default.
         set_up: What is done in it first.
         set_up_name: As the scheduler knows that.
         repeat_set_up: Do it in any case, even where its result is kept.
     """
 
     specification: SandboxSpec
-    image: str = ""
+    image: PreparedImage = field(default_factory=PreparedImage)
+    image_name: str = ""
     set_up: SetUp = field(default_factory=SetUp)
     set_up_name: str = ""
     repeat_set_up: bool = False
@@ -152,6 +154,36 @@ class Provisioner:
         """Takes the function to call with the id of a sandbox that ended by itself, and why."""
         self._report_loss = report
 
+    @asynccontextmanager
+    async def image(self, asked_for: str, stop: anyio.Event) -> AsyncIterator[PreparedImage]:
+        """Gives an image, the manager's default for an empty name; its files stay until the end of the block.
+
+        Raises:
+            StoppedError: `stop` was set before it was ready.
+            ImageError: The image is not there or cannot be used.
+            SandboxCreateError: The disk refuses it.
+        """
+        image = await self._prepare(asked_for or self._default_image, stop)
+        try:
+            yield image
+        finally:
+            image.release()
+
+    async def _prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
+        if not name:
+            return PreparedImage()
+        images = self._images
+        if images is None:
+            raise ImageError(f"image {name[:300]!r}: this manager has no images, or cannot mount them")
+
+        async def release(image: PreparedImage) -> None:
+            image.release()
+
+        try:
+            return await unless_stopped(stop, lambda: images.prepare(name, stop), release)
+        except OSError as error:
+            raise SandboxCreateError(f"image {name[:300]!r}: {error}") from error
+
     async def provide(self, wanted: Wanted, use: SandboxUse) -> Provided:
         """Returns a sandbox as wanted.
 
@@ -159,26 +191,21 @@ class Provisioner:
             SetUpFailedError: Its set-up failed, in this attempt or in the one that it waited for.
             SetUpEndedError: Its set-up was stopped, or met a limit of this sandbox.
             StoppedError: `stop` was set at another time.
-            ImageError: The image is not there or cannot be used.
             SandboxCreateError: It could not be made.
             Exception: What writing files and running commands raises, see `backend.Sandbox`.
         """
-        image = await self._image(wanted.image, use.stop)
-        try:
-            plain = RootFilesystem(image.name, image.layers)
-            spec = replace(wanted.specification, root=plain)
-            if wanted.set_up.is_empty:
-                return Provided(await self._begin(spec, use.stop), None)
-            if wanted.set_up.is_short or wanted.repeat_set_up or not self._keep_set_ups:
-                return await self._set_up(spec, wanted.set_up, use)
-            key = snapshot_key(
-                image.digest, wanted.set_up, [*self._environment, str(self._backend.overlays), *map(str, spec.network)]
-            )
-            if key in self._unrepeatable:
-                return await self._set_up(spec, wanted.set_up, use)
-            return await self._set_up_once(key, spec, wanted, use)
-        finally:
-            image.release()
+        image = wanted.image
+        spec = replace(wanted.specification, root=RootFilesystem(image.name, image.layers))
+        if wanted.set_up.is_empty:
+            return Provided(await self._begin(spec, use.stop), None)
+        if wanted.set_up.is_short or wanted.repeat_set_up or not self._keep_set_ups:
+            return await self._set_up(spec, wanted.set_up, use)
+        key = snapshot_key(
+            image.digest, wanted.set_up, [*self._environment, str(self._backend.overlays), *map(str, spec.network)]
+        )
+        if key in self._unrepeatable:
+            return await self._set_up(spec, wanted.set_up, use)
+        return await self._set_up_once(key, spec, wanted, use)
 
     async def provide_copy(self, spec: SandboxSpec, source: Path, use: SandboxUse) -> Sandbox:
         """Returns a sandbox that begins with the files that `Sandbox.copy_files` put into a directory.
@@ -203,22 +230,6 @@ class Provisioner:
             await sandbox.destroy()
             raise
         return sandbox
-
-    async def _image(self, asked_for: str, stop: anyio.Event) -> PreparedImage:
-        name = asked_for or self._default_image
-        if not name:
-            return PreparedImage()
-        images = self._images
-        if images is None:
-            raise ImageError(f"image {name[:200]!r}: this manager has no images, or cannot mount them")
-
-        async def release(image: PreparedImage) -> None:
-            image.release()
-
-        try:
-            return await unless_stopped(stop, lambda: images.prepare(name, stop), release)
-        except OSError as error:
-            raise SandboxCreateError(f"image {name[:200]!r}: {error}") from error
 
     async def _set_up(self, spec: SandboxSpec, set_up: SetUp, use: SandboxUse) -> Provided:
         """Makes a sandbox and sets it up."""
@@ -351,4 +362,4 @@ class Provisioner:
 
 
 def _kept(wanted: Wanted, took_s: float) -> KeptSetUp:
-    return KeptSetUp(wanted.set_up_name, wanted.image, took_s)
+    return KeptSetUp(wanted.set_up_name, wanted.image_name, took_s)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.model import CPU, GPU, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.core.registration import is_meant
+from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
 from callsheet.scheduler.planner.question.instance import Option, OptionBlock
 from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR
@@ -83,11 +83,19 @@ def option_block(key: ClassKey, estimate: Estimate, fleet: Fleet, rows: Rows) ->
     options: list[Option] = []
     for number, pool in enumerate(fleet.pools):
         for service, host in enumerate(pool.hosts):
-            if not host.set_up and key.kind in host.kinds and is_meant(host.service, key.service):
+            if not host.set_up and key.kind in host.kinds and _is_meant(pool, host, key.service):
                 place = fleet.place_with(pool, service, key.set_up)
                 where = Place(number, place, f"{pool.name}/{host.service}")
                 options += _options_at(key, estimate, pool, where, rows)
     return OptionBlock.of(options)
+
+
+def _is_meant(pool: Pool, host: Host, name: str) -> bool:
+    """Whether a class may go to a service; one for any image is for those that its manager has no service for."""
+    if host.service != ANY_IMAGE_SERVICE:
+        return is_meant(host.service, name)
+    named = any(each.service == name and each.manager == host.manager for each in pool.hosts)
+    return not named and is_meant(host.service, name)
 
 
 def _options_at(key: ClassKey, estimate: Estimate, pool: Pool, where: Place, rows: Rows) -> Iterator[Option]:
