@@ -35,6 +35,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 _PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
+_FAILURE_HEADER: Final = "x-callsheet-failure"
 _CHAT: Final = DIALECTS["/chat/completions"]
 _CLIENT_GONE: Final = 499
 _NOT_FOUND: Final = 404
@@ -197,6 +198,8 @@ def _answering(
 
 def _told(dialect: Dialect, fault: NoReplyError) -> Response:
     headers = error_headers(fault.status, fault.retry_after_s)
+    if fault.failure:
+        headers = {**headers, _FAILURE_HEADER: fault.failure}
     return JSONResponse(dialect.error(fault.status, str(fault), field=fault.field), fault.status, headers)
 
 
