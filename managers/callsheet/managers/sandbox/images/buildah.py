@@ -168,6 +168,7 @@ class Buildah:
         if not self._as_root:
             storage += ["--storage-opt", "vfs.ignore_chown_errors=true"]
         registries = ["--registries-conf", f"{place}/registries.conf", "--registries-conf-dir", f"{place}/registries.d"]
+        registries += ["--short-name-alias-conf", f"{place}/aliases.conf"]
         command = [str(self._program), *registries, *storage, *words]
         helper = [sys.executable, "-m", build_child.__name__, str(self._directory), *command]
         process = await anyio.open_process(
