@@ -16,7 +16,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
+.PHONY: demo test examples harbor-tasks compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -32,6 +32,11 @@ test: $(SETUP)
 examples: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/pytest tests/examples
+
+# Not a part of `make test`, which runs three of the ten tasks. docs/how-to/harbor-tasks.md.
+harbor-tasks: $(SETUP)
+	scripts/system_packages.sh test
+	$(BIN)/pytest -s tests/harbor
 
 # Not a part of `make test` either: it needs a Docker engine. docs/how-to/docker-compose.md.
 compose-smoke: $(SETUP)

@@ -27,7 +27,9 @@ def tasks_registry(directory: Path) -> Iterator[Registry]:
     """Runs a registry with the image that the tasks begin with: a few of this machine's own programs."""
     with running_registry(directory) as running:
         base = Layout(directory / "layout")
-        base.add(archive_of_tree(make_root(directory / "base", (*PROGRAMS, *_MORE))))
+        root = make_root(directory / "base", (*PROGRAMS, *_MORE))
+        (root / "srv").mkdir()
+        base.add(archive_of_tree(root))
         base.finish(base.image({"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "WorkingDir": "/srv"}))
         running.push(base.directory, _BASE)
         yield running

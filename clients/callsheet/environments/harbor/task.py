@@ -90,7 +90,7 @@ class Section:
 
     def section(self, key: str) -> Section:
         """Returns a table in it, an empty one where there is none."""
-        return Section(self._task, key, self.table.get(key) or {})
+        return Section(self._task, ".".join(filter(None, (self._name, key))), self.table.get(key) or {})
 
     def seconds(self, key: str, default: float) -> float:
         """Returns a number of seconds."""
