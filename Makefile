@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -34,6 +34,11 @@ test: $(SETUP)
 examples: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/pytest tests/examples
+
+# Not a part of `make test`, which runs three of the ten tasks. docs/how-to/harbor-tasks.md.
+harbor-tasks: $(SETUP)
+	scripts/system_packages.sh test
+	$(BIN)/pytest -s tests/harbor
 
 # Not a part of `make test` either: it needs a Docker engine. docs/how-to/docker-compose.md.
 compose-smoke: $(SETUP)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 DEBIAN_PACKAGES = {
+    "buildah": "buildah",
     "bwrap": "bubblewrap",
     "docker-registry": "docker-registry",
     "postgres": "postgresql",

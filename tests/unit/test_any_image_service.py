@@ -60,3 +60,12 @@ def test_it_is_for_images_only(world: CoreWorld) -> None:
     for asked in ("", "sandbox", "test-suite"):
         with pytest.raises(RefusedError, match="no registered manager serves"):
             world.submit(action_request("a", ActionKind.ENV_RESET, service=asked))
+
+
+def test_a_dockerfile_goes_to_a_manager_that_builds_and_to_no_other(world: CoreWorld) -> None:
+    world.manager("pulls", PLAIN, ANY)
+    with pytest.raises(RefusedError, match="--build-images"):
+        world.submit(action_request("a", ActionKind.ENV_RESET, service="sandbox:@build"))
+    world.manager("builds", PLAIN, service("sandbox:@build", RESETS))
+    reset(world, "b", "sandbox:@build")
+    assert served(world) == {"b": "sandbox:@build"}

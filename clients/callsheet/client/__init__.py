@@ -25,7 +25,7 @@ from callsheet.client.backend import ActionHandle
 from callsheet.client.batch import Batch
 from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember
 from callsheet.client.client import Client
-from callsheet.client.commands import Command, CommandDefaults, CommandLike, Language, SandboxFile
+from callsheet.client.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
 from callsheet.client.demand import Demand, Elastic, Hold, Resource
 from callsheet.client.errors import (
     AccessDeniedError,
@@ -162,6 +162,7 @@ __all__ = [
     "GroupDescription",
     "GroupStatus",
     "Hold",
+    "ImageBuild",
     "InfraError",
     "InvalidArgumentError",
     "Job",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from callsheet.client.commands import Command, CommandDefaults, CommandLike, SandboxFile, as_command
+from callsheet.client.commands import Command, CommandDefaults, CommandLike, ImageBuild, SandboxFile, as_command
 from callsheet.client.options import ActionOptions
 from callsheet.client.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 from callsheet.client.sampling import Sampling
@@ -107,6 +107,7 @@ class EnvReset(Action[EnvResetResult]):
         network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, `*.` and
             a name for any below it, or an address; empty reaches nothing.
         defaults: What the sandbox's commands take where they say nothing themselves.
+        build: A Dockerfile that the image is built of, in place of `image`.
     """
 
     kind = ActionKind.ENV_RESET
@@ -119,6 +120,7 @@ class EnvReset(Action[EnvResetResult]):
     repeat_set_up: bool = False
     network: Sequence[str] = ()
     defaults: CommandDefaults | None = None
+    build: ImageBuild | None = None
 
     def __init__(
         self,
@@ -132,10 +134,12 @@ class EnvReset(Action[EnvResetResult]):
         repeat_set_up: bool = False,
         network: Sequence[str] = (),
         defaults: CommandDefaults | None = None,
+        build: ImageBuild | None = None,
     ) -> None:
         """Takes a command as people type it."""
         command = None if set_up is None else as_command(set_up, "set_up")
-        _set_fields(self, files, command, disk_mib, max_processes, service, image, repeat_set_up, network, defaults)
+        values = (files, command, disk_mib, max_processes, service, image, repeat_set_up, network, defaults, build)
+        _set_fields(self, *values)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -125,6 +125,23 @@ class CommandDefaults:
     max_output_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ImageBuild:
+    """An image that managers build of a Dockerfile, each once. Alike content, Dockerfile and arguments are one image.
+
+    Attributes:
+        context: A tar archive, plain or compressed, of the files that the Dockerfile may copy, itself among them.
+        dockerfile: The Dockerfile's path in the archive.
+        arguments: Values of its ARGs.
+        timeout_s: The most seconds that a build may take once it begins; None takes the manager's limit.
+    """
+
+    context: bytes = field(repr=False)
+    dockerfile: str = "Dockerfile"
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+
+
 def as_command(given: CommandLike, where: str) -> Command:
     """Returns a command as it was typed as a `Command`.
 

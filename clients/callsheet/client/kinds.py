@@ -27,7 +27,7 @@ from callsheet.client.actions import (
 )
 from callsheet.client.arguments import instance, items, optional
 from callsheet.client.blobs import BlobReader, BlobWriter
-from callsheet.client.commands import Command, CommandDefaults, Language, SandboxFile
+from callsheet.client.commands import Command, CommandDefaults, ImageBuild, Language, SandboxFile
 from callsheet.client.errors import invalid
 from callsheet.client.fields import (
     at_least_one,
@@ -132,6 +132,17 @@ def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWri
     defaults = optional("env_reset.defaults", action.defaults, CommandDefaults, "a CommandDefaults")
     if defaults is not None:
         _put_defaults(message.defaults, defaults)
+    build = optional("env_reset.build", action.build, ImageBuild, "an ImageBuild")
+    if build is not None:
+        _put_build(message.build, build, blobs)
+
+
+def _put_build(message: action_pb2.ImageBuild, build: ImageBuild, blobs: BlobWriter) -> None:
+    where = "env_reset.build"
+    message.context.CopyFrom(blobs.blob(f"{where}.context", build.context))
+    put(message, where, dockerfile=build.dockerfile)
+    put_map(message, where, "arguments", build.arguments)
+    put_durations(message, where, timeout=build.timeout_s)
 
 
 def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults) -> None:

@@ -69,6 +69,8 @@ class Reason(StrEnum):
     CREATIONS_FAILING = "creations_failing"
     CREATIONS_OVERLOADED = "creations_overloaded"
     DISK_FULL = "disk_full"
+    IMAGE_BUILD_FAILED = "image_build_failed"
+    """A Dockerfile does not build, or not in its time."""
     IMAGE_NOT_FOUND = "image_not_found"
     """No registry and no store of the manager has the image, for its machine at least."""
     IMAGE_UNAVAILABLE = "image_unavailable"

@@ -11,7 +11,7 @@ import anyio
 from callsheet.client.actions import EnvReset, EnvStep
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.batch_values import FinishedResult
-from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
+from callsheet.client.commands import CommandDefaults, CommandLike, ImageBuild, SandboxFile
 from callsheet.client.errors import (
     AlreadyExistsError,
     CallsheetError,
@@ -251,6 +251,7 @@ class Trajectory(ActionVerbs):
         repeat_set_up: bool = False,
         network: Iterable[str] = (),
         defaults: CommandDefaults | None = None,
+        build: ImageBuild | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[EnvResetResult]:
         """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`."""
@@ -264,6 +265,7 @@ class Trajectory(ActionVerbs):
             repeat_set_up=repeat_set_up,
             network=listed(network),
             defaults=defaults,
+            build=build,
         )
         return await self._perform(reset, options)
 

@@ -22,6 +22,7 @@ S = TypeVar("S")
 ANY_SERVICE = ""
 IMAGE_SERVICE_PREFIX = "sandbox:"
 ANY_IMAGE_SERVICE = "sandbox:*"
+BUILD_SERVICE = "sandbox:@build"
 
 
 @dataclass(frozen=True, slots=True)

@@ -740,6 +740,7 @@ class EnvResetInput(google.protobuf.message.Message):
     REPEAT_SET_UP_FIELD_NUMBER: builtins.int
     NETWORK_FIELD_NUMBER: builtins.int
     DEFAULTS_FIELD_NUMBER: builtins.int
+    BUILD_FIELD_NUMBER: builtins.int
     disk_mib: builtins.int
     """Size of the writable file system in MiB; 0 takes half of the memory, at most 256. What is used counts as memory."""
     max_processes: builtins.int
@@ -771,6 +772,10 @@ class EnvResetInput(google.protobuf.message.Message):
     def defaults(self) -> global___CommandDefaults:
         """What commands in this sandbox take where they say nothing themselves."""
 
+    @property
+    def build(self) -> global___ImageBuild:
+        """An image that its manager builds, once a node, in place of one with a name. Unset: none is built."""
+
     def __init__(
         self,
         *,
@@ -782,11 +787,67 @@ class EnvResetInput(google.protobuf.message.Message):
         repeat_set_up: builtins.bool = ...,
         network: collections.abc.Iterable[builtins.str] | None = ...,
         defaults: global___CommandDefaults | None = ...,
+        build: global___ImageBuild | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["defaults", b"defaults", "set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["defaults", b"defaults", "disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["build", b"build", "defaults", b"defaults", "set_up", b"set_up"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["build", b"build", "defaults", b"defaults", "disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
 
 global___EnvResetInput = EnvResetInput
+
+@typing.final
+class ImageBuild(google.protobuf.message.Message):
+    """An image to build of a Dockerfile. Builds with the same content, Dockerfile and arguments are one image."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ArgumentsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    CONTEXT_FIELD_NUMBER: builtins.int
+    DOCKERFILE_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    TIMEOUT_FIELD_NUMBER: builtins.int
+    dockerfile: builtins.str
+    """The Dockerfile's path in the archive. Empty: "Dockerfile"."""
+    @property
+    def context(self) -> callsheet.v1.common_pb2.Blob:
+        """A tar archive, plain or compressed, of the files that the Dockerfile may copy, itself among them."""
+
+    @property
+    def arguments(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Values of the Dockerfile's ARGs, by their names."""
+
+    @property
+    def timeout(self) -> google.protobuf.duration_pb2.Duration:
+        """The most that the build may take, once it begins; unset, or beyond it, the manager's own limit. A build that takes
+        longer fails the action as ENV image_build_failed.
+        """
+
+    def __init__(
+        self,
+        *,
+        context: callsheet.v1.common_pb2.Blob | None = ...,
+        dockerfile: builtins.str = ...,
+        arguments: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        timeout: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["context", b"context", "timeout", b"timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "context", b"context", "dockerfile", b"dockerfile", "timeout", b"timeout"]) -> None: ...
+
+global___ImageBuild = ImageBuild
 
 @typing.final
 class CommandDefaults(google.protobuf.message.Message):

@@ -24,4 +24,6 @@ def set_up_name(reset: action_pb2.EnvResetInput) -> str:
     asked.disk_mib = asked.max_processes = 0
     if asked.HasField("defaults"):
         asked.defaults.ClearField("start_to_close")
+    if asked.HasField("build"):
+        asked.build.ClearField("timeout")
     return hashlib.blake2b(asked.SerializeToString(deterministic=True), digest_size=_DIGEST_BYTES).hexdigest()

@@ -10,6 +10,7 @@ from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.images.builds import open_builds
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.images.sources import build_images
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
@@ -87,6 +88,12 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
         warm_memory_mib=provisioning.warm_memory_mib,
         largest_set_up_bytes=provisioning.largest_set_up_mib << 20,
         environment=[settings.isolation.value, *(str(stage.source) for stage in settings.stages)],
+        builds=open_builds(
+            provisioning.builds,
+            provisioning.registry,
+            cache,
+            settings.data_directory / "builds" / settings.manager_id,
+        ),
         default_image=settings.docker_image if settings.isolation is Isolation.DOCKER else "",
     )
 

@@ -43,7 +43,7 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
     """
     asked = reset.defaults
     check_environment(asked.environment, "defaults.environment")
-    own = own_user(isolation, has_image=bool(reset.image))
+    own = own_user(isolation, has_image=bool(reset.image) or reset.HasField("build"))
     if asked.user and asked.user not in own:
         rule = (
             f"must be {' or '.join(map(repr, own))}: one user is mapped into the sandbox, and runs all of its commands"

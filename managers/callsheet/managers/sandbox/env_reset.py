@@ -14,6 +14,9 @@ from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import outcome_pb2
 from callsheet.v1.set_ups import set_up_name
 
+BUILT_IMAGE = "@build"
+"""In the place of the name of an image that is built. No image has it."""
+
 
 async def read_env_reset(
     attempt: Attempt,
@@ -30,7 +33,8 @@ async def read_env_reset(
         files.insert(0, FileSpec(defaults.directory, directory=True))
     command = await read_command(reset.set_up, payloads, settings, defaults) if reset.HasField("set_up") else None
     set_up = SetUp(tuple(files), command)
-    return Wanted(specification, image, reset.image, set_up, set_up_name(reset), reset.repeat_set_up)
+    name = BUILT_IMAGE if reset.HasField("build") else reset.image
+    return Wanted(specification, image, name, set_up, set_up_name(reset), reset.repeat_set_up)
 
 
 async def completed_reset(provided: Provided, image: PreparedImage, attempt: Attempt) -> Completed:

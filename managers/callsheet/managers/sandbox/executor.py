@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,11 @@ from pathlib import Path
 import anyio
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.kind import ANY_IMAGE_SERVICE, IMAGE_SERVICE_PREFIX
+from callsheet.managers.kind import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
 from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, over_image, read_defaults
-from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
+from callsheet.managers.sandbox.env_reset import BUILT_IMAGE, completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.errors import (
     CopyDiedError,
@@ -23,6 +24,7 @@ from callsheet.managers.sandbox.errors import (
     SandboxLostError,
     StoppedError,
 )
+from callsheet.managers.sandbox.images.builds import read_build
 from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
@@ -90,7 +92,8 @@ class SandboxExecutor(BaseSandboxExecutor):
             # Steps need no image any more, as their sandbox has it; rewards in new sandboxes may ask for one.
             is_plain = state.name == SANDBOX_SERVICE
             other = action_pb2.ACTION_KIND_ENV_STEP if is_plain else action_pb2.ACTION_KIND_REWARD
-            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, other])
+            others = [] if state.name == BUILD_SERVICE else [other]
+            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, *others])
             service.setup_s, service.instances = state.setup_s, state.instances
             service.kept_set_ups.update(state.kept_set_ups)
             described.append(service)
@@ -112,6 +115,8 @@ class SandboxExecutor(BaseSandboxExecutor):
         others = plain
         if images is not None and images.takes_any_name:
             others = states["*"] = manager_service_pb2.ServiceState(name=ANY_IMAGE_SERVICE)
+        if self.provisioner.builds is not None:
+            states[BUILT_IMAGE] = manager_service_pb2.ServiceState(name=BUILD_SERVICE)
         for kept in self.provisioner.kept_set_ups.told():
             # An image that was put into the store later has no service of its own, nor has one of a registry.
             states.get(kept.image, others).kept_set_ups[kept.name] = kept.took_s
@@ -193,7 +198,7 @@ class SandboxExecutor(BaseSandboxExecutor):
             await former.sandbox.destroy()
         # What breaks a rule is refused before an image is pulled for it.
         spec, asked = use.new_sandbox(), read_defaults(action.env_reset, self._settings.isolation)
-        async with self.provisioner.image(action.env_reset.image, use.stop) as image:
+        async with self._image(use) as image:
             defaults = over_image(asked, image.config)
             wanted = await read_env_reset(attempt, spec, image, self._settings, defaults)
             try:
@@ -213,6 +218,18 @@ class SandboxExecutor(BaseSandboxExecutor):
         )
         self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox, defaults, provided.snapshot)
         return result
+
+    @asynccontextmanager
+    async def _image(self, use: SandboxUse) -> AsyncIterator[PreparedImage]:
+        """Gives the image that a reset asks for, or brings along as a Dockerfile."""
+        reset, builds = use.attempt.action.env_reset, self._settings.provisioning.builds
+        if reset.HasField("build"):
+            dockerfile = await read_build(reset.build, use.attempt.payloads, builds)
+            async with self.provisioner.built_image(dockerfile, use.stop) as image:
+                yield image
+        else:
+            async with self.provisioner.image(reset.image, use.stop) as image:
+                yield image
 
     async def _step(self, use: SandboxUse) -> AttemptResult:
         attempt = use.attempt

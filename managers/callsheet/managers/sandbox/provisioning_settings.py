@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from callsheet.managers.sandbox.build_settings import BuildSettings
 from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
@@ -17,6 +18,7 @@ class ProvisioningSettings:
 
     Attributes:
         registry: Which registries images may come from besides.
+        builds: Whether and how images are built of Dockerfiles.
         largest_set_up_mib: The most that is kept of one set-up.
         most_creations: Sandboxes that are made or wait to be made at the same time; more are refused.
         creation_pause_s: Pause after a first failure to make a sandbox; it doubles with each further one in a row.
@@ -32,6 +34,7 @@ class ProvisioningSettings:
         ),
     ] = None
     registry: RegistrySettings = field(default_factory=RegistrySettings)
+    builds: BuildSettings = field(default_factory=BuildSettings)
     layer_cache_mib: Annotated[
         int,
         Setting(

@@ -180,6 +180,8 @@ class SandboxSettings:
         if self.isolation is not Isolation.BUBBLEWRAP and self.provisioning.registry.registries:
             rule = "a Docker engine pulls its images itself" if self.isolation is Isolation.DOCKER else "has no images"
             raise ValueError(f"registries: isolation {self.isolation.value!r}: {rule}")
+        if self.isolation is not Isolation.BUBBLEWRAP and self.provisioning.builds.build_images:
+            raise ValueError(f"build_images: isolation {self.isolation.value!r} cannot use what buildah builds")
         for stage in self.stages:
             if not stage.source.is_absolute() or not stage.source.is_dir():
                 raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")

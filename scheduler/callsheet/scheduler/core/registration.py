@@ -14,6 +14,9 @@ IMAGE_SERVICE_PREFIX = "sandbox:"
 ANY_IMAGE_SERVICE = "sandbox:*"
 """The service of managers that can bring in images which they do not name, as from a registry."""
 
+BUILD_SERVICE = "sandbox:@build"
+"""The service of managers that build images of Dockerfiles. No image has its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxRef:
@@ -83,7 +86,12 @@ def is_meant(service: str, name: str) -> bool:
     """Whether an action that asks for `name` may go to a service; one for an image is not just any for its kind."""
     if not name:
         return not service.startswith(IMAGE_SERVICE_PREFIX)
-    return service == name or (service == ANY_IMAGE_SERVICE and name.startswith(IMAGE_SERVICE_PREFIX))
+    return service == name or (service == ANY_IMAGE_SERVICE and names_image(name))
+
+
+def names_image(service: str) -> bool:
+    """Whether a service is one for an image that has a name."""
+    return service.startswith(IMAGE_SERVICE_PREFIX) and service != BUILD_SERVICE
 
 
 @dataclass(frozen=True, slots=True)

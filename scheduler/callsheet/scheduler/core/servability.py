@@ -18,13 +18,17 @@ from callsheet.scheduler.core.model import (
     ResourceDemand,
     failed_precondition,
 )
-from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, IMAGE_SERVICE_PREFIX
+from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX, names_image
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.suggestions import did_you_mean
 
 _MOST_SHOWN = 10
 _HOW_TO_ADD = "a sandbox manager has what is below its --images, and pulls from each --registry"
+_NO_BUILDER = (
+    "no registered manager builds images: a sandbox manager with --build-images does, "
+    "and needs the system package buildah"
+)
 # Some clients ask for other units with each action.
 MAX_CACHED = 4096
 
@@ -36,7 +40,7 @@ def service_of(manager: Manager, kind: ActionKind, name: str) -> Service | None:
     """
     if name:
         service = manager.services.get(name)
-        if service is None and name.startswith(IMAGE_SERVICE_PREFIX):
+        if service is None and names_image(name):
             service = manager.services.get(ANY_IMAGE_SERVICE)
         return service if service is not None and service.description.serves(kind, name) else None
     candidates = [service for service in manager.services.values() if service.description.serves(kind, name)]
@@ -165,9 +169,11 @@ def _too_many(entry: ResourceDemand, most: int, serving: list[Manager]) -> str:
 def _unknown_service(request: ActionRequest, managers: list[Manager]) -> RefusedError:
     kind = request.kind
     names = {name for manager in managers for name, each in manager.services.items() if kind in each.description.kinds}
+    if request.service == BUILD_SERVICE:
+        return failed_precondition("build", "a Dockerfile", _NO_BUILDER)
     if request.service.startswith(IMAGE_SERVICE_PREFIX):
         image = request.service.removeprefix(IMAGE_SERVICE_PREFIX)
-        images = {name.removeprefix(IMAGE_SERVICE_PREFIX) for name in names if name.startswith(IMAGE_SERVICE_PREFIX)}
+        images = {name.removeprefix(IMAGE_SERVICE_PREFIX) for name in names if names_image(name)}
         meant = did_you_mean(image, images) or _some_of(images)
         rule = f"no registered manager serves {kind.name.lower()} in an image of this name{meant} ({_HOW_TO_ADD})"
         return failed_precondition("image", image, rule)

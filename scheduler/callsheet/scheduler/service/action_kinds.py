@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind, Demand, ResourceDemand, SandboxCopy, SpeedUp
-from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
+from callsheet.scheduler.core.registration import BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.service import payload_rules, reward_rules
 from callsheet.scheduler.service.payload_rules import References
 from callsheet.scheduler.service.rules import identifier, short_text
@@ -53,6 +53,8 @@ class KindRules:
 
 def _reset_service(spec: action_pb2.ActionSpec) -> str:
     image = spec.env_reset.image
+    if spec.env_reset.HasField("build"):
+        return _service(spec) or BUILD_SERVICE
     return _service(spec) or (f"{IMAGE_SERVICE_PREFIX}{image}" if image else "")
 
 

@@ -16,6 +16,7 @@ MAX_DISK_MIB = 1 << 30
 MAX_PROCESSES = 1_000_000
 MAX_DOWNLOADS = 32
 MAX_PLACES = 64
+MAX_BUILD_ARGUMENTS = 64
 MAX_STOP_TEXTS = 64
 MAX_STOP_CHARACTERS = 1024
 _LOG_PROBS_MODES = frozenset(action_pb2.LogProbsMode.values())
@@ -50,12 +51,26 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
     within("env_reset.disk_mib", env_reset.disk_mib, 0, MAX_DISK_MIB)
     within("env_reset.max_processes", env_reset.max_processes, 0, MAX_PROCESSES)
     check_image("env_reset.image", env_reset.image)
+    if env_reset.HasField("build"):
+        references += _check_build(env_reset)
     _check_defaults(env_reset.defaults)
     few("env_reset.network", len(env_reset.network), MAX_PLACES, "places")
     for index, place in enumerate(env_reset.network):
         if not _PLACE.fullmatch(place):
             raise invalid(f"env_reset.network[{index}]", place, 'must be "HOST:PORT" in at most 270 characters')
     return references
+
+
+def _check_build(env_reset: action_pb2.EnvResetInput) -> References:
+    if env_reset.image:
+        raise invalid("env_reset.image", env_reset.image, "must be empty where build is set")
+    build = env_reset.build
+    if build.dockerfile:
+        check_path("env_reset.build.dockerfile", build.dockerfile)
+    _check_environment("env_reset.build.arguments", build.arguments)
+    few("env_reset.build.arguments", len(build.arguments), MAX_BUILD_ARGUMENTS, "arguments")
+    seconds("env_reset.build.timeout", build.timeout)
+    return blob("env_reset.build.context", build.context)
 
 
 def check_image(field: str, image: str) -> None:

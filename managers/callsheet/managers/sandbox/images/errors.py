@@ -32,3 +32,10 @@ class RegistryLimitedError(ImageError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ImageBuildError(ImageError):
+    """A Dockerfile does not build, or not in time, or not here: another try elsewhere would change nothing."""
+
+    kind = outcome_pb2.FAILURE_KIND_ENV
+    reason = "image_build_failed"

@@ -15,7 +15,9 @@ import structlog
 from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.images.errors import ImageError
+from callsheet.managers.sandbox.images.buildah import Dockerfile
+from callsheet.managers.sandbox.images.builds import ImageBuilds
+from callsheet.managers.sandbox.images.errors import ImageBuildError, ImageError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
@@ -121,6 +123,7 @@ class Provisioner:
         largest_set_up_bytes: int,
         environment: Sequence[str],
         default_image: str = "",
+        builds: ImageBuilds | None = None,
     ) -> None:
         """Args:
         backend: Makes the sandboxes.
@@ -131,6 +134,7 @@ class Provisioner:
         largest_set_up_bytes: The most that is kept of one set-up.
         environment: Whatever the result of a set-up depends on besides image, files and command.
         default_image: Of sandboxes that name none; empty for the machine's own system.
+        builds: Builds images; None where that is not allowed.
         """
         self._backend = backend
         self._cache = cache
@@ -139,6 +143,7 @@ class Provisioner:
         self._largest_bytes = largest_set_up_bytes
         self._environment = tuple(environment)
         self._default_image = default_image
+        self._builds = builds if backend.overlays else None
         self.kept_set_ups = KeptSetUps(cache)
         self._report_loss: Callable[[str, str], None] | None = None
         self._unrepeatable: OrderedDict[str, None] = OrderedDict()
@@ -149,6 +154,11 @@ class Provisioner:
     def images(self) -> ImageSource | None:
         """The images that sandboxes can have; None where there can be none."""
         return self._images
+
+    @property
+    def builds(self) -> ImageBuilds | None:
+        """Builds images; None where that is not allowed or possible."""
+        return self._builds
 
     def on_lost(self, report: Callable[[str, str], None]) -> None:
         """Takes the function to call with the id of a sandbox that ended by itself, and why."""
@@ -169,18 +179,33 @@ class Provisioner:
         finally:
             image.release()
 
+    @asynccontextmanager
+    async def built_image(self, asked_for: Dockerfile, stop: anyio.Event) -> AsyncIterator[PreparedImage]:
+        """Gives the image of a Dockerfile, as `image` does, and raises the same.
+
+        Raises:
+            ImageBuildError: It does not build.
+        """
+        builds = self._builds
+        if builds is None:
+            raise ImageBuildError("build: this manager builds no images: see the setting build_images")
+        try:
+            image = await unless_stopped(stop, lambda: builds.prepare(asked_for, stop), _release)
+        except OSError as error:
+            raise SandboxCreateError(f"building an image: {error}") from error
+        try:
+            yield image
+        finally:
+            image.release()
+
     async def _prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
         if not name:
             return PreparedImage()
         images = self._images
         if images is None:
             raise ImageError(f"image {name[:300]!r}: this manager has no images, or cannot mount them")
-
-        async def release(image: PreparedImage) -> None:
-            image.release()
-
         try:
-            return await unless_stopped(stop, lambda: images.prepare(name, stop), release)
+            return await unless_stopped(stop, lambda: images.prepare(name, stop), _release)
         except OSError as error:
             raise SandboxCreateError(f"image {name[:300]!r}: {error}") from error
 
@@ -359,6 +384,10 @@ class Provisioner:
         self._unrepeatable[key] = None
         while len(self._unrepeatable) > _MOST_UNREPEATABLE:
             self._unrepeatable.popitem(last=False)
+
+
+async def _release(image: PreparedImage) -> None:
+    image.release()
 
 
 def _kept(wanted: Wanted, took_s: float) -> KeptSetUp:

@@ -1,0 +1,195 @@
+"""The world of one task: its image, its instruction, its time, and its hidden tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio.to_thread
+from callsheet.client import (
+    BackgroundProcesses,
+    Command,
+    CommandDefaults,
+    Demand,
+    Failed,
+    FailureKind,
+    GatewayAccess,
+    Hold,
+    ImageBuild,
+    Resource,
+    SandboxFile,
+    Timeouts,
+    Trajectory,
+    Where,
+)
+from callsheet.environments.bash_replies import BadCall, SandboxCommand
+from callsheet.environments.environment import Beginning, EpisodeScore, Observation
+from callsheet.environments.harbor.archives import archive_of, empty_directories
+from callsheet.environments.harbor.task import HarborTask, TaskFormat
+from callsheet.environments.harbor.verifying import LOGS, TESTS, clear_command, tests_command, tests_name
+from callsheet.environments.sandbox_environment import PATIENCE_S, SandboxDemands, SandboxEnvironment, SandboxWorld
+from callsheet.gateway.chat import Message
+
+PROMPT_VARIABLE: Final = "CALLSHEET_PROMPT"
+"""In which an agent finds the instruction."""
+FAMILY: Final = "harbor"
+_HOW: Final = """\
+
+You work in a sandbox. Run a command with the tool bash, or write it in a ```bash block of your reply.
+Each command begins in the same directory. When you are done, call the tool submit, or reply without a command.
+"""
+# For the pull and the layers of an image, besides its build.
+_MAKING_S: Final = 900.0
+_CLEARING_S: Final = 60.0
+
+
+class HarborEnvironment(SandboxEnvironment):
+    """A task for a policy whose replies are commands.
+
+    Its tests are run in the trajectory's own sandbox, with what the agent left running: many of them ask a server that
+    the agent was to begin. The places of tests and rewards are emptied before, so that nothing planted there counts.
+
+    Args:
+        task: The task.
+        network: Places that the sandbox may reach.
+        patience_s: How long an action may wait in the queue.
+        clock: Tells seconds, for the agent's time.
+    """
+
+    def __init__(
+        self,
+        task: HarborTask,
+        network: tuple[str, ...] = (),
+        *,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        memory = Resource("memory", task.memory_mib, hold=Hold.TRAJECTORY)
+        demands = SandboxDemands(Demand(memory, cpu=1), Demand(cpu=task.cpus))
+        super().__init__(_world(task, network), demands, patience_s=patience_s)
+        self.task = task
+        self._clock = clock
+        self._began = 0.0
+
+    async def reset(self, trajectory: Trajectory) -> Beginning:
+        """Makes the sandbox of the task's image, which is built if there is a Dockerfile."""
+        task, world = self.task, self._world
+        build = await anyio.to_thread.run_sync(_build, task)
+        outcome = await trajectory.env_reset(
+            files=world.files,
+            image=task.image,
+            build=build,
+            disk_mib=max(1, min(task.storage_mib, task.memory_mib // 2)),
+            defaults=world.defaults,
+            network=world.network,
+            demand=self._demands.reset,
+            label=f"{FAMILY}-reset",
+            task=world.name,
+            timeouts=self._timeouts(_MAKING_S + (task.build_timeout_s if build is not None else 0.0)),
+        )
+        outcome.unwrap()
+        self._began = self._clock() - trajectory.waited_s
+        return Beginning(world.messages, world.tools)
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        """Runs what the reply wants; ends the episode once the agent's time is over."""
+        observation = await super().step(trajectory, reply)
+        return observation if self.left_s(trajectory) > 0 else replace(observation, done=True)
+
+    async def reward(self, trajectory: Trajectory) -> EpisodeScore:
+        """Lays the hidden tests over the sandbox, runs them, and reads the reward that they wrote."""
+        task = self.task
+        await self._clear(trajectory)
+        archive, text = await anyio.to_thread.run_sync(_tests, task)
+        outcome = await trajectory.reward_script(
+            tests_command(task, text),
+            files=(SandboxFile(TESTS, archive, unpack=True),),
+            where=Where.IN_SANDBOX,
+            background=BackgroundProcesses.RUN,
+            demand=self._demands.step,
+            label=f"{FAMILY}-tests",
+            task=task.name,
+            timeouts=self._timeouts(task.verifier_timeout_s),
+        )
+        result = outcome.unwrap()
+        return EpisodeScore(result.score, dict(result.components))
+
+    def left_s(self, trajectory: Trajectory) -> float:
+        """Seconds of its time that the agent has left; what its actions waited in queues is not counted."""
+        return self.task.agent_timeout_s - (self._clock() - trajectory.waited_s - self._began)
+
+    async def _clear(self, trajectory: Trajectory) -> None:
+        outcome = await trajectory.env_step(
+            clear_command(), label="rm", task=self.task.name, timeouts=self._timeouts(_CLEARING_S)
+        )
+        outcome.unwrap()
+
+    async def _run(self, trajectory: Trajectory, wanted: SandboxCommand | BadCall) -> str:
+        left_s = self.left_s(trajectory)
+        if left_s <= 0:
+            return f"not run: the {self.task.agent_timeout_s:g} seconds of this task are over\n"
+        if isinstance(wanted, SandboxCommand):
+            wanted = replace(wanted, timeout_s=min(wanted.timeout_s, left_s))
+        return await super()._run(trajectory, wanted)
+
+
+@dataclass(slots=True)
+class HarborAgent:
+    """A task for an agent with a loop of its own, which is started in the sandbox.
+
+    Attributes:
+        inner: The task's environment.
+        command: The agent's shell command. It finds the instruction in `CALLSHEET_PROMPT`.
+    """
+
+    inner: HarborEnvironment
+    command: str
+
+    async def reset(self, trajectory: Trajectory) -> None:
+        """Makes the sandbox."""
+        await self.inner.reset(trajectory)
+
+    async def run(self, trajectory: Trajectory, access: GatewayAccess) -> None:
+        """Runs the agent for as long as the task allows, whatever it exits with."""
+        task = self.inner.task
+        variables = {**task.environment, **access.environment(), PROMPT_VARIABLE: task.instruction}
+        timeouts = Timeouts(schedule_to_start_s=PATIENCE_S, start_to_close_s=task.agent_timeout_s)
+        command = Command.shell(self.command, environment=variables)
+        outcome = await trajectory.env_step(
+            command, demand=Demand(cpu=task.cpus), label="agent", task=task.name, timeouts=timeouts
+        )
+        if not (isinstance(outcome, Failed) and outcome.kind is FailureKind.TIMEOUT):
+            outcome.unwrap()
+
+    async def reward(self, trajectory: Trajectory) -> EpisodeScore:
+        """Scores what the agent left, also where its time was over."""
+        return await self.inner.reward(trajectory)
+
+
+def _world(task: HarborTask, network: tuple[str, ...]) -> SandboxWorld:
+    nothing = Command.argv("true")
+    return SandboxWorld(
+        name=task.name,
+        family=FAMILY,
+        messages=({"role": "user", "content": task.instruction.rstrip() + "\n" + _HOW},),
+        files=(SandboxFile(LOGS, empty_directories("agent", "verifier", "artifacts"), unpack=True),),
+        set_up=nothing,
+        reward=nothing,
+        reward_files=(),
+        network=network,
+        defaults=CommandDefaults(environment=task.environment) if task.environment else None,
+    )
+
+
+def _build(task: HarborTask) -> ImageBuild | None:
+    """Blocks: returns what the task's image is built of; None where it has one by name."""
+    return None if task.image else ImageBuild(archive_of(task.context), timeout_s=task.build_timeout_s)
+
+
+def _tests(task: HarborTask) -> tuple[bytes, bytes]:
+    """Blocks: returns an archive of the hidden tests, and the script that runs them."""
+    more = () if task.format is TaskFormat.HARBOR else (task.folder / "run-tests.sh",)
+    place = task.folder / "tests" if task.format is TaskFormat.HARBOR else task.folder
+    return archive_of(task.folder / "tests", more, executable=True), (place / tests_name(task)).read_bytes()

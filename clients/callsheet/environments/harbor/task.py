@@ -1,0 +1,133 @@
+"""What a task folder says, whichever format it has, as Callsheet takes it. Nothing here reads files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Table: TypeAlias = Mapping[str, Any]
+
+
+class HarborTaskError(ValueError):
+    """A task folder cannot be run as it is. The message names the task and what it needs, or what is wrong with it."""
+
+
+class TaskFormat(Enum):
+    """Whose format a folder has."""
+
+    HARBOR = "harbor"
+    """task.toml, instruction.md, environment/, tests/test.sh, solution/solve.sh."""
+    TERMINAL_BENCH = "terminal-bench"
+    """task.yaml, Dockerfile, docker-compose.yaml, run-tests.sh, tests/, solution.sh: the first version's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarborTask:
+    """One task.
+
+    Attributes:
+        name: Of its folder.
+        folder: Where its files are.
+        format: Whose format it has.
+        instruction: What the agent is told.
+        image: Name of its image; empty where a Dockerfile is built.
+        context: Directory that its Dockerfile is built from.
+        cpus: Cores that its commands may use.
+        memory_mib: Memory of its sandbox, files included.
+        storage_mib: The most of that for files.
+        build_timeout_s: The most that the build of its image may take.
+        agent_timeout_s: The most that the agent may take in all.
+        verifier_timeout_s: The most that its tests may take.
+        internet: Whether the sandbox may reach any place.
+        allowed_hosts: Else the hosts that it may reach.
+        environment: Variables of all commands.
+        verifier_environment: Further ones of its tests.
+        solution_environment: Further ones of its solution.
+    """
+
+    name: str
+    folder: Path
+    format: TaskFormat
+    instruction: str
+    image: str = ""
+    context: Path = Path()
+    cpus: int = 1
+    memory_mib: int = 2048
+    storage_mib: int = 10240
+    build_timeout_s: float = 600.0
+    agent_timeout_s: float = 600.0
+    verifier_timeout_s: float = 600.0
+    internet: bool = True
+    allowed_hosts: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    verifier_environment: Mapping[str, str] = field(default_factory=dict)
+    solution_environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def solution(self) -> Path:
+        """The script that solves it."""
+        return self.folder / ("solution/solve.sh" if self.format is TaskFormat.HARBOR else "solution.sh")
+
+
+class Section:
+    """A table of a configuration, read with messages that name task, table and key."""
+
+    def __init__(self, task: str, name: str, table: Any) -> None:
+        self._task = task
+        self._name = name
+        if not isinstance(table, Mapping):
+            raise self.wrong("", table, "must be a table")
+        self.table: Table = table
+
+    def wrong(self, key: str, value: object, rule: str) -> HarborTaskError:
+        """Returns the error for a value."""
+        where = ".".join(filter(None, (self._name, key)))
+        return HarborTaskError(f"task {self._task!r}: {where}: {str(value)[:200]!r}: {rule}")
+
+    def section(self, key: str) -> Section:
+        """Returns a table in it, an empty one where there is none."""
+        return Section(self._task, ".".join(filter(None, (self._name, key))), self.table.get(key) or {})
+
+    def seconds(self, key: str, default: float) -> float:
+        """Returns a number of seconds."""
+        value = self.table.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf):
+            raise self.wrong(key, value, "must be seconds above 0")
+        return float(value)
+
+    def count(self, key: str, default: int, least: int = 1) -> int:
+        """Returns a whole number."""
+        value = self.table.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.wrong(key, value, f"must be a whole number of at least {least}")
+        return value
+
+    def text(self, key: str) -> str:
+        """Returns a text, empty where there is none."""
+        value = self.table.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(key, value, "must be a text")
+        return value or ""
+
+    def size_mib(self, key: str, former: str, default: int) -> int:
+        """Returns a size in MiB: a number at `key`, or a text such as "2G" at the key of former versions."""
+        text = self.text(former).strip().upper()
+        if not text:
+            return self.count(key, default)
+        units = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
+        try:
+            return max(1, int(float(text.removesuffix("B").removesuffix("I")[:-1]) * units[text.rstrip("IB")[-1]]))
+        except (KeyError, ValueError, IndexError):
+            raise self.wrong(former, text, "must be a size such as 512M or 2G") from None
+
+    def refuse(self, key: str, need: str) -> None:
+        """Raises an error where a key is there and says more than nothing."""
+        value = self.table.get(key)
+        if value:
+            raise self.wrong(key, value, f"it needs {need}, which sandboxes here do not have")

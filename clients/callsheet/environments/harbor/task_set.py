@@ -1,0 +1,105 @@
+"""The task set `harbor`: a task folder, or a folder of task folders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from callsheet.environments.environment import EpisodeTask
+from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
+from callsheet.environments.harbor.folders import find_tasks, read_task
+from callsheet.environments.harbor.task import HarborTask, HarborTaskError
+
+NONE: Final = "none"
+REFUSE: Final = "refuse"
+SKIP: Final = "skip"
+_PORTS: Final = (80, 443)
+_MOST_SHOWN: Final = 20
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HarborTasks:
+    """Tasks in the formats of Harbor and of Terminal-Bench's first version.
+
+    Attributes:
+        path: A task folder, or a folder of task folders.
+        network: Places that the sandboxes of tasks with the internet may reach, with commas between them, such as
+            "*:443,*:80"; "none" runs these tasks without. Managers must allow the places.
+        agent: Shell command of an agent that is run in each sandbox, in place of a policy.
+        agent_network: Places that all sandboxes may reach, for an agent in them: the gateway's HOST:PORT.
+        unsupported: "refuse" or "skip" tasks that need what sandboxes do not have.
+
+    Raises:
+        ValueError: A task cannot be run, an option is wrong, or there is no task.
+    """
+
+    path: str
+    network: str = ""
+    agent: str = ""
+    agent_network: str = ""
+    unsupported: str = REFUSE
+
+    def __post_init__(self) -> None:
+        """Reads all tasks, so that what cannot be run is told before anything runs."""
+        if self.unsupported not in {REFUSE, SKIP}:
+            raise ValueError(f"unsupported: {self.unsupported!r} must be {REFUSE!r} or {SKIP!r}")
+        self._read()
+
+    def tasks(self) -> Sequence[EpisodeTask]:
+        """Returns the tasks that can be run, by name."""
+        return [EpisodeTask(task.name, {"folder": str(task.folder)}) for task in self._read()]
+
+    def environment(self, task: EpisodeTask) -> HarborEnvironment | HarborAgent:
+        """Returns the environment of a task.
+
+        Raises:
+            HarborTaskError: Its folder has changed, and cannot be run any more.
+        """
+        found = read_task(Path(task.data["folder"]))
+        environment = HarborEnvironment(found, network_of(found, self.network) + _listed(self.agent_network))
+        return HarborAgent(environment, self.agent) if self.agent else environment
+
+    def _read(self) -> list[HarborTask]:
+        tasks, problems = [], []
+        for folder in find_tasks(Path(self.path).resolve()):
+            try:
+                task = read_task(folder)
+                network_of(task, self.network)
+                tasks.append(task)
+            except HarborTaskError as error:
+                problems.append(str(error))
+        if problems and (self.unsupported == REFUSE or not tasks):
+            more = f"\n(and {len(problems) - _MOST_SHOWN} more)" if len(problems) > _MOST_SHOWN else ""
+            raise HarborTaskError("\n".join(problems[:_MOST_SHOWN]) + more)
+        for problem in problems:
+            _logger.warning("task left out: %s", problem)
+        return tasks
+
+
+def network_of(task: HarborTask, network: str) -> tuple[str, ...]:
+    """Returns the places that a task's sandbox may reach.
+
+    Args:
+        task: The task.
+        network: As `HarborTasks.network`.
+
+    Raises:
+        HarborTaskError: It has the internet, and nobody said what of it sandboxes may reach.
+    """
+    if not task.internet:
+        return tuple(f"{host}:{port}" for host in task.allowed_hosts for port in _PORTS)
+    if not network:
+        raise HarborTaskError(
+            f"task {task.name!r}: allow_internet: it may use the internet, which is the default of its format: say "
+            "which places sandboxes may reach with network=HOST:PORT,... or run it without with network=none"
+        )
+    return () if network == NONE else _listed(network)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,76 @@
+"""The commands that a task's tests and its solution are run by: pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from callsheet.client import Command
+from callsheet.environments.harbor.task import HarborTask, TaskFormat
+
+TESTS: Final = "/tests"
+LOGS: Final = "/logs"
+SOLUTION: Final = {TaskFormat.HARBOR: "/solution", TaskFormat.TERMINAL_BENCH: "/oracle"}
+_HOME: Final = {"HOME": "/root"}
+# What a script ends with says nothing: the reward is what it wrote.
+_HARBOR: Final = f"""\
+mkdir -p {LOGS}/verifier
+%s >{LOGS}/verifier/test-stdout.txt 2>&1
+cat {LOGS}/verifier/test-stdout.txt
+for found in {LOGS}/verifier/reward.txt {LOGS}/verifier/reward.json; do
+    if [ -f "$found" ]; then cat "$found" >"$1"; exit; fi
+done
+exit 0
+"""
+# All tests of pytest's summary must have passed, and there must be one.
+_TERMINAL_BENCH: Final = f"""\
+mkdir -p {LOGS}/verifier
+%s >{LOGS}/verifier/test-stdout.txt 2>&1
+cat {LOGS}/verifier/test-stdout.txt
+passed=0 failed=0 summary=0
+while read -r word rest; do
+    case "$summary $word $rest" in
+        *"short test summary info"*) summary=1 ;;
+        "1 PASSED "*) passed=$((passed + 1)) ;;
+        "1 FAILED "* | "1 ERROR "*) failed=$((failed + 1)) ;;
+    esac
+done <{LOGS}/verifier/test-stdout.txt
+if [ $passed -gt 0 ] && [ $failed -eq 0 ]; then score=1; else score=0; fi
+echo "{{\\"score\\": $score, \\"passed\\": $passed, \\"failed\\": $failed}}" >"$1"
+"""
+
+
+def started(script: str, text: bytes) -> str:
+    """Returns how a script is started: as it says itself, and by bash where it says nothing."""
+    return script if text.startswith(b"#!") else f"bash {script}"
+
+
+def clear_command() -> Command:
+    """Returns the command that empties the places of tests and their results, whatever an agent put there."""
+    return Command.shell(f"rm -rf {TESTS} {LOGS}/verifier")
+
+
+def tests_command(task: HarborTask, text: bytes) -> Command:
+    """Returns the command that scores; its score goes where "{score}" says.
+
+    Args:
+        task: The task.
+        text: The script that runs its tests.
+    """
+    harbor = task.format is TaskFormat.HARBOR
+    script = (_HARBOR if harbor else _TERMINAL_BENCH) % started(f"{TESTS}/{tests_name(task)}", text)
+    variables = {**_HOME, "TEST_DIR": TESTS, **task.environment, **task.verifier_environment}
+    return Command.argv("sh", "-c", script, "sh", "{score}", environment=variables)
+
+
+def tests_name(task: HarborTask) -> str:
+    """Returns the name of the script that runs a task's tests."""
+    return "test.sh" if task.format is TaskFormat.HARBOR else "run-tests.sh"
+
+
+def solution_command(task: HarborTask, text: bytes) -> Command:
+    """Returns the command that solves a task."""
+    script = f"{SOLUTION[task.format]}/{task.solution.name}"
+    return Command.shell(
+        started(script, text),
+        environment={**_HOME, "DEBIAN_FRONTEND": "noninteractive", **task.environment, **task.solution_environment},
+    )

@@ -1,0 +1,5 @@
+#!/bin/bash
+while true; do
+    read -r number </srv/question
+    echo $((number * number)) >/srv/answer
+done

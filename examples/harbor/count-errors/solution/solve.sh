@@ -1,0 +1,2 @@
+#!/bin/bash
+cat /var/log/app/* | grep -c ^ERROR >/app/errors.txt

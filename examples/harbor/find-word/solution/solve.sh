@@ -1,0 +1,2 @@
+#!/bin/bash
+grep -rl callsheet /usr/share/texts >/app/found.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+mkdir -p ~/.config/paint
+echo color=blue >>~/.config/paint/settings

@@ -1,0 +1,4 @@
+#!/bin/bash
+for file in /app/notes/*.txt; do
+    mv "$file" "${file%.txt}.md"
+done

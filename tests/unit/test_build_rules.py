@@ -1,0 +1,72 @@
+"""Where builds may take images from, what names a build, and what it means that one failed."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from callsheet.managers.sandbox.build_settings import BuildSettings
+from callsheet.managers.sandbox.images.build_child import pretending_filter
+from callsheet.managers.sandbox.images.buildah import registries_conf, signature_policy, what_failed
+from callsheet.managers.sandbox.images.builds import build_key
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+
+ANYTHING = [{"type": "insecureAcceptAnything"}]
+SIGNED = [{"type": "signedBy", "keyType": "GPGKeys", "keyPath": "/etc/key"}]
+
+
+def test_only_named_registries_may_be_asked() -> None:
+    policy = signature_policy(RegistrySettings(registries=("docker.io", "127.0.0.1:5000")), None)
+    assert policy["default"] == [{"type": "reject"}]
+    assert policy["transports"]["docker"] == {"docker.io": ANYTHING, "127.0.0.1:5000": ANYTHING}
+    assert signature_policy(RegistrySettings(registries=("*",)), None)["transports"]["docker"] == {"": ANYTHING}
+    assert signature_policy(RegistrySettings(), None)["transports"]["docker"] == {}
+
+
+def test_what_the_machine_demands_of_signatures_still_holds() -> None:
+    rules = {
+        "default": [{"type": "reject"}],
+        "transports": {"docker": {"docker.io/team": SIGNED, "quay.io": ANYTHING}},
+    }
+    policy = signature_policy(RegistrySettings(registries=("docker.io",)), rules)
+    assert policy["transports"]["docker"] == {"docker.io": [{"type": "reject"}], "docker.io/team": SIGNED}
+
+
+def test_short_names_and_tls_are_as_for_pulls() -> None:
+    settings = RegistrySettings(registries=("127.0.0.1:5000", "docker.io"), insecure_registries=("10.0.0.1",))
+    parsed = tomllib.loads(registries_conf(settings))
+    assert parsed["unqualified-search-registries"] == ["127.0.0.1:5000"]
+    assert [each["location"] for each in parsed["registry"]] == ["127.0.0.1:5000", "10.0.0.1"]
+
+
+def test_content_dockerfile_and_arguments_name_a_build() -> None:
+    key = build_key(b"context", "Dockerfile", {"A": "1", "B": "2"})
+    assert key == build_key(b"context", "Dockerfile", {"B": "2", "A": "1"})
+    others = [build_key(b"other", "Dockerfile", {}), build_key(b"context", "other", {}), build_key(b"context", "a", {})]
+    assert len({key, *others}) == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("STEP 2/2: RUN false\nError: building at STEP: exit status 1", "image_build_failed"),
+        ("Error: creating build container: initializing source docker://a: pinging", "image_unavailable"),
+        ("", "image_build_failed"),
+    ],
+)
+def test_who_is_to_blame_for_a_failed_build(said: str, reason: str) -> None:
+    assert what_failed(said).reason == reason
+
+
+def test_the_filter_is_whole_instructions() -> None:
+    assert len(pretending_filter()) % 8 == 0
+
+
+def test_only_bubblewrap_begins_with_what_is_built() -> None:
+    provisioning = ProvisioningSettings(builds=BuildSettings(build_images=True))
+    with pytest.raises(ValueError, match="build_images: isolation 'docker'"):
+        SandboxSettings(isolation=Isolation.DOCKER, provisioning=provisioning)
+    with pytest.raises(ValueError, match="build_timeout_s"):
+        BuildSettings(build_timeout_s=float("inf"))

@@ -1,0 +1,183 @@
+"""Task folders: what is read of them, and what they need that sandboxes do not have."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from callsheet.client import Command
+from callsheet.environments import TaskSetError, load_task_set
+from callsheet.environments.harbor import HarborTaskError, HarborTasks, oracle, verifying
+from callsheet.environments.harbor.archives import archive_of
+from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
+from callsheet.environments.harbor.folders import find_tasks, read_task
+from callsheet.environments.harbor.task import TaskFormat
+from callsheet.environments.harbor.task_set import network_of
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "harbor"
+MakeTask = Callable[..., Path]
+
+
+@pytest.fixture
+def make_task(tmp_path: Path) -> MakeTask:
+    def make(
+        environment: str = "allow_internet = false", rest: str = "", name: str = "task", dockerfile: bool = True
+    ) -> Path:
+        folder = tmp_path / name
+        for place in ("environment", "tests", "solution"):
+            (folder / place).mkdir(parents=True)
+        (folder / "task.toml").write_text(f'version = "1.0"\n{rest}\n[environment]\n{environment}\n')
+        (folder / "instruction.md").write_text("Do it.\n")
+        (folder / "tests" / "test.sh").write_text("#!/bin/sh\n")
+        if dockerfile:
+            (folder / "environment" / "Dockerfile").write_text("FROM scratch\n")
+        return folder
+
+    return make
+
+
+def compose(folder: Path, text: str) -> None:
+    (folder / "environment" / "docker-compose.yaml").write_text(text)
+
+
+def test_the_defaults_are_those_of_the_format(make_task: MakeTask) -> None:
+    task = read_task(make_task(""))
+    assert (task.cpus, task.memory_mib, task.storage_mib) == (1, 2048, 10240)
+    assert (task.build_timeout_s, task.verifier_timeout_s) == (600.0, 600.0)
+    assert task.internet
+    assert task.instruction == "Do it.\n"
+
+
+def test_what_a_folder_says_is_read() -> None:
+    task = read_task(EXAMPLES / "use-variables")
+    assert (task.image, task.memory_mib, task.storage_mib) == ("harbor-base:1", 256, 64)
+    assert (task.agent_timeout_s, task.verifier_timeout_s, task.build_timeout_s) == (120.0, 60.0, 300.0)
+    assert task.environment == {"GREETING": "good morning"}
+    assert task.verifier_environment == {"EXPECTED": "good morning"}
+    former = read_task(EXAMPLES / "three-files")
+    assert (former.memory_mib, former.storage_mib) == (256, 64)
+    first = read_task(EXAMPLES / "rename-files")
+    assert first.format is TaskFormat.TERMINAL_BENCH
+    assert (first.agent_timeout_s, first.verifier_timeout_s) == (120.0, 60.0)
+    assert first.instruction.startswith("Rename each file")
+
+
+@pytest.mark.parametrize(
+    ("environment", "rest", "said"),
+    [
+        ("gpus = 1", "", "needs GPUs"),
+        ("privileged = true", "", "needs a privileged container"),
+        ('[[environment.mcp_servers]]\nname = "x"', "", "needs MCP servers"),
+        ('[environment.healthcheck]\ncommand = "true"', "", "needs a health check"),
+        ('os = "windows"', "", "must be linux"),
+        ('memory = "much"', "", "must be a size such as 512M or 2G"),
+        ("cpus = 0", "", "must be a whole number of at least 1"),
+        ("", '[agent]\nuser = "agent"', "needs a user other than root"),
+        ("", "[agent]\ntimeout_sec = -1", "must be seconds above 0"),
+        ("", '[verifier]\nenvironment_mode = "separate"', "needs a sandbox of its own for tests"),
+        ('env = { KEY = "${NO_SUCH_VARIABLE}" }', "", "the variable NO_SUCH_VARIABLE must be set here"),
+        ('network_mode = "some"', "", "must be public, no-network or allowlist"),
+        ("= 1", "", "task.toml: "),
+    ],
+)
+def test_what_sandboxes_do_not_have_is_refused_by_name(
+    make_task: MakeTask, environment: str, rest: str, said: str
+) -> None:
+    folder = make_task(environment, rest)
+    with pytest.raises(HarborTaskError, match="task 'task': ") as refused:
+        read_task(folder, {})
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("services: {main: {}, database: {}}", "needs several containers"),
+        ("services: {main: {privileged: true}}", "needs a privileged container"),
+        ("services: {main: {cap_add: [SYS_ADMIN]}}", "needs further capabilities"),
+        ("services: {main: {network_mode: host}}", "needs the machine's network"),
+        ("services: {main: {command: [nginx]}}", "needs a program that begins with the container"),
+        ("services: [", "docker-compose.yaml: "),
+        ("services: {main: {command: sleep infinity, build: .}}", ""),
+    ],
+)
+def test_a_compose_file_may_have_one_service_that_waits(make_task: MakeTask, text: str, said: str) -> None:
+    folder = make_task()
+    compose(folder, text)
+    if not said:
+        assert read_task(folder).name == "task"
+        return
+    with pytest.raises(HarborTaskError, match="task 'task': docker-compose") as refused:
+        read_task(folder)
+    assert said in str(refused.value)
+
+
+def test_a_folder_without_what_it_needs_is_refused(make_task: MakeTask, tmp_path: Path) -> None:
+    with pytest.raises(HarborTaskError, match="has no environment/Dockerfile"):
+        read_task(make_task(dockerfile=False))
+    with pytest.raises(HarborTaskError, match=r"no folder in it has a task\.toml"):
+        find_tasks(make_task(name="other") / "tests")
+    with pytest.raises(HarborTaskError, match="must be a task folder"):
+        find_tasks(tmp_path / "none")
+    assert [path.name for path in find_tasks(tmp_path)] == ["other", "task"]
+
+
+def test_the_network_is_what_the_task_and_its_user_allow(make_task: MakeTask) -> None:
+    closed, opened = read_task(make_task()), read_task(make_task("", name="open"))
+    listed = read_task(make_task('allowed_hosts = ["pypi.org"]', name="listed"))
+    assert network_of(closed, "*:443") == ()
+    assert network_of(listed, "") == ("pypi.org:80", "pypi.org:443")
+    assert network_of(opened, "*:443, *:80") == ("*:443", "*:80")
+    assert network_of(opened, "none") == ()
+    with pytest.raises(HarborTaskError, match="allow_internet"):
+        network_of(opened, "")
+
+
+def test_a_task_set_tells_what_cannot_be_run_before_anything_runs(make_task: MakeTask, tmp_path: Path) -> None:
+    make_task("gpus = 2", name="wide")
+    make_task(name="small")
+    with pytest.raises(TaskSetError, match=r"task 'wide': environment\.gpus: '2'"):
+        load_task_set("harbor", path=str(tmp_path))
+    task_set = HarborTasks(str(tmp_path), unsupported="skip", agent_network="127.0.0.1:1")
+    (task,) = task_set.tasks()
+    assert task.task_id == "small"
+    assert isinstance(task_set.environment(task), HarborEnvironment)
+    assert isinstance(HarborTasks(str(tmp_path), agent="run", unsupported="skip").environment(task), HarborAgent)
+    with pytest.raises(ValueError, match="must be 'refuse' or 'skip'"):
+        HarborTasks(str(tmp_path), unsupported="maybe")
+    with pytest.raises(HarborTaskError, match=r"has no solution/solve\.sh"):
+        oracle(task)
+
+
+def test_an_archive_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
+    contents = []
+    for name, stamp in (("one", 1), ("two", 2_000_000_000)):
+        place = tmp_path / name
+        (place / "bin").mkdir(parents=True)
+        for file in ("run.sh", "data"):
+            (place / "bin" / file).write_text(file)
+            (place / "bin" / file).chmod(0o644)
+        (place / "link").symlink_to("bin/data")
+        os.utime(place / "bin" / "run.sh", (stamp, stamp))
+        contents.append(archive_of(place, executable=True))
+    assert contents[0] == contents[1]
+    with tarfile.open(fileobj=BytesIO(contents[0])) as archive:
+        modes = {member.name: member.mode & 0o111 for member in archive if member.isreg()}
+    assert modes == {"bin/run.sh": 0o111, "bin/data": 0}
+
+
+def test_a_script_is_started_as_it_says_itself() -> None:
+    assert verifying.started("/tests/test.sh", b"#!/bin/sh\n") == "/tests/test.sh"
+    assert verifying.started("/tests/test.sh", b"echo\n") == "bash /tests/test.sh"
+    command: Command = verifying.tests_command(read_task(EXAMPLES / "use-variables"), b"#!/bin/sh\n")
+    assert command.program[-1] == "{score}"
+    assert command.environment == {
+        "HOME": "/root",
+        "TEST_DIR": "/tests",
+        "GREETING": "good morning",
+        "EXPECTED": "good morning",
+    }
