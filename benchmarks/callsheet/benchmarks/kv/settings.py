@@ -56,8 +56,8 @@ class KvBenchSettings:
     bounds: Annotated[
         tuple[int, ...],
         Setting(
-            "Requests that plain clients send at once, one after another, with commas; 0 sends all, and -1 is Callsheet "
-            "without KV admission. The best counts.",
+            "Requests that plain clients send at once, one after another, with commas; 0 sends all. -1 goes through "
+            "Callsheet, without KV admission. The best counts.",
             metavar="NUMBER,...",
             default="0,4",
             text=str,
