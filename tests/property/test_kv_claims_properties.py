@@ -19,6 +19,7 @@ STEPS = st.one_of(
     st.tuples(st.just("release"), TRAJECTORIES, st.none()),
     st.tuples(st.just("expire"), TIMES, st.none()),
     st.tuples(st.just("take"), ENGINES, TOKENS),
+    st.tuples(st.just("give way"), ENGINES, TOKENS),
     st.tuples(st.just("forget"), ENGINES, st.none()),
 )
 
@@ -44,6 +45,12 @@ def test_books_agree(steps: list[tuple[str, object, object]]) -> None:
             kept = [claim for claim in left.values() if claim.engine == whom]
             assert all(gone.began_at >= stays.began_at for gone in lost for stays in kept)
             known = left
+        elif what == "give way" and isinstance(how, int):
+            held = sum(claim.tokens for claim in known.values() if claim.engine == whom)
+            claims.give_way(whom, how)
+            known = {name: claim for name, claim in known.items() if claims.of(name) is claim}
+            left_tokens = sum(claim.tokens for claim in known.values() if claim.engine == whom)
+            assert held - left_tokens >= min(how, held)
         else:
             claims.forget_engine(whom)
             known = {name: claim for name, claim in known.items() if claim.engine != whom}

@@ -12,6 +12,7 @@ from callsheet.benchmarks.simulator.kv.measured import KvRun
 from callsheet.benchmarks.simulator.kv.report import KvPoint, KvReport
 from callsheet.benchmarks.simulator.kv.settings import KvSettings
 from callsheet.benchmarks.simulator.kv.shapes import KvScenario, draw
+from callsheet.benchmarks.simulator.kv.small import draw_small
 from callsheet.benchmarks.simulator.kv.world import KvWorld
 
 
@@ -21,10 +22,10 @@ def scenario(demand: float) -> KvScenario:
     return draw("coding", demand, 2, 7, horizon_s=600.0, prefill_scale=1.0)
 
 
-def run(demand: float, name: str) -> KvRun:
+def run(demand: float, name: str, drawn: KvScenario | None = None) -> KvRun:
     """What a policy at a setting does."""
     variant = next(each for each in VARIANTS if f"{each.family}: {each.name}" == name)
-    drawn = scenario(demand)
+    drawn = drawn or scenario(demand)
     engine = replace(drawn.engine, longest_prefix_first=variant.longest_prefix_first)
     return KvWorld(replace(drawn, engine=engine), variant.make).run()
 
@@ -48,6 +49,17 @@ def test_where_kv_is_short_far_more_gets_done_than_with_plain_routing() -> None:
     assert ours.turns_per_hour > 1.8 * plain.turns_per_hour
     assert ours.repeated_tokens_per_turn < 0.2 * plain.repeated_tokens_per_turn
     assert ours.turns_per_hour < bound_of(scenario(3.0))
+
+
+@pytest.mark.parametrize("slower", [1.0, 6.0])
+@pytest.mark.parametrize(("demand", "least"), [(0.75, 0.95), (1.0, 0.98), (2.0, 1.2)])
+def test_an_engine_with_room_for_five_does_no_worse_than_plain(demand: float, least: float, slower: float) -> None:
+    drawn = draw_small(demand, 0, horizon_s=900.0, slower=slower)
+    ours = run(demand, "callsheet: tool boundary", drawn)
+    plain = run(demand, "plain: sticky, longest prefix first", drawn)
+    assert ours.turns_per_hour >= least * plain.turns_per_hour
+    if demand == 2.0:
+        assert ours.repeated_tokens_per_turn < 0.5 * plain.repeated_tokens_per_turn
 
 
 def test_a_point_below_its_bar_is_told() -> None:

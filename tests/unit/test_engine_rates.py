@@ -73,3 +73,15 @@ def test_no_rate_is_negative_nor_infinite() -> None:
 def test_nothing_seen_is_what_was_known_beforehand() -> None:
     assert RateFit().rates() == FIRST_RATES
     assert RateFit().rates(SLOW) == SLOW
+
+
+def test_an_engine_that_is_far_slower_than_guessed_shows_so_at_once() -> None:
+    """Ten generations on a CPU, all alike: what none of them tells apart is guessed in proportion."""
+    slow = EngineRates(prefill_tokens_per_s=200.0, step_s=0.4, step_per_sequence_s=0.02)
+    fit = RateFit()
+    for _ in range(10):
+        fit.observe(run(slow, 1000, 24, 5.0))
+    found = fit.rates()
+    took_s = 1000 / found.prefill_tokens_per_s + 24 * (found.step_s + 5.0 * found.step_per_sequence_s)
+    assert took_s == pytest.approx(run(slow, 1000, 24, 5.0).execution_s, rel=0.05)
+    assert found.prefill_tokens_per_s < 1000.0

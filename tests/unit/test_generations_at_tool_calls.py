@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.plan import Plan
@@ -71,9 +73,64 @@ def test_a_trajectory_keeps_its_place_though_its_engine_was_full_when_its_genera
     assert (rollouts.where("t2"), rollouts.where("newcomer")) == ("a", "")
 
 
-def test_an_idle_engine_waits_for_nobody() -> None:
+def test_an_idle_engine_takes_places_once_it_has_stood_idle_for_what_computing_them_anew_costs() -> None:
     rollouts = rollouts_with_two_at_their_tools()
     rollouts.ask("newcomer", 30_000)
+    plan = rollouts.world.plan()
+    assert (rollouts.where("newcomer"), plan.again_at is None) == ("", False)
+    began, service = rollouts.world.now, rollouts.world.state.managers["a"].services["policy"]
+    claimed, prefill = rollouts.knowledge.claims.tokens_on("a"), rollouts.knowledge.rates("a", "policy")[0]
+    lost = rollouts.knowledge.lengths.room(rollouts.world.live("newcomer").request) - (80_000 - claimed)
+    assert service.busy == 0
+    assert plan.again_at == pytest.approx(began + lost / prefill)
+    rollouts.world.wait(lost / prefill + 1e-6)
+    assert rollouts.where("newcomer") == "a"
+    # The KV that it displaced is that of the least recent generation.
+    assert rollouts.knowledge.claims.of((JOB, "t")) is None
+    assert rollouts.knowledge.claims.of((JOB, "u")) is not None
+
+
+def test_an_idle_engine_lets_its_own_in_meanwhile_and_then_the_wait_begins_anew() -> None:
+    rollouts = rollouts_with_two_at_their_tools()
+    rollouts.ask("newcomer", 30_000)
+    plan = rollouts.world.plan()
+    assert plan.again_at is not None
+    rollouts.ask("t2", 30_200, new=10, trajectory="t")
+    rollouts.world.plan()
+    assert (rollouts.where("t2"), rollouts.where("newcomer")) == ("a", "")
+    rollouts.world.now = plan.again_at
+    rollouts.end("t2", new=10, cached=30_100)
+    rollouts.world.plan()
+    assert rollouts.where("newcomer") == ""
+
+
+def test_headroom_is_left_though_somebody_has_waited_for_long() -> None:
+    rollouts = Rollouts(a=engine(slots=64, kv_tokens=200_000))
+    for turn, prompt in ((1, 30_000), (2, 32_000)):
+        for name in ("t", "u"):
+            if turn == 1:
+                rollouts.world.trajectory(name)
+            rollouts.turn(f"{name}{turn}", name, prompt, on="a")
+    rollouts.ask("busy", 10, new=10)
+    rollouts.world.plan()
+    claims = rollouts.knowledge.claims
+    for name in ("t", "u"):
+        claim = claims.of((JOB, name))
+        assert claim is not None
+        claims.keep((JOB, name), claim._replace(ends_at=math.inf))
+    service = rollouts.world.state.managers["a"].services["policy"]
+    headroom = rollouts.knowledge.headroom("a", service)
+    free = (service.free_kv_tokens or 0) - claims.tokens_on("a")
+    assert 0 < headroom < free
+    rollouts.ask("newcomer", free - headroom, new=100)
+    rollouts.world.plan()
+    rollouts.world.now += PATIENCE_S + 1.0
+    rollouts.world.plan()
+    assert rollouts.where("newcomer") == ""
+    rollouts.ask("smaller", free - headroom - 200, new=100)
+    rollouts.world.plan()
+    assert rollouts.where("smaller") == ""
+    rollouts.end("busy")
     rollouts.world.plan()
     assert rollouts.where("newcomer") == "a"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from callsheet.scheduler.planner.engines.claims import (
     KvClaim,
@@ -11,6 +12,7 @@ from callsheet.scheduler.planner.engines.claims import (
     UsualTurn,
     break_even_s,
     headroom_tokens,
+    idle_for_s,
     keep_for_s,
 )
 from callsheet.scheduler.planner.engines.price import EngineRates
@@ -51,11 +53,44 @@ def test_a_near_time_out_is_waited_for() -> None:
     assert keep_for_s(call(300.0), 0.0, 20.0, timeout_s=10.0) == 20.0
 
 
+def test_a_call_of_which_nothing_is_known_keeps_its_place_until_it_breaks_even() -> None:
+    assert keep_for_s(call(300.0)._replace(known=False), 0.0, 20.0) == 20.0
+    assert keep_for_s(call(300.0)._replace(known=False), 25.0, 20.0) == 0.0
+
+
+def test_no_fit_of_few_generations_has_places_kept_for_ever() -> None:
+    assert break_even_s(100_000, RATES._replace(step_s=1e-9), 3) == pytest.approx(200.0)
+
+
+def test_an_idle_engine_waits_for_what_computing_the_lost_tokens_anew_takes() -> None:
+    unclaimed, claimed, prefill = np.array([500, 100, -50, 0]), np.array([0, 400, 300, 5000]), np.full(4, 1000.0)
+    assert idle_for_s(400, unclaimed, claimed, prefill).tolist() == pytest.approx([0.0, 0.3, 0.3, 0.4])
+
+
+def test_what_was_used_least_recently_gives_way_first() -> None:
+    claims = KvClaims()
+    for name in "tuv":
+        claims.keep(name, KvClaim("a", 100, 1.0, 10.0))
+    claims.keep("t", KvClaim("a", 100, 1.0, 10.0))
+    claims.give_way("a", 150)
+    assert [claims.of(name) is None for name in "tuv"] == [False, True, True]
+    claims.give_way("a", 0)
+    assert claims.tokens_on("a") == 100
+
+
+def test_idleness_is_counted_anew_after_work() -> None:
+    claims = KvClaims()
+    assert (claims.idle_since("a", 1.0), claims.idle_since("a", 5.0)) == (1.0, 1.0)
+    twin = claims.copy()
+    twin.began("a")
+    assert (twin.idle_since("a", 7.0), claims.idle_since("a", 7.0)) == (7.0, 1.0)
+
+
 def test_headroom_is_for_growth_alone() -> None:
     assert headroom_tokens(100_000, RATES, 4, UsualTurn(20_000, 0, 200)) == 0
     small = headroom_tokens(1_000_000, RATES, 4, UsualTurn(20_000, 500, 200))
     assert 0 < small < headroom_tokens(1_000_000, RATES, 4, UsualTurn(20_000, 2000, 200))
-    assert headroom_tokens(1000, RATES, 4, UsualTurn(20_000, 2000, 200)) == 500
+    assert headroom_tokens(1000, RATES, 4, UsualTurn(20_000, 2000, 200)) == 100
 
 
 def test_claims_end_by_themselves_and_count_while_they_last() -> None:

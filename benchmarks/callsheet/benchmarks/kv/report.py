@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from callsheet.benchmarks.kv.load import LoadTally
-from callsheet.benchmarks.kv.settings import ALL_AT_ONCE
+from callsheet.benchmarks.kv.settings import ALL_AT_ONCE, THROUGH_CALLSHEET
 from callsheet.benchmarks.measuring.statistics import percentile, ratio, rounded, significant
 
 LEAST_RATIO: Final = 0.98
@@ -74,6 +74,8 @@ def figures_of(tally: LoadTally) -> PolicyFigures:
 
 def bound_name(bound: int) -> str:
     """What a bound of plain clients is called."""
+    if bound == THROUGH_CALLSHEET:
+        return "through callsheet"
     return "all at once" if bound == ALL_AT_ONCE else f"{bound} at once"
 
 
@@ -112,8 +114,8 @@ class DemandFigures:
 
     @property
     def cpu_ratio(self) -> float | None:
-        """The same for each CPU second of the engine; None where that is not known."""
-        plain = self.best_plain.turns_per_cpu_s
+        """The same for each CPU second of the engine, by the bound with most of it; None where that is not known."""
+        plain = max(each.turns_per_cpu_s for each in self.plain.values())
         return self.callsheet.turns_per_cpu_s / plain if plain else None
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 
 from callsheet.benchmarks.kv.load import LoadTally, run_load
 from callsheet.benchmarks.kv.report import DemandFigures, KvBenchReport, bound_name, figures_of
-from callsheet.benchmarks.kv.settings import KvBenchSettings
+from callsheet.benchmarks.kv.settings import THROUGH_CALLSHEET, KvBenchSettings
 from callsheet.benchmarks.kv.stack import MeasuredEngine, loaded_driver, measured_engine, through_callsheet
 from callsheet.benchmarks.kv.trajectories import TOKENS
 from callsheet.benchmarks.kv.ways import StraightWay
@@ -99,14 +99,14 @@ class _Bench:
         self._runs += 1
         await self._driver.flush()
         name = f"run-{self._runs}"
-        if policy is not _WITH_ADMISSION:
+        if policy not in (_WITH_ADMISSION, THROUGH_CALLSHEET):
             await run_load(
                 StraightWay(self._driver, policy), self._settings, live, name, into, cpu_s=self._measured.cpu_s
             )
             return
         directory = self._directory / name
         directory.mkdir()
-        async with through_callsheet(self._measured, directory) as way:
+        async with through_callsheet(self._measured, directory, admission=policy is _WITH_ADMISSION) as way:
             await run_load(way, self._settings, live, name, into, cpu_s=self._measured.cpu_s)
 
 

@@ -11,6 +11,8 @@ from callsheet.options.declaration import Setting, check_least
 
 ALL_AT_ONCE = 0
 """The bound of a client that sends everything at once."""
+THROUGH_CALLSHEET = -1
+"""In place of a bound: through Callsheet too, by a manager that does not tell what the engine's KV cache holds."""
 EMBEDDED_KV_TOKENS = 8_192
 """KV cache of the embedded engine; a server has its own."""
 
@@ -54,7 +56,8 @@ class KvBenchSettings:
     bounds: Annotated[
         tuple[int, ...],
         Setting(
-            "Requests that plain clients send at once, one after another, with commas; 0 sends all. The best counts.",
+            "Requests that plain clients send at once, one after another, with commas; 0 sends all. -1 goes through "
+            "Callsheet, without KV admission. The best counts.",
             metavar="NUMBER,...",
             default="0,4",
             text=str,
@@ -87,8 +90,8 @@ class KvBenchSettings:
             raise ValueError(f"urls: {len(self.urls)} are given; one engine is measured")
         if not self.demands or min(self.demands) <= 0:
             raise ValueError(f"demands: {self.demands}: at least one must be given, and each must be above 0")
-        if not self.bounds or min(self.bounds) < ALL_AT_ONCE:
-            raise ValueError(f"bounds: {self.bounds}: at least one must be given, and none may be below 0")
+        if not self.bounds or min(self.bounds) < THROUGH_CALLSHEET:
+            raise ValueError(f"bounds: {self.bounds}: at least one must be given, and none may be below -1")
 
     @property
     def mean_context(self) -> float:

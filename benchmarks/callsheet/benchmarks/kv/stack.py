@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from callsheet.managers.executor import Executor
 from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine, with_defaults
+from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
@@ -29,6 +30,7 @@ from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.options.declaration import from_texts
 from callsheet.v1 import manager_service_pb2
+from typing_extensions import override
 
 _EMBEDDED: Final = TransformerConfig(context_length=4096, layers=2, width=64, heads=2, hidden_width=96)
 _START_S: Final = 60.0
@@ -98,9 +100,27 @@ async def loaded_driver(measured: MeasuredEngine) -> AsyncIterator[EngineDriver]
             await driver.close()
 
 
+class _SilentOfKv(InferenceExecutor):
+    """Does not tell what the engine's KV cache holds, so that there is no KV admission."""
+
+    @override
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        services = super().services()
+        for service in services:
+            service.kv_tokens = 0
+        return services
+
+
 @asynccontextmanager
-async def through_callsheet(measured: MeasuredEngine, directory: Path) -> AsyncIterator[CallsheetWay]:
+async def through_callsheet(
+    measured: MeasuredEngine, directory: Path, *, admission: bool = True
+) -> AsyncIterator[CallsheetWay]:
     """Runs a scheduler and managers before the engine, which know nothing of it yet.
+
+    Args:
+        measured: The engine.
+        directory: For the scheduler's files.
+        admission: Whether there is KV admission.
 
     Raises:
         ProcessFailedError: The scheduler did not start.
@@ -111,6 +131,8 @@ async def through_callsheet(measured: MeasuredEngine, directory: Path) -> AsyncI
     async with run_process(spec) as scheduler, anyio.create_task_group() as tasks:
         address = scheduler.facts["address"]
         inference = await anyio.to_thread.run_sync(build_inference_executor, measured.settings, measured.engine)
+        if not admission:
+            inference = _SilentOfKv(inference.engine, measured.engine, measured.settings)
         executors: dict[str, Executor] = {"engine": inference, "tools": WaitingTools()}
         for name, executor in executors.items():
             node = manager_service_pb2.NodeSpec(

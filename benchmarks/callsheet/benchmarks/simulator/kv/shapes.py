@@ -52,6 +52,8 @@ class KvScenario:
     Attributes:
         first: Live from the start, each at some turn of its life, as in a run that has gone on for long.
         later: Take the places of those that end, in this order, the first again after the last.
+        forgets_ended: Whether engines drop the contexts of trajectories that ended. Those of real servers go only when
+            they are the least recently used.
     """
 
     engine: EngineType
@@ -59,6 +61,7 @@ class KvScenario:
     first: tuple[KvRollout, ...]
     later: tuple[KvRollout, ...]
     horizon_s: float
+    forgets_ended: bool = True
 
 
 SHAPES = ("coding", "terminal", "deepsearch", "wild")

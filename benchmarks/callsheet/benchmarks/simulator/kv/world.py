@@ -180,8 +180,10 @@ class KvWorld:
             trajectory.turn += 1
             self._ask(trajectory)
             return
-        for index in self._visited.pop(trajectory, ()):
-            self.engines[index].forget(trajectory)
+        visited = self._visited.pop(trajectory, set())
+        if self.scenario.forgets_ended:
+            for index in visited:
+                self.engines[index].forget(trajectory)
         self._ended += 1
         self._policy.ended(trajectory)
         self._arrive(self.scenario.later[self._later % len(self.scenario.later)])

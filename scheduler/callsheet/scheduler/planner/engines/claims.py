@@ -23,13 +23,19 @@ import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
+import numpy as np
 from callsheet.scheduler.planner.engines.price import EngineRates
 from callsheet.scheduler.planner.predictors import Prediction
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean
+from callsheet.scheduler.planner.question.instance import Floats, Integers
 
 _SQRT_2 = math.sqrt(2.0)
 # What trajectories that end give back meets about half of what the others grow by (docs/lab/2026-11-kv.md).
 _NET_GROWTH = 0.5
+# Of the cache. The formula takes the engine for busy all the time; a small one is not, and would stay half empty.
+_MOST_HEADROOM = 0.1
+# Of the batch's gain from another sequence. Fits of few generations come to none, and nothing would ever break even.
+_LEAST_GAIN = 0.05
 
 
 def break_even_s(capacity_tokens: int, rates: EngineRates, sequences: float) -> float:
@@ -41,7 +47,7 @@ def break_even_s(capacity_tokens: int, rates: EngineRates, sequences: float) -> 
         sequences: Those that decode together.
     """
     decoding_s = rates.step_s + max(sequences, 1.0) * rates.step_per_sequence_s
-    gain_of_more = max(rates.step_s / decoding_s, 1e-3)
+    gain_of_more = max(rates.step_s / decoding_s, _LEAST_GAIN)
     return capacity_tokens / rates.prefill_tokens_per_s / gain_of_more
 
 
@@ -83,11 +89,13 @@ def headroom_tokens(capacity_tokens: int, rates: EngineRates, sequences: float, 
     price_of_room = break_even_s(capacity_tokens, rates, sequences)
     growth_per_s = max(turn.growth_tokens, 0.0) / max(turn_s, 1e-9)
     best = math.sqrt(2.0 * price_of_room * turn.context_tokens * growth_per_s)
-    return int(min(_NET_GROWTH * best, capacity_tokens / 2.0))
+    return int(min(_NET_GROWTH * best, _MOST_HEADROOM * capacity_tokens))
 
 
 def keep_for_s(call: Prediction, queue_s: float, even_s: float, timeout_s: float = math.inf) -> float:
     """Seconds for which to keep KV while a tool call waits and runs; 0 where it is not worth while.
+
+    Of a call of which nothing is known, a guess must not end it: it is kept until it breaks even.
 
     Args:
         call: What is expected of the call's execution.
@@ -97,6 +105,8 @@ def keep_for_s(call: Prediction, queue_s: float, even_s: float, timeout_s: float
     """
     if queue_s >= even_s:
         return 0.0
+    if not call.known:
+        return even_s
     latest_s = queue_s + timeout_s
     # What is kept until then is kept on where the time-out is near: no more is left than was worth it before.
     keep_s = latest_s if even_s < latest_s <= 2.0 * even_s else even_s
@@ -105,6 +115,22 @@ def keep_for_s(call: Prediction, queue_s: float, even_s: float, timeout_s: float
     back_in_time = 1.0 if latest_s <= keep_s else 0.5 * math.erfc(-z / _SQRT_2)
     kept_s = queue_s + bounded_mean(call.log_mean, call.log_sd, longest_s)
     return keep_s if kept_s < back_in_time * even_s else 0.0
+
+
+def idle_for_s(kv_tokens: int, unclaimed: Integers, claimed: Integers, prefill_tokens_per_s: Floats) -> Floats:
+    """Seconds, shape (engines,), for which engines stand idle before somebody without a place takes claimed tokens.
+
+    An idle engine loses all that it could do, and so does one that computes KV anew. To wait for as long as that would
+    take costs at most twice what the best choice in hindsight does, as in `keep_for_s`.
+
+    Args:
+        kv_tokens: What that one comes to hold.
+        unclaimed: Tokens that are neither booked nor claimed; below 0 where claims are more than fit.
+        claimed: Tokens that are claimed.
+        prefill_tokens_per_s: How fast the engine computes KV.
+    """
+    lost: Floats = np.clip(kv_tokens - unclaimed, 0, claimed) / prefill_tokens_per_s
+    return lost
 
 
 class KvClaim(NamedTuple):
@@ -132,6 +158,7 @@ class KvClaims:
         self._on: dict[Hashable, dict[Hashable, KvClaim]] = {}
         self._tokens: dict[Hashable, int] = {}
         self._ends: list[tuple[float, int, Hashable, KvClaim]] = []
+        self._idle_since: dict[Hashable, float] = {}
         self._number = 0
 
     def __len__(self) -> int:
@@ -147,6 +174,7 @@ class KvClaims:
         twin._claims, twin._tokens = dict(self._claims), dict(self._tokens)
         twin._on = {engine: dict(held) for engine, held in self._on.items()}
         twin._ends, twin._number = list(self._ends), self._number
+        twin._idle_since = dict(self._idle_since)
         return twin
 
     def tokens_on(self, engine: Hashable) -> int:
@@ -208,7 +236,27 @@ class KvClaims:
             tokens -= claim.tokens
         return True
 
+    def give_way(self, engine: Hashable, tokens: int) -> None:
+        """Releases claims on an engine until so many tokens are free of them, in the order in which it drops KV.
+
+        Claims begin at the ends of generations, so the first one is of the least recently used KV.
+        """
+        for trajectory, claim in list(self._on.get(engine, {}).items()):
+            if tokens <= 0:
+                return
+            self.release(trajectory)
+            tokens -= claim.tokens
+
+    def idle_since(self, engine: Hashable, now: float) -> float:
+        """Since when an engine has been known to stand idle; from now on, if it was not known to."""
+        return self._idle_since.setdefault(engine, now)
+
+    def began(self, engine: Hashable) -> None:
+        """An engine does not stand idle any more."""
+        self._idle_since.pop(engine, None)
+
     def forget_engine(self, engine: Hashable) -> None:
         """Releases all claims on an engine that is gone, or whose KV is of no use any more."""
+        self.began(engine)
         for trajectory in list(self._on.get(engine, ())):
             self.release(trajectory)

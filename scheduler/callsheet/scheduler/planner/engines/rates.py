@@ -23,6 +23,8 @@ FADING = 0.995
 # Observations that what is known beforehand counts as, before there is another one. It is divided by their number: what
 # they show counts alone soon, and what they do not show stays.
 TRUST = 0.1
+# A first guess that is further off than that, by what was seen, is not believed.
+FAR_OFF = 4.0
 LEAST_S = 1e-9
 LEAST_OBSERVED_S = 1e-4
 _SUPPORTS = tuple(subset for size in (3, 2, 1) for subset in itertools.combinations(range(3), size))
@@ -52,19 +54,27 @@ class RateFit:
         self.observations = 0
         self._matrix = [[0.0] * 3 for _ in range(3)]
         self._vector = [0.0] * 3
+        self._shown = [0.0] * 3
+        self._shown_s = 0.0
 
     def observe(self, run: ObservedGeneration) -> None:
         """Takes a generation into account."""
         seconds = max(run.execution_s, LEAST_OBSERVED_S)
-        row = [each / seconds for each in _features(run.prefilled_tokens, run.new_tokens, run.batch)]
-        _add(self._matrix, self._vector, row, FADING, 1.0)
+        features = _features(run.prefilled_tokens, run.new_tokens, run.batch)
+        _add(self._matrix, self._vector, [each / seconds for each in features], FADING, 1.0)
+        self._shown = [FADING * old + new for old, new in zip(self._shown, features, strict=True)]
+        self._shown_s = FADING * self._shown_s + seconds
         self.observations += 1
 
-    def rates(self, beforehand: EngineRates = FIRST_RATES) -> EngineRates:
-        """The rates that fit best, and what was known beforehand where too little was seen."""
+    def rates(self, beforehand: EngineRates | None = None) -> EngineRates:
+        """The rates that fit best, and what was known beforehand where too little was seen.
+
+        Args:
+            beforehand: What alike engines showed; without, a guess.
+        """
         if not self.observations:
-            return beforehand
-        times = (1.0 / beforehand.prefill_tokens_per_s, beforehand.step_s, beforehand.step_per_sequence_s)
+            return beforehand or FIRST_RATES
+        times = _times(beforehand) if beforehand is not None else self._guessed()
         matrix, vector = [list(row) for row in self._matrix], list(self._vector)
         trust = TRUST / self.observations
         for typical in _TYPICAL:
@@ -73,12 +83,27 @@ class RateFit:
         prefill_s, step_s, step_per_sequence_s = (max(each, LEAST_S) for each in _least_squares(matrix, vector))
         return EngineRates(1.0 / prefill_s, step_s, step_per_sequence_s)
 
+    def _guessed(self) -> list[float]:
+        """The first guess, brought near to what was seen where it is far off.
+
+        Otherwise a guess for a much faster engine outweighs dozens of observations, as its relative errors are large.
+        """
+        times = _times(FIRST_RATES)
+        guessed_s = sum(each * time for each, time in zip(self._shown, times, strict=True))
+        slower = self._shown_s / max(guessed_s, LEAST_S)
+        beyond = slower / min(max(slower, 1.0 / FAR_OFF), FAR_OFF)
+        return [beyond * each for each in times]
+
 
 _Row = Sequence[float]
 
 
 def _features(prefilled: int, new: int, batch: float) -> tuple[float, float, float]:
     return (float(prefilled), float(new), new * batch)
+
+
+def _times(rates: EngineRates) -> list[float]:
+    return [1.0 / rates.prefill_tokens_per_s, rates.step_s, rates.step_per_sequence_s]
 
 
 _TYPICAL = (_features(1024, 0, 1.0), _features(0, 256, 1.0), _features(0, 256, 16.0))

@@ -98,6 +98,7 @@ class Predictors:
             self._peak(key.kind, branch),
             statistics.amdahl.fraction(amdahl_hint, self.settings.amdahl_sd),
             branch.task.duration.count if branch.task is not None else 0.0,
+            hint_s > 0.0 or branch.label.duration.count > 0.0,
         )
 
     def observe(self, observation: ObservedRun) -> None:

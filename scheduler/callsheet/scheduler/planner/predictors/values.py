@@ -36,6 +36,7 @@ class Prediction(NamedTuple):
         peak_memory_mb: Memory that it exceeds with a small, set probability.
         amdahl_fraction: Share of the work that more units divide among them, in [0, 1].
         observations: Runs of this very key that the prediction rests on, old ones counted less.
+        known: Whether a run of its label ended, or its client gave a hint. Otherwise it is a guess by the kind.
     """
 
     duration_s: float
@@ -45,6 +46,7 @@ class Prediction(NamedTuple):
     peak_memory_mb: float
     amdahl_fraction: float
     observations: float
+    known: bool = True
 
 
 class ObservedRun(NamedTuple):

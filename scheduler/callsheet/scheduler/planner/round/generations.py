@@ -8,12 +8,14 @@ longer than its prefix can save.
 
 Trajectories whose tool calls run keep their places (`engines/claims.py`). A generation without a place waits until
 there is room beside these, and beside what those that are there will grow by. One that has waited for long keeps the
-engine with most room for itself.
+engine with most room for itself. An engine that stands idle takes one in spite of places, once it has stood idle for as
+long as computing the KV that is lost would take.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -27,7 +29,7 @@ from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.engines.claims import KvClaim
+from callsheet.scheduler.planner.engines.claims import KvClaim, idle_for_s
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
 from callsheet.scheduler.planner.question.instance import Floats, Integers
@@ -47,8 +49,9 @@ MANY = 1 << 40
 class _Engines:
     """The engines that serve a class, and what is planned for them; arrays have shape (engines,)."""
 
-    def __init__(self, hosts: Sequence[tuple[Manager, Service]], knowledge: EngineKnowledge) -> None:
+    def __init__(self, hosts: Sequence[tuple[Manager, Service]], knowledge: EngineKnowledge, now: float) -> None:
         self.hosts = hosts
+        self._now = now
         self.index = {manager.manager_id: index for index, (manager, _) in enumerate(hosts)}
         rates = [knowledge.rates(manager.manager_id, service.description.name) for manager, service in hosts]
         services = [service for _, service in hosts]
@@ -63,6 +66,11 @@ class _Engines:
         self._kept_count = 0
         self._largest_room: int | None = None
         self._claims = knowledge.claims
+        since = [
+            self._claims.idle_since(m.manager_id, now) if idle else math.inf
+            for (m, _), idle in zip(hosts, self._idle.tolist(), strict=True)
+        ]
+        self._idle_since = np.array(since, np.float64)
         claimed = [self._claims.tokens_on(manager.manager_id) for manager, _ in hosts]
         self._claimed = np.array(claimed, np.int64)
         rooms = [0 if each.free_kv_tokens is None else knowledge.headroom(m.manager_id, each) for m, each in hosts]
@@ -73,11 +81,12 @@ class _Engines:
         """Whether none takes another sequence."""
         return not bool((self._free_slots > 0).any())
 
-    def with_room(self, kv_tokens: int, own: KvClaim | None = None) -> Integers:
-        """Indexes of those that could take a sequence now; an idle one takes whatever there is.
+    def with_room(self, kv_tokens: int, waits_since: float, own: KvClaim | None = None) -> Integers:
+        """Indexes of those that could take a sequence now; one that was idle for long enough takes whatever there is.
 
         Args:
             kv_tokens: What it comes to hold.
+            waits_since: When it was queued.
             own: Its trajectory's place on one of them.
         """
         unclaimed = self._free_kv - self._claimed
@@ -85,7 +94,18 @@ class _Engines:
         if own is not None:
             home = self.index[str(own.engine)]
             fits[home] = unclaimed[home] + own.tokens >= kv_tokens
-        return np.flatnonzero((self._free_slots > 0) & (fits | (self._idle & ~self._kept)))
+        fits |= ~self._kept & (self._idle_long_at(kv_tokens, waits_since) <= self._now)
+        return np.flatnonzero((self._free_slots > 0) & fits)
+
+    def idle_long_at(self, kv_tokens: int, waits_since: float) -> float:
+        """When one of those that are idle now takes a sequence in spite of all claims; infinite if none is idle."""
+        open_ = self._idle & (self._free_slots > 0) & ~self._kept
+        return float(self._idle_long_at(kv_tokens, waits_since)[open_].min()) if open_.any() else math.inf
+
+    def _idle_long_at(self, kv_tokens: int, waits_since: float) -> Floats:
+        idle_s = idle_for_s(kv_tokens, self._free_kv - self._claimed, self._claimed, self._prefill)
+        at: Floats = np.maximum(self._idle_since, waits_since) + idle_s
+        return at
 
     @property
     def may_keep(self) -> bool:
@@ -96,7 +116,10 @@ class _Engines:
         """Whether a sequence without a place fits nowhere; quickly, as most of a long queue do not."""
         if self._largest_room is None:
             open_ = (self._free_slots > 0) & ~self._kept
-            rooms = np.where(self._idle, MANY, self._free_kv - self._claimed - self._headroom)[open_]
+            unclaimed = self._free_kv - self._claimed
+            worth = np.where(self._idle, self._now - self._idle_since, 0.0) * self._prefill
+            when_idle = np.where(worth >= self._claimed, MANY, unclaimed + worth)
+            rooms = np.where(self._idle, when_idle, unclaimed - self._headroom)[open_]
             self._largest_room = int(rooms.max()) if len(rooms) else 0
         return kv_tokens > self._largest_room
 
@@ -112,10 +135,26 @@ class _Engines:
             self._kept_count += 1
             self._largest_room = None
 
-    def take_places(self, index: int, kv_tokens: int, may: Callable[[Hashable, KvClaim], bool]) -> bool:
-        """Takes places of those who may lose theirs, until a sequence fits on an engine; whether it does."""
+    def make_way(self, index: int, kv_tokens: int) -> None:
+        """Takes places, whosever they are, for a sequence that an engine takes in spite of all claims."""
         engine = self.hosts[index][0].manager_id
-        lacking = kv_tokens - int(self._free_kv[index] - self._claimed[index])
+        self._claims.give_way(engine, kv_tokens - int(self._free_kv[index] - self._claimed[index]))
+        self._claimed[index] = self._claims.tokens_on(engine)
+
+    def take_places(
+        self, index: int, kv_tokens: int, may: Callable[[Hashable, KvClaim], bool], *, headroom: bool = False
+    ) -> bool:
+        """Takes places of those who may lose theirs, until a sequence fits on an engine; whether it does.
+
+        Args:
+            index: Of the engine.
+            kv_tokens: What the sequence comes to hold.
+            may: Whether a trajectory may lose its place.
+            headroom: Whether headroom must be left as well.
+        """
+        engine = self.hosts[index][0].manager_id
+        needed = kv_tokens + (int(self._headroom[index]) if headroom else 0)
+        lacking = needed - int(self._free_kv[index] - self._claimed[index])
         enough = lacking <= 0 or self._claims.take(engine, lacking, may)
         self._claimed[index] = self._claims.tokens_on(engine)
         self._largest_room = None
@@ -148,7 +187,8 @@ class _Engines:
         self._sequences[index] += 1
         self._free_slots[index] -= 1
         self._free_kv[index] -= kv_tokens
-        self._idle[index] = False
+        self._idle[index], self._idle_since[index] = False, math.inf
+        self._claims.began(self.hosts[index][0].manager_id)
         self._largest_room = None
 
 
@@ -265,7 +305,7 @@ class GenerationRound:
                 if (service := service_of(manager, key.kind, key.service)) is not None
                 and not (service.no_room or service.weights.gated)
             ]
-            known = self._engines[alike] = _Engines(hosts, self._knowledge)
+            known = self._engines[alike] = _Engines(hosts, self._knowledge, self._now)
         return known
 
     def _home(self, engines: _Engines, action: Action) -> tuple[int, int] | None:
@@ -305,6 +345,7 @@ class GenerationRound:
             return None, True
         if action.trajectory is not None:
             engines.give_up(action.trajectory.key)
+        engines.make_way(best, kv_tokens)
         engines.take(best, kv_tokens)
         prediction = self._estimates.of_grant(request, units)
         return Assignment(action.key, manager.manager_id, units, prediction, kv_tokens), True
@@ -322,10 +363,14 @@ class GenerationRound:
             self._knowledge.claims.release(trajectory.key)
             own = None
         late = self._is_late(action)
-        takes = action.job.request.priority_class < self._lowest_class or (late and len(self._state.jobs) > 1)
+        higher = action.job.request.priority_class < self._lowest_class
+        takes = higher or (late and len(self._state.jobs) > 1)
+        idle_long_at = engines.idle_long_at(kv_tokens, action.queued_since)
+        if self._now < idle_long_at < math.inf:
+            self._look_again(idle_long_at)
         if own is None and not takes and not (late and engines.may_keep) and engines.too_large(kv_tokens):
             return NOWHERE
-        room = engines.with_room(kv_tokens, own)
+        room = engines.with_room(kv_tokens, action.queued_since, own)
         if trajectory is not None and own is not None and home is not None and home[0] not in room:
             engines.give_up(trajectory.key)
             if engines.take_places(home[0], kv_tokens, self._may_take(action, own)):
@@ -333,7 +378,7 @@ class GenerationRound:
         index = engines.most_room() if not len(room) else None
         if index is None:
             return room
-        if engines.take_places(index, kv_tokens, self._may_take(action)):
+        if takes and engines.take_places(index, kv_tokens, self._may_take(action), headroom=not higher):
             return np.array([index], np.int64)
         if self._is_late(action):
             engines.keep(index)

@@ -6,6 +6,7 @@ Which engine: `cheapest_engine`; whose place is kept, and how long: `callsheet.s
 from __future__ import annotations
 
 from bisect import insort
+from typing import NamedTuple
 
 import numpy as np
 from callsheet.benchmarks.simulator.kv.world import KvTrajectory, KvWorld
@@ -16,14 +17,23 @@ from callsheet.scheduler.planner.engines.claims import (
     UsualTurn,
     break_even_s,
     headroom_tokens,
+    idle_for_s,
     keep_for_s,
 )
+from callsheet.scheduler.planner.engines.knowledge import RATES_LIVE
 from callsheet.scheduler.planner.engines.prefixes import Prefix, Prefixes
-from callsheet.scheduler.planner.engines.price import EngineLoads, EngineRates, generation_prices
+from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
+from callsheet.scheduler.planner.engines.rates import FIRST_RATES, ObservedGeneration, RateFit
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.generations import PATIENCE_S
 
 _JOB = "kv"
+
+
+class _Sent(NamedTuple):
+    engine: int
+    booked: int
+    batch: int
 
 
 class ToolBoundary:
@@ -31,15 +41,15 @@ class ToolBoundary:
 
     def __init__(self, world: KvWorld) -> None:
         self._world = world
-        engine = world.scenario.engine
-        self._rates = EngineRates(engine.prefill_tokens_per_s, engine.step_s, engine.step_per_sequence_s)
-        self._engine = engine
+        self._engine = world.scenario.engine
+        self._fit = RateFit()
+        self._rates, self._fitted = FIRST_RATES, 0
         self._claims = KvClaims()
         self._prefixes = Prefixes()
         self._predictors = Predictors()
         self._booked = [0] * len(world.engines)
         self._sequences = [0] * len(world.engines)
-        self._running: dict[KvTrajectory, tuple[int, int]] = {}
+        self._running: dict[KvTrajectory, _Sent] = {}
         self._waiting: list[tuple[float, int, KvTrajectory]] = []
         self._output = 256.0
         self._growth = 1024.0
@@ -56,7 +66,9 @@ class ToolBoundary:
 
     def acting(self, trajectory: KvTrajectory, output_tokens: int, execution_s: float, cached_tokens: int) -> None:
         """See `KvPolicy`."""
-        engine, booked = self._running.pop(trajectory)
+        engine, booked, batch = self._running.pop(trajectory)
+        computed = max(trajectory.prompt_tokens - cached_tokens, 0)
+        self._learn(ObservedGeneration(computed, output_tokens, (batch + self._sequences[engine]) / 2.0, execution_s))
         self._output += 0.01 * (output_tokens - self._output)
         self._context += 0.01 * (trajectory.context_tokens - self._context)
         even_s = break_even_s(self._engine.kv_tokens, self._rates, self._sequences[engine])
@@ -73,6 +85,12 @@ class ToolBoundary:
             now = self._world.now
             self._claims.keep(trajectory, KvClaim(engine, tokens, trajectory.began_at, now + keep_s))
         self._serve()
+
+    def _learn(self, run: ObservedGeneration) -> None:
+        """Fits the engines' rates, which are alike, as often as the planner does."""
+        self._fit.observe(run)
+        if self._fit.observations - self._fitted >= min(RATES_LIVE, self._fitted):
+            self._rates, self._fitted = self._fit.rates(), self._fit.observations
 
     def acted(self, trajectory: KvTrajectory, tool_s: float) -> None:
         """See `KvPolicy`."""
@@ -109,10 +127,14 @@ class ToolBoundary:
                 self._send(trajectory, engine)
         for place in reversed(sent):
             del self._waiting[place]
-        next_end = self._claims.next_end() if self._waiting else None
-        if next_end is not None and next_end < self._wakes_at:
-            self._wakes_at = next_end
-            self._world.wake_at(next_end)
+        next_end = self._claims.next_end()
+        if self._waiting and next_end is not None:
+            self._look_again(next_end)
+
+    def _look_again(self, at: float) -> None:
+        if at < self._wakes_at:
+            self._wakes_at = at
+            self._world.wake_at(at)
 
     def _place(self, trajectory: KvTrajectory, kept: set[int]) -> int | None:
         needed = trajectory.prompt_tokens + self._room_to_write()
@@ -128,14 +150,29 @@ class ToolBoundary:
             engine
             for engine in range(len(self._booked))
             if engine not in kept
-            and (self._free(engine) >= needed + self._headroom[engine] or not self._sequences[engine])
+            and (self._free(engine) >= needed + self._headroom[engine] or self._takes_all(trajectory, engine, needed))
         ]
         if fitting:
-            return self._cheapest(trajectory, fitting)
+            chosen = self._cheapest(trajectory, fitting)
+            self._claims.give_way(chosen, needed - self._free(chosen))
+            return chosen
         most = max((engine for engine in range(len(self._booked)) if engine not in kept), key=self._free, default=None)
         if most is not None and self._world.now - trajectory.asked_at > PATIENCE_S:
             kept.add(most)
         return None
+
+    def _takes_all(self, trajectory: KvTrajectory, engine: int, needed: int) -> bool:
+        """Whether an engine has been idle for so long that the trajectory may take what is claimed there."""
+        if self._sequences[engine]:
+            return False
+        now = self._world.now
+        since = max(self._claims.idle_since(engine, now), trajectory.asked_at)
+        claimed, prefill = self._claims.tokens_on(engine), self._rates.prefill_tokens_per_s
+        idle_s = idle_for_s(needed, np.array([self._free(engine)]), np.array([claimed]), np.array([prefill]))
+        at = since + float(idle_s[0])
+        if at > now:
+            self._look_again(at)
+        return at <= now
 
     def _cheapest(self, trajectory: KvTrajectory, fitting: list[int]) -> int:
         engine, count = self._engine, len(fitting)
@@ -153,9 +190,10 @@ class ToolBoundary:
 
     def _send(self, trajectory: KvTrajectory, engine: int) -> None:
         booked = trajectory.prompt_tokens + self._room_to_write()
-        self._running[trajectory] = (engine, booked)
         self._booked[engine] += booked
         self._sequences[engine] += 1
+        self._running[trajectory] = _Sent(engine, booked, self._sequences[engine])
+        self._claims.began(engine)
         self._world.send(trajectory, engine)
 
 
