@@ -28,7 +28,7 @@ from callsheet.client import (
 )
 from callsheet.environments.failures import NOBODYS_FAULT, EpisodeFailure, failure_of_outcome
 
-logger = logging.getLogger("callsheet.integrations")
+logger = logging.getLogger(__name__)
 
 _EXIT_CODES: Final = {
     Reason.NO_SUCH_PROGRAM.value: 127,

@@ -28,7 +28,7 @@ from callsheet.integrations.verl.rows import output_fields, reward_of, takes_not
 from callsheet.integrations.verl.sampling import sampling_of
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-logger = logging.getLogger("callsheet.integrations.verl")
+logger = logging.getLogger(__name__)
 
 
 class EpisodeAgentLoop(AgentLoopBase):

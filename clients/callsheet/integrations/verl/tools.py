@@ -17,7 +17,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import ToolResponse
 
-logger = logging.getLogger("callsheet.integrations.verl")
+logger = logging.getLogger(__name__)
 
 
 class SandboxTool(BaseTool):
