@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean trainers
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -52,6 +52,10 @@ conformance-vllm: $(SETUP)
 # Not a part of `make test` either: it installs agents from PyPI and npm below build/, and needs Node 20. AGENTS="codex" for one.
 agents: $(SETUP)
 	$(BIN)/python scripts/agents.py $(AGENTS)
+
+# Not a part of `make test` either: real trainers, each in an environment of gigabytes below build/. TRAINERS="trl" for one.
+trainers: $(SETUP)
+	$(BIN)/python scripts/trainers.py $(TRAINERS)
 
 # Versions published over two real servers, which are killed too. Ten minutes or more.
 bench-weights-sglang: $(SETUP)
@@ -100,7 +104,7 @@ soak: $(SETUP)
 # packages, which torch's own metadata pins for each of its builds.
 lock: $(SETUP)
 	echo 'torch==$(TORCH)' > .venv/torch.txt
-	$(BIN)/pip-compile --quiet $(if $(UPGRADE),--upgrade) --all-extras --strip-extras --no-header --no-annotate \
+	$(BIN)/pip-compile --quiet $(if $(UPGRADE),--upgrade) --extra dev --strip-extras --no-header --no-annotate \
 	    --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	    --constraint .venv/torch.txt --output-file requirements.lock pyproject.toml
 	sed -i -E -e '1i # The versions Callsheet is tested with, on Python 3.11 and later. Written by `make lock`.' \

@@ -24,9 +24,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from callsheet.benchmarks.demo.episodes import GAME_REQUIREMENTS
 from callsheet.benchmarks.demo.inputs import prepare_inputs
-from callsheet.benchmarks.demo.packages import TEST_REQUIREMENTS, default_cache_directory
+from callsheet.environments.coding.packages import TEST_REQUIREMENTS, default_cache_directory
+from callsheet.environments.games.frozen_lake import GAME_REQUIREMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "compose-smoke"

@@ -12,19 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from callsheet.benchmarks.demo.bugs import BUGS, Bug, prepare_task
 from callsheet.benchmarks.demo.episodes import Episode, coding_episode, game_episode, make_episodes
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
-from callsheet.benchmarks.demo.packages import (
-    PACKAGES,
-    DemoInputError,
-    SourceRelease,
-    default_cache_directory,
-    fetch_releases,
-    missing_packages,
-)
-from callsheet.benchmarks.demo.policy import PLAY_PROGRAM, DecisionResult
 from callsheet.benchmarks.demo.rollout import EpisodeResult, EpisodeRunner
 from callsheet.benchmarks.demo.workload import run_mode
 from callsheet.client import (
@@ -42,6 +32,17 @@ from callsheet.client import (
     TrajectoryEnd,
     Where,
 )
+from callsheet.environments.bash_replies import CommandReport
+from callsheet.environments.coding.bugs import BUGS, Bug, prepare_task
+from callsheet.environments.coding.packages import (
+    PACKAGES,
+    SourceRelease,
+    SourceReleaseError,
+    default_cache_directory,
+    fetch_releases,
+    missing_packages,
+)
+from callsheet.environments.games.frozen_lake import PLAY_PROGRAM
 
 from tests.support.local_episodes import LocalEpisode
 
@@ -50,7 +51,7 @@ from tests.support.local_episodes import LocalEpisode
 def inputs() -> DemoInputs:
     try:
         return prepare_inputs(default_cache_directory(os.environ), lambda _: None)
-    except DemoInputError as error:
+    except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
 
 
@@ -78,7 +79,7 @@ def edits_of(episode: Episode, fixed_line: str) -> list[str]:
             edits.append(turn.command.program[-1] if turn.label == "edit" else "slip")
         passes = turn.label == "test" and edits[-1:] == [fixed_line]
         try:
-            turn = policy.send(DecisionResult(0 if passes else 1, ""))
+            turn = policy.send(CommandReport(0 if passes else 1, ""))
         except StopIteration:
             return edits
 
@@ -236,7 +237,7 @@ def test_a_damaged_archive_is_fetched_again(inputs: DemoInputs, tmp_path: Path) 
 
 def test_without_the_package_index_the_message_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(DemoInputError, match=r"inflection 0\.5\.1.*the first run needs the package index"):
+    with pytest.raises(SourceReleaseError, match=r"inflection 0\.5\.1.*the first run needs the package index"):
         fetch_releases(PACKAGES[:1], tmp_path)
 
 

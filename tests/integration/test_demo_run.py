@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from callsheet.benchmarks.demo import run
 from callsheet.benchmarks.demo.inputs import prepare_inputs
-from callsheet.benchmarks.demo.packages import DemoInputError
 from callsheet.benchmarks.demo.render import render_run
 from callsheet.benchmarks.demo.run import run_demo, run_on_stack
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
@@ -17,6 +16,7 @@ from callsheet.client import ClientOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.environments.coding.packages import SourceReleaseError
 from callsheet.managers.sandbox.settings import Isolation
 from rich.console import Console
 
@@ -36,7 +36,7 @@ async def test_the_demo_falls_back_to_plain_processes_and_says_so(
     settings = DemoSettings(trajectories=2, cpus=2, data_dir=tmp_path / "data")
     try:
         prepare_inputs(settings.cache, lambda _: None)
-    except DemoInputError as error:
+    except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
     said: list[str] = []
     report = await run_demo(settings, said.append)
@@ -62,7 +62,7 @@ async def test_isolation_that_was_asked_for_is_not_given_up(tmp_path: Path, monk
     settings = DemoSettings(isolation=Isolation.BUBBLEWRAP, data_dir=tmp_path / "data")
     try:
         prepare_inputs(settings.cache, lambda _: None)
-    except DemoInputError as error:
+    except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
     with pytest.raises(ValueError, match="isolation: bubblewrap: does not work here"):
         await run_demo(settings, lambda _: None)
@@ -71,7 +71,7 @@ async def test_isolation_that_was_asked_for_is_not_given_up(tmp_path: Path, monk
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("")
-    with pytest.raises(DemoInputError, match=r"cache: .*XDG_CACHE_HOME"):
+    with pytest.raises(SourceReleaseError, match=r"cache: .*XDG_CACHE_HOME"):
         prepare_inputs(occupied / "cache", lambda _: None)
 
 
@@ -100,7 +100,7 @@ async def test_the_workload_runs_on_a_stack_that_is_there(tmp_path: Path) -> Non
     settings = DemoSettings(scheduler="127.0.0.1:1", trajectories=1, job="mine")
     try:
         inputs = prepare_inputs(settings.cache, lambda _: None)
-    except DemoInputError as error:
+    except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
     stack_settings = StackSettings(
         data_dir=tmp_path, cpus=2, isolation=Isolation.NONE, arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]}

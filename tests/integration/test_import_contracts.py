@@ -46,6 +46,11 @@ VIOLATIONS = [
         "Integrations are clients",
     ),
     (
+        "clients/callsheet/environments/violation.py",
+        "import torch",
+        "Environments are clients, and import neither a trainer nor a model",
+    ),
+    (
         "managers/callsheet/managers/violation.py",
         "from callsheet.scheduler.core import records",
         "Managers know neither the scheduler nor the client",

@@ -52,6 +52,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("what-if",),
     ("bench", "dispatch"),
     ("demo",),
+    ("eval",),
 ]
 
 

@@ -8,18 +8,18 @@ import pytest
 from callsheet.benchmarks.demo.policy import (
     CodingAssignment,
     Decision,
-    DecisionResult,
     Policy,
     coding_policy,
     game_policy,
     shortest_move,
 )
 from callsheet.client.commands import Command
+from callsheet.environments.bash_replies import CommandReport
 
 TEST = Command.argv("python3", "-m", "pytest", "tests/test_a.py::test_a")
 ASSIGNMENT = CodingAssignment("package/a-1", "a.py", "A.f", 30, "    return 1", ("    return 2", "    return 3"), TEST)
-FAILS = DecisionResult(1, "1 failed\n")
-PASSES = DecisionResult(0, "1 passed\n")
+FAILS = CommandReport(1, "1 failed\n")
+PASSES = CommandReport(0, "1 passed\n")
 
 
 def play(policy: Policy, fixed_text: str) -> list[Decision]:
@@ -95,7 +95,7 @@ def test_the_shortest_way_goes_around_holes(rows: list[str], move: str | None) -
     assert shortest_move(rows) == move
 
 
-def requests(seed: int, answers: list[DecisionResult]) -> list[str]:
+def requests(seed: int, answers: list[CommandReport]) -> list[str]:
     policy = game_policy(random.Random(seed))
     sent = [next(policy).command.program[-1]]
     for answer in answers:
@@ -107,23 +107,23 @@ def requests(seed: int, answers: list[DecisionResult]) -> list[str]:
 
 
 def test_a_player_looks_first_and_stops_when_the_game_is_over() -> None:
-    on_the_way = DecisionResult(0, "playing\nsteps 0\nAF\nFG\n")
-    assert len(requests(0, [on_the_way, DecisionResult(0, "won\nsteps 1\nSF\nFA\n"), on_the_way])) == 2
+    on_the_way = CommandReport(0, "playing\nsteps 0\nAF\nFG\n")
+    assert len(requests(0, [on_the_way, CommandReport(0, "won\nsteps 1\nSF\nFA\n"), on_the_way])) == 2
     assert requests(0, [on_the_way])[0] == "look"
 
 
 def test_a_player_mostly_goes_the_shortest_way_and_sometimes_slips() -> None:
-    ahead = DecisionResult(0, "playing\nsteps 0\nAFG\n")
+    ahead = CommandReport(0, "playing\nsteps 0\nAFG\n")
     sent = [request for seed in range(60) for request in requests(seed, [ahead] * 20)[1:]]
     assert 0.75 < sent.count("right") / len(sent) < 0.98
     assert {"jump", "north", "dig"} & set(sent)
 
 
 def test_a_player_remembers_the_map_when_its_word_was_no_move() -> None:
-    ahead, refused = DecisionResult(0, "playing\nsteps 0\nAFG\n"), DecisionResult(2, "invalid: 'jump' is none of ...\n")
+    ahead, refused = CommandReport(0, "playing\nsteps 0\nAFG\n"), CommandReport(2, "invalid: 'jump' is none of ...\n")
     sent = [requests(seed, [ahead, refused])[2] for seed in range(60)]
     assert sent.count("right") > 40
 
 
 def test_a_player_gives_up_in_the_end() -> None:
-    assert len(requests(0, [DecisionResult(0, "playing\nsteps 0\nAFG\n")] * 100)) == 25
+    assert len(requests(0, [CommandReport(0, "playing\nsteps 0\nAFG\n")] * 100)) == 25

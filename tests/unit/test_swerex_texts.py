@@ -24,7 +24,7 @@ from callsheet.client import (
     SessionReport,
     TimeoutKind,
 )
-from callsheet.integrations.http_server.listening import split_address
+from callsheet.http_server.listening import split_address
 from callsheet.integrations.swerex import errors, programs, shell
 from callsheet.integrations.swerex.archives import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError

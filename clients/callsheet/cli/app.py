@@ -11,6 +11,7 @@ from callsheet.cli.buffer_command import buffer
 from callsheet.cli.compose_command import compose_setup
 from callsheet.cli.demo_command import demo
 from callsheet.cli.errors import CallsheetGroup
+from callsheet.cli.eval_command import evaluate
 from callsheet.cli.facade_command import facade_app
 from callsheet.cli.gateway_command import gateway
 from callsheet.cli.health_command import health
@@ -70,6 +71,7 @@ for command in (
 ):
     app.command()(command)
 app.command("compose-setup")(compose_setup)
+app.command("eval")(evaluate)
 for name, group in (
     ("manager", manager_app),
     ("facade", facade_app),

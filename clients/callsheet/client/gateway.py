@@ -183,12 +183,17 @@ async def _ask(
     return await anyio.to_thread.run_sync(_answer, request, options, abandon_on_cancel=True)
 
 
-def _answer(request: urllib.request.Request, options: ClientOptions) -> Any:
+def gateway_opener(request: urllib.request.Request, options: ClientOptions) -> urllib.request.OpenerDirector:
+    """Returns what sends a request to a gateway: never through a proxy, and with the client's TLS where it is https."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if request.type == "https":
         handlers.append(urllib.request.HTTPSHandler(context=_tls(options)))
+    return urllib.request.build_opener(*handlers)
+
+
+def _answer(request: urllib.request.Request, options: ClientOptions) -> Any:
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=options.call_timeout_s) as answer:
+        with gateway_opener(request, options).open(request, timeout=options.call_timeout_s) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

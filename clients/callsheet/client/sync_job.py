@@ -184,6 +184,10 @@ class SyncTrajectory(_SyncVerbs[Trajectory]):
         """How this process ended it, or found it ended; None before."""
         return self._wrapped.end
 
+    def number_actions(self) -> None:
+        """See `Trajectory.number_actions`."""
+        self._wrapped.number_actions()
+
     open = blocking(Trajectory.open)
     close = blocking(Trajectory.close)
     finish = blocking(Trajectory.finish)

@@ -58,6 +58,22 @@ class Trajectory(ActionVerbs):
         self.end: TrajectoryEnd | None = None
         self.tries = 0
         self.lost_to = LOST_TO_INFRA
+        self._numbered: int | None = None
+
+    def number_actions(self) -> None:
+        """Numbers the actions that are given no id, from here on: the n-th one is "TRAJECTORY_ID#n".
+
+        A process that was started again and does the same work in the same order submits the same actions so. What had
+        ended is found as it ended, what still runs is attached to, and nothing runs twice. A submit that differs from
+        the earlier one raises AlreadyExistsError. It is for rollouts that do one thing after another.
+        """
+        self._numbered = self._numbered or 0
+
+    def _own_action_id(self) -> str | None:
+        if self._numbered is None:
+            return None
+        self._numbered += 1
+        return f"{self.trajectory_id}#{self._numbered}"
 
     @property
     def trajectory_id(self) -> str:

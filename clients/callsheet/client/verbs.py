@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import anyio
 from callsheet.client.actions import (
@@ -29,11 +29,14 @@ from callsheet.client.sampling import Sampling
 
 T = TypeVar("T")
 
+Observer: TypeAlias = Callable[[Action[Any], ActionOptions, Outcome[Any]], None]
+"""Told what a verb did."""
+
 _SAMPLING = Sampling()
 
 
 class ActionVerbs:
-    """What jobs and trajectories have in common. Holds ids only, so it pickles with its client.
+    """What jobs and trajectories have in common. Holds ids and a count only, so it pickles with its client.
 
     The verbs wait for the outcome of their action; cancelling the task that waits cancels the action. They raise
     RefusedError if the scheduler refuses the action, and ConnectionLostError if there is no connection for too long.
@@ -42,11 +45,15 @@ class ActionVerbs:
     Attributes:
         client: The client it was opened with.
         job_id: The job.
+        waited_s: Seconds that actions spent in queues, of those whose outcome a verb of this object returned.
+        observer: Called with action, options and outcome of each of those, before the verb returns; None for none.
     """
 
     def __init__(self, client: Connector, job_id: str, trajectory_id: str) -> None:
         self.client = client
         self.job_id = job_id
+        self.waited_s = 0.0
+        self.observer: Observer | None = None
         self._trajectory_id = trajectory_id
 
     async def submit(self, action: Action[T], **options: Unpack[ActionOptions]) -> ActionHandle[T]:
@@ -64,7 +71,7 @@ class ActionVerbs:
         """
         backend = self.client.backend()
         given = options.get("action_id")
-        action_id = given if given is not None else backend.new_action_id()
+        action_id = given if given is not None else self._own_action_id() or backend.new_action_id()
         return await backend.submit(Submission(self.job_id, self._trajectory_id, action_id, action, options))
 
     async def generate(
@@ -168,13 +175,21 @@ class ActionVerbs:
         """Asks a model for a judgement by a rubric. See `Judge` and `ActionOptions`."""
         return await self._perform(Judge(model, rubric, text), options)
 
+    def _own_action_id(self) -> str | None:
+        """Returns the id of the next action that is given none; None leaves it to the client."""
+        return None
+
     async def _perform(self, action: Action[T], options: ActionOptions) -> Outcome[T]:
         handle = await self.submit(action, **options)
         try:
-            return await handle.outcome()
+            outcome = await handle.outcome()
         except anyio.get_cancelled_exc_class():
             handle.abandon("its caller was cancelled")
             raise
+        self.waited_s += outcome.timeline.queue_s
+        if self.observer is not None:
+            self.observer(action, options, outcome)
+        return outcome
 
 
 def listed(values: Iterable[T]) -> Sequence[T]:

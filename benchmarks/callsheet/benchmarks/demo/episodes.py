@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from callsheet.benchmarks import demo
-from callsheet.benchmarks.demo.bugs import BUGS, CodingTask, prepare_task
-from callsheet.benchmarks.demo.packages import SourceRelease
 from callsheet.benchmarks.demo.policy import (
     EDIT_PROGRAM,
-    PLAY_PROGRAM,
     CodingAssignment,
+    Decision,
     Policy,
     coding_policy,
     game_policy,
 )
-from callsheet.client.actions import BackgroundProcesses
 from callsheet.client.commands import Command, SandboxFile
+from callsheet.environments import EpisodeTask, Message
+from callsheet.environments.bash_replies import bash_call, call_message
+from callsheet.environments.coding.bugs import BUGS, CodingTask, prepare_task
+from callsheet.environments.coding.packages import SourceRelease
+from callsheet.environments.coding.tasks import coding_world, project_of, run_tests
+from callsheet.environments.games.frozen_lake import MOVE, frozen_lake_world
+from callsheet.environments.sandbox_environment import SandboxWorld
 
-GAME_REQUIREMENTS = ("gymnasium==1.2.1", "numpy>=1.26,<3")
-"""What the game needs in the sandbox."""
-
-_SERVER_PROGRAM = "game_server.py"
-_CHECK_PROGRAM = "check_game.py"
-_SUCCESS_RATE = "0.85"
-# Source files change within one second and keep their size, which Python's cached byte code would not notice.
-_PYTHON = ("python3", "-B")
+_GAME_INTRODUCTION = "You are A on a frozen lake. Reach G, keep out of the holes H. The ice is slippery.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +34,52 @@ class Episode:
 
     Attributes:
         name: Unique in the workload.
-        family: "coding" or "game".
-        task: What it is about; the same for episodes that start from the same state.
-        introduction: What the agent is told.
-        files: What its sandbox starts with.
-        set_up: What is run there first.
+        world: What its environment consists of.
         policy: Starts its agent.
-        reward: The test run that scores it.
-        reward_files: Pristine files for that run.
+        speak: Makes a decision a reply, with the id of its call.
         seed: Of the agent and of its tokens.
-        background: What becomes of processes in the sandbox while the reward runs; None for the manager's default.
     """
 
     name: str
-    family: str
-    task: str
-    introduction: str
-    files: tuple[SandboxFile, ...]
-    set_up: Command
+    world: SandboxWorld
     policy: Callable[[], Policy]
-    reward: Command
-    reward_files: tuple[SandboxFile, ...]
+    speak: Callable[[Decision, str], Message]
     seed: int
-    background: BackgroundProcesses | None = None
+
+    @property
+    def family(self) -> str:
+        """Either "coding" or "game"."""
+        return self.world.family
+
+    @property
+    def task(self) -> str:
+        """What it is about; the same for episodes that start from the same state."""
+        return self.world.name
+
+    @property
+    def episode_task(self) -> EpisodeTask:
+        """The same as environments take it."""
+        return EpisodeTask(self.name)
+
+    @property
+    def files(self) -> tuple[SandboxFile, ...]:
+        """What its sandbox starts with."""
+        return self.world.files
+
+    @property
+    def set_up(self) -> Command:
+        """What is run there first."""
+        return self.world.set_up
+
+    @property
+    def reward(self) -> Command:
+        """The test run that scores it."""
+        return self.world.reward
+
+    @property
+    def reward_files(self) -> tuple[SandboxFile, ...]:
+        """Pristine files for that run."""
+        return self.world.reward_files
 
 
 def make_episodes(count: int, seed: int, releases: Sequence[SourceRelease]) -> tuple[Episode, ...]:
@@ -87,68 +107,36 @@ def make_episodes(count: int, seed: int, releases: Sequence[SourceRelease]) -> t
 
 def coding_episode(name: str, task: CodingTask, seed: int) -> Episode:
     """An episode in which an agent fixes a bug in a real package; its reward is the package's own test suite."""
-    package = task.release.package
-    bug = task.bug
-    project = f"package/{package.root}"
+    package, bug = task.release.package, task.bug
+    failing = run_tests(task, bug.failing_test)
     assignment = CodingAssignment(
-        project, bug.path, bug.function, task.line, task.fixed_line, task.wrong_lines, _pytest(task, bug.failing_test)
+        project_of(task), bug.path, bug.function, task.line, task.fixed_line, task.wrong_lines, failing
     )
+    world = coding_world(task, tools_files=(SandboxFile(EDIT_PROGRAM, _program("replace_line.py")),))
+    introduction = f"The test {bug.failing_test} of {package.root} fails. Find the bug and fix it.\n"
     return Episode(
         name=name,
-        family="coding",
-        task=f"{package.root}/{bug.function}/{bug.seed}",
-        introduction=f"The test {bug.failing_test} of {package.root} fails. Find the bug and fix it.\n",
-        files=(
-            SandboxFile("package", task.release.archive, unpack=True),
-            SandboxFile(f"{project}/{bug.path}", task.source.encode()),
-            SandboxFile(EDIT_PROGRAM, _program("replace_line.py")),
-        ),
-        set_up=Command.argv(*_PYTHON, "-c", "import pytest"),
+        # The script's commands bring their own variables.
+        world=replace(world, messages=_introduced(introduction), defaults=None),
         policy=lambda: coding_policy(assignment, random.Random(seed)),
-        reward=_pytest(task, *package.test_paths, options=("--tb=no", "--junitxml={report}")),
-        reward_files=(SandboxFile("package", task.release.test_archive(), unpack=True),),
+        speak=lambda decision, call_id: bash_call(decision.command, decision.start_to_close_s, call_id),
         seed=seed,
-    )
-
-
-def _pytest(task: CodingTask, *tests: str, options: tuple[str, ...] = ("--tb=short", "-x")) -> Command:
-    package = task.release.package
-    # The package's own options may need plugins that are not there.
-    arguments = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore", *options, *tests)
-    environment: Mapping[str, str] = {
-        "PYTHONPATH": package.import_directory,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-    return Command.argv(
-        *_PYTHON, "-m", "pytest", *arguments, environment=environment, working_directory=f"package/{package.root}"
     )
 
 
 def game_episode(name: str, seed: int) -> Episode:
     """An episode in which an agent plays FrozenLake in a process that lives in its sandbox."""
-    size = random.Random(seed).choice((4, 4, 5, 6))
-    server_seed = seed % 10_000
     return Episode(
         name=name,
-        family="game",
-        task=f"frozen-lake/{size}/{server_seed}",
-        introduction="You are A on a frozen lake. Reach G, keep out of the holes H. The ice is slippery.\n",
-        files=(
-            SandboxFile(_SERVER_PROGRAM, _program(_SERVER_PROGRAM)),
-            SandboxFile(PLAY_PROGRAM, _program("play.py")),
-        ),
-        set_up=Command.argv(
-            *(*_PYTHON, _SERVER_PROGRAM, str(server_seed), str(size), _SUCCESS_RATE),
-            # A game needs no pool of threads for linear algebra, and the memory of one would count.
-            environment={"OPENBLAS_NUM_THREADS": "1"},
-        ),
+        world=replace(frozen_lake_world(seed), messages=_introduced(_GAME_INTRODUCTION)),
         policy=lambda: game_policy(random.Random(seed)),
-        reward=Command.argv("python3", "-I", "-S", _CHECK_PROGRAM),
-        reward_files=(SandboxFile(_CHECK_PROGRAM, _program(_CHECK_PROGRAM)),),
+        speak=lambda decision, call_id: call_message(MOVE, {"direction": decision.command.program[-1]}, call_id),
         seed=seed,
-        # The reward asks the game, which the set-up began.
-        background=BackgroundProcesses.RUN,
     )
+
+
+def _introduced(text: str) -> tuple[Message, ...]:
+    return ({"role": "user", "content": text},)
 
 
 def _program(name: str) -> bytes:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from callsheet.benchmarks.demo.episodes import GAME_REQUIREMENTS
-from callsheet.benchmarks.demo.packages import (
+from callsheet.benchmarks.measuring.clock import Progress
+from callsheet.environments.coding.packages import (
     PACKAGES,
     TEST_REQUIREMENTS,
-    DemoInputError,
     SourceRelease,
+    SourceReleaseError,
     fetch_releases,
 )
-from callsheet.benchmarks.measuring.clock import Progress
+from callsheet.environments.games.frozen_lake import GAME_REQUIREMENTS
 from callsheet.managers.sandbox.staging import StagingError, stage_python_packages
 
 
@@ -38,7 +38,7 @@ def prepare_inputs(cache: Path, progress: Progress) -> DemoInputs:
         progress: Told what is being fetched.
 
     Raises:
-        DemoInputError: Something cannot be fetched, or the cache cannot be written.
+        SourceReleaseError: Something cannot be fetched, or the cache cannot be written.
     """
     requirements = (*TEST_REQUIREMENTS, *GAME_REQUIREMENTS)
     try:
@@ -47,9 +47,9 @@ def prepare_inputs(cache: Path, progress: Progress) -> DemoInputs:
         progress("inputs: " + ", ".join(requirements) + " for the sandboxes")
         return DemoInputs(releases, stage_python_packages(requirements, cache / "python"))
     except StagingError as error:
-        raise DemoInputError(
+        raise SourceReleaseError(
             f"{', '.join(requirements)}: could not be installed for the sandboxes; the first run needs the package "
             f"index: {error}"
         ) from error
     except OSError as error:
-        raise DemoInputError(f"cache: {cache}: {error}; XDG_CACHE_HOME names another place") from error
+        raise SourceReleaseError(f"cache: {cache}: {error}; XDG_CACHE_HOME names another place") from error

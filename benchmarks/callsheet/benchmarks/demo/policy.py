@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from callsheet.client.commands import Command
+from callsheet.environments.bash_replies import CommandReport
+from callsheet.environments.games.frozen_lake import PLAY_PROGRAM, play
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +32,13 @@ class Decision:
     start_to_close_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionResult:
-    """What came of a decision.
-
-    Attributes:
-        exit_code: Of the command; None if it had no end of its own, for instance as it ran out of time.
-        output: What it printed, or why it failed.
-    """
-
-    exit_code: int | None
-    output: str
-
-
-Policy: TypeAlias = Generator[Decision, DecisionResult, None]
+Policy: TypeAlias = Generator[Decision, CommandReport, None]
 """Sent the observation of each turn; returns when the agent is done."""
 
 _MOST_LOOKS = 8
 _HANGING_S = 1.0
+_LOOKING = frozenset({"ls", "grep", "head", "sed"})
 
-PLAY_PROGRAM = "play.py"
 EDIT_PROGRAM = "tools/replace_line.py"
 
 
@@ -173,11 +162,26 @@ def game_policy(rng: random.Random, most_turns: int = 24) -> Policy:
         rows = _rows(observation) or rows
 
 
-def _rows(observation: DecisionResult) -> list[str]:
+def _rows(observation: CommandReport) -> list[str]:
     """The map in an answer of the game, below its status and its steps; empty if the request was not valid."""
     return observation.output.split()[3:] if observation.exit_code == 0 else []
 
 
 def _play(request: str) -> Decision:
-    label = "move" if request in MOVES else "look" if request == "look" else "slip"
-    return Decision(label, Command.argv("python3", "-I", "-S", PLAY_PROGRAM, request))
+    return Decision(_play_label(request), play(request))
+
+
+def _play_label(request: str) -> str:
+    return "move" if request in MOVES else "look" if request == "look" else "slip"
+
+
+def label_of(command: Command) -> str:
+    """Returns the label of a decision's command."""
+    words = command.program
+    if PLAY_PROGRAM in words:
+        return _play_label(words[-1])
+    if EDIT_PROGRAM in words:
+        return "edit"
+    if "pytest" in words:
+        return "test"
+    return "look" if words[0] in _LOOKING else "slip"

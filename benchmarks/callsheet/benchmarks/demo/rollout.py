@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
-from callsheet.benchmarks.demo.conversation import DemoConversation, thinking_tokens
 from callsheet.benchmarks.demo.episodes import Episode
 from callsheet.benchmarks.demo.measurements import ActionRecord, record_of
 from callsheet.benchmarks.demo.modes import DemoMode
-from callsheet.benchmarks.demo.policy import Decision, DecisionResult
+from callsheet.benchmarks.demo.policy import label_of
+from callsheet.benchmarks.demo.scripted import ScriptedPolicy, timeouts
 from callsheet.client import (
+    Action,
     ActionKind,
-    Command,
-    CommandResult,
+    ActionOptions,
     Demand,
-    Failed,
     FailureKind,
     Job,
     Outcome,
-    Sampling,
-    Succeeded,
-    Timeouts,
     Trajectory,
-    Where,
 )
+from callsheet.environments import EpisodeFailure, run_episode
+from callsheet.environments.failures import failure_of_outcome
+from callsheet.environments.sandbox_environment import SET_UP_S, SandboxDemands, SandboxEnvironment
 
-T = TypeVar("T")
-
-# A trajectory that waits for a reserved core may wait for nearly the whole run.
-_PATIENCE_S = 900.0
-_PROGRAM_TIMEOUT_S = 120.0
+# A script ends by itself.
+_MOST_TURNS = 10_000
 
 
 @dataclass(slots=True)
@@ -72,7 +66,7 @@ class EpisodeLostError(Exception):
 
 
 class EpisodeRunner:
-    """Runs one episode as one trajectory of a job.
+    """Runs one episode as one trajectory of a job, in its environment and with its scripted policy.
 
     Attributes:
         rollout: How it went, so far.
@@ -84,142 +78,68 @@ class EpisodeRunner:
         self._episode = episode
         self._mode = mode
         self._on_action = on_action
-        self._conversation = DemoConversation(episode.introduction)
-        self._thinking = random.Random(episode.seed)
+        self._policy = ScriptedPolicy(episode)
+        self._core_taken = 0.0
 
     async def run(self) -> EpisodeResult:
         """Runs it to its end; a trajectory that is lost on the way is a result, not an error."""
         try:
             async with self._job.trajectory(self._episode.name) as trajectory:
-                core_taken = await self._reset(trajectory)
                 await self._act(trajectory)
-                await self._reward(trajectory)
             if self._mode.holds_core:
-                self.rollout.held_core_s = time.monotonic() - core_taken
+                self.rollout.held_core_s = time.monotonic() - self._core_taken
             await self._ask_scorer()
         except EpisodeLostError as error:
             self.rollout.lost = str(error)
         return self.rollout
 
-    async def _reset(self, trajectory: Trajectory) -> float:
-        """Creates the sandbox; returns the time at which that began to run."""
-        outcome = await trajectory.env_reset(
-            files=self._episode.files,
-            set_up=self._episode.set_up,
-            demand=self._mode.reset,
-            label=f"{self._episode.family}-reset",
-            task=self._episode.task,
-            timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
-        )
-        self._record(ActionKind.ENV_RESET, "reset", outcome)
-        self.rollout.start_wait_s = outcome.timeline.queue_s
-        result = _value(outcome)
-        if result.set_up is not None:
-            self._conversation.add_text(result.set_up.stdout.decode(errors="replace"))
-        return time.monotonic() - outcome.timeline.execution_s
-
     async def _act(self, trajectory: Trajectory) -> None:
-        policy = self._episode.policy()
-        turn = next(policy, None)
-        while turn is not None:
-            await self._think(trajectory)
-            observation = await self._step(trajectory, turn)
-            if self.rollout.turns == 0 and turn.label == "test":
-                self.rollout.bug_confirmed = observation.exit_code == 1
-            self.rollout.turns += 1
-            try:
-                turn = policy.send(observation)
-            except StopIteration:
-                turn = None
-
-    async def _think(self, trajectory: Trajectory) -> None:
-        outcome = await trajectory.generate(
-            self._conversation.prompt(),
-            Sampling(max_new_tokens=thinking_tokens(self._thinking), seed=self._thinking.getrandbits(32)),
-            label="think",
-            task=self._episode.task,
-            timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
+        trajectory.observer = self._observe
+        demands = SandboxDemands(self._mode.reset, self._mode.in_sandbox)
+        environment = SandboxEnvironment(self._episode.world, demands, label_of=label_of)
+        record = await run_episode(
+            trajectory, environment, self._episode.episode_task, self._policy, max_turns=_MOST_TURNS
         )
-        self._record(ActionKind.GENERATE, "think", outcome)
-        self._conversation.add_thinking(_value(outcome).token_ids)
-
-    async def _step(self, trajectory: Trajectory, turn: Decision) -> DecisionResult:
-        self._conversation.add_text(_shown(turn.command))
-        outcome = await trajectory.env_step(
-            turn.command,
-            demand=self._mode.in_sandbox,
-            label=turn.label,
-            task=self._episode.task,
-            timeouts=_timeouts(turn.start_to_close_s),
-        )
-        self._record(ActionKind.ENV_STEP, turn.label, outcome)
-        observation = _observe(outcome)
-        self._conversation.add_text(observation.output)
-        return observation
-
-    async def _reward(self, trajectory: Trajectory) -> None:
-        outcome = await trajectory.reward_tests(
-            self._episode.reward,
-            files=self._episode.reward_files,
-            where=Where.IN_SANDBOX,
-            background=self._episode.background,
-            demand=self._mode.in_sandbox,
-            label=f"{self._episode.family}-suite",
-            task=self._episode.task,
-            timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
-        )
-        self._record(ActionKind.REWARD, "suite", outcome)
-        if not _is_own_failure(outcome):
-            self.rollout.score = _value(outcome).score
+        self._policy.hear(record.messages)
+        self.rollout.turns = self._policy.turns
+        self.rollout.bug_confirmed = self._policy.bug_confirmed
+        if record.score is not None:
+            self.rollout.score = record.score.value
+        # A reward that failed by what the agent did leaves no score, and loses nothing.
+        rewarded = bool(self.rollout.records) and self.rollout.records[-1].kind is ActionKind.REWARD
+        if record.failure is not None and not (rewarded and _is_own(record.failure)):
+            raise EpisodeLostError(_told(record.failure))
 
     async def _ask_scorer(self) -> None:
         outcome = await self._job.reward_model(
-            self._conversation.prompt(),
+            self._policy.conversation.prompt(),
             demand=Demand(),
             label="scorer",
             task=self._episode.task,
-            timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
+            timeouts=timeouts(SET_UP_S),
         )
-        self._record(ActionKind.REWARD, "scorer", outcome)
-        self.rollout.model_score = _value(outcome).score
+        self._record(record_of(ActionKind.REWARD, "scorer", outcome))
+        failure = failure_of_outcome(outcome)
+        if failure is not None:
+            raise EpisodeLostError(_told(failure))
+        self.rollout.model_score = outcome.unwrap().score
 
-    def _record(self, kind: ActionKind, label: str, outcome: Outcome[T]) -> None:
-        record = record_of(kind, label, outcome)
+    def _observe(self, action: Action[Any], options: ActionOptions, outcome: Outcome[Any]) -> None:
+        """Takes the figures of an action of the trajectory."""
+        if action.kind is ActionKind.ENV_RESET:
+            self.rollout.start_wait_s = outcome.timeline.queue_s
+            self._core_taken = time.monotonic() - outcome.timeline.execution_s
+        label = options.get("label", "").removeprefix(f"{self._episode.family}-")
+        self._record(record_of(action.kind, label, outcome))
+
+    def _record(self, record: ActionRecord) -> None:
         self.rollout.records.append(record)
         self._on_action(record)
 
 
-def _timeouts(start_to_close_s: float) -> Timeouts:
-    return Timeouts(
-        schedule_to_start_s=_PATIENCE_S,
-        start_to_close_s=start_to_close_s,
-        schedule_to_close_s=_PATIENCE_S + 4 * start_to_close_s,
-    )
+def _is_own(failure: EpisodeFailure) -> bool:
+    return failure.kind not in (FailureKind.INFRA, FailureKind.CANCELLED)
 
 
-def _value(outcome: Outcome[T]) -> T:
-    """The value of an action that must succeed for the episode to go on."""
-    if isinstance(outcome, Succeeded):
-        return outcome.value
-    if isinstance(outcome, Failed):
-        raise EpisodeLostError(f"{outcome.kind.value}: {outcome.reason}: {outcome.message}")
-    raise EpisodeLostError(f"{type(outcome).__name__.lower()}: {outcome}")
-
-
-def _is_own_failure(outcome: Outcome[T]) -> bool:
-    """Whether an action failed by what the agent did, so that the episode goes on."""
-    return isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRA
-
-
-def _observe(outcome: Outcome[CommandResult]) -> DecisionResult:
-    """What the agent sees of a command. A failure that is not the service's own is something to learn from."""
-    if isinstance(outcome, Failed) and _is_own_failure(outcome):
-        return DecisionResult(None, f"{outcome.kind.value}: {outcome.message}\n")
-    result = _value(outcome)
-    output = (result.stdout + result.stderr).decode(errors="replace")
-    return DecisionResult(result.exit_code if result.signal is None else None, output)
-
-
-def _shown(command: Command) -> str:
-    program = command.program if isinstance(command.program, str) else " ".join(command.program)
-    return f"$ {program}\n"
+def _told(failure: EpisodeFailure) -> str:
+    return f"{failure.kind.value}: {failure.reason}: {failure.message}"

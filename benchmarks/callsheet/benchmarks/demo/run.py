@@ -36,7 +36,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
         progress: Told what is going on, a short line each time.
 
     Raises:
-        DemoInputError: An input cannot be fetched.
+        SourceReleaseError: An input cannot be fetched.
         ValueError: The settings do not fit this machine.
         ProcessFailedError: The scheduler or a manager did not start (inside an exception group).
         CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
@@ -86,7 +86,7 @@ async def run_on_stack(settings: DemoSettings, address: str, options: ClientOpti
         progress: Told what is going on, a short line each time.
 
     Raises:
-        DemoInputError: An input cannot be fetched.
+        SourceReleaseError: An input cannot be fetched.
         CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
     """
     began = time.monotonic()

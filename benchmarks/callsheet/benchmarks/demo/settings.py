@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.benchmarks.demo.packages import default_cache_directory
+from callsheet.environments.coding.packages import default_cache_directory
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.options.common import host_and_port
 from callsheet.options.declaration import PathRule, Setting, check_least

@@ -26,14 +26,14 @@ class ChatTemplate:
 
     Args:
         source: Jinja source.
-        special_tokens: Texts of tokens by the template's names, such as `bos_token`.
+        special_tokens: What it is always given: texts of tokens by its names, such as `bos_token`, and settings.
         today: The date that templates are told which ask for it.
 
     Raises:
         ValueError: The source is no template.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str], today: datetime.date) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, Any], today: datetime.date) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens)
         environment = ImmutableSandboxedEnvironment(

@@ -26,7 +26,7 @@ from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retries import EarlyRefusals, mark_of
 from callsheet.gateway.server.trainers import Trainers
-from callsheet.integrations.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_body import BoundedBody
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -35,6 +35,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 _PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
+_FAILURE_HEADER: Final = "x-callsheet-failure"
 _CHAT: Final = DIALECTS["/chat/completions"]
 _CLIENT_GONE: Final = 499
 _NOT_FOUND: Final = 404
@@ -197,6 +198,8 @@ def _answering(
 
 def _told(dialect: Dialect, fault: NoReplyError) -> Response:
     headers = error_headers(fault.status, fault.retry_after_s)
+    if fault.failure:
+        headers = {**headers, _FAILURE_HEADER: fault.failure}
     return JSONResponse(dialect.error(fault.status, str(fault), field=fault.field), fault.status, headers)
 
 

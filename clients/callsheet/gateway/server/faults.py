@@ -49,15 +49,23 @@ class NoReplyError(Exception):
         status: The answer's HTTP status.
         retry_after_s: When to try again, for those who are to.
         field: The field of the request that it is about; None if it is about none.
+        failure: Kind and reason of the action's failure, as "INFRA/manager_lost"; empty if no action failed.
     """
 
     def __init__(
-        self, status: int, message: str, *, retry_after_s: float | None = None, field: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        field: str | None = None,
+        failure: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
         self.field = field
+        self.failure = failure
 
     @property
     def is_passing(self) -> bool:
@@ -92,17 +100,18 @@ def of_outcome(outcome: Failed[GenerateResult] | Cancelled[GenerateResult] | Exp
         return NoReplyError(CONFLICT, said)
     if isinstance(outcome, Expired):
         return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S)
+    failure = f"{outcome.kind.name}/{outcome.reason.value}"
     match outcome.kind:
         case FailureKind.ENV if outcome.reason in _OF_THE_REQUEST:
-            return NoReplyError(BAD_REQUEST, said)
+            return NoReplyError(BAD_REQUEST, said, failure=failure)
         case FailureKind.TIMEOUT:
-            return NoReplyError(_TIMEOUT, said)
+            return NoReplyError(_TIMEOUT, said, failure=failure)
         case FailureKind.QUOTA:
-            return NoReplyError(TOO_MANY, said, retry_after_s=_or_default(outcome.retry_after_s))
+            return NoReplyError(TOO_MANY, said, retry_after_s=_or_default(outcome.retry_after_s), failure=failure)
         case FailureKind.INFRA:
-            return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S)
+            return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S, failure=failure)
         case _:
-            return NoReplyError(_BROKEN, said)
+            return NoReplyError(_BROKEN, said, failure=failure)
 
 
 def aborted() -> NoReplyError:

@@ -27,7 +27,7 @@ from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retention import Retention
 from callsheet.gateway.server.settings import GatewaySettings
 from callsheet.gateway.server.trainers import Trainers
-from callsheet.integrations.http_server.listening import address_of, listen, make_server
+from callsheet.http_server.listening import address_of, listen, make_server
 
 _ANSWER_S: Final = 10.0
 _log = structlog.get_logger(__name__)

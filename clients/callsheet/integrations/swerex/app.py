@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
-from callsheet.integrations.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.integrations.swerex import protocol
 from callsheet.integrations.swerex.archives import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error

@@ -10,7 +10,7 @@ import anyio.abc
 import structlog
 from callsheet.client import Client
 from callsheet.client.target import from_environment
-from callsheet.integrations.http_server.listening import address_of, listen, make_server
+from callsheet.http_server.listening import address_of, listen, make_server
 from callsheet.integrations.swerex.app import make_app
 from callsheet.integrations.swerex.runtimes import Runtimes
 from callsheet.integrations.swerex.settings import FacadeSettings

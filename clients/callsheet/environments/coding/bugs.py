@@ -1,8 +1,7 @@
 """Bugs that are known to be caught: which mutation of which function fails which test of its own package.
 
 The list, in bugs.csv, was made by running each package's whole suite on mutated source and keeping mutations that fail
-some tests but not most. The demo proves each one again when it uses it: the agent's first run of `failing_test` must
-fail.
+some tests but not most. The demo proves each one again: its agent's first run of `failing_test` must fail.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import csv
 from dataclasses import dataclass
 from importlib import resources
 
-from callsheet.benchmarks import demo
-from callsheet.benchmarks.demo.mutation import choose_mutation, find_mutations
-from callsheet.benchmarks.demo.packages import SourceRelease
+from callsheet.environments import coding
+from callsheet.environments.coding.mutation import choose_mutation, find_mutations
+from callsheet.environments.coding.packages import SourceRelease
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Bug:
 
 
 def _read_bugs() -> tuple[Bug, ...]:
-    lines = resources.files(demo).joinpath("bugs.csv").read_text(encoding="utf-8").splitlines()
+    lines = resources.files(coding).joinpath("bugs.csv").read_text(encoding="utf-8").splitlines()
     rows = csv.reader(lines[1:])
     return tuple(Bug(package, path, function, int(seed), test) for package, path, function, seed, test in rows)
 
@@ -70,7 +69,7 @@ def prepare_task(bug: Bug, release: SourceRelease) -> CodingTask:
 
     Raises:
         MutationError: The function has nothing to mutate.
-        DemoInputError: The release has no such file.
+        SourceReleaseError: The release has no such file.
     """
     source = release.read(bug.path)
     mutation = choose_mutation(source, bug.seed, {bug.function})

@@ -8,8 +8,8 @@ import inspect
 import textwrap
 import types
 
-from callsheet.benchmarks.demo import mutation as mutation_module
-from callsheet.benchmarks.demo.mutation import changed_nodes, choose_mutation, find_mutations
+from callsheet.environments.coding import mutation as mutation_module
+from callsheet.environments.coding.mutation import changed_nodes, choose_mutation, find_mutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.benchmarks.demo.mutation import MutationError, MutationOperator, choose_mutation, find_mutations
+from callsheet.environments.coding.mutation import MutationError, MutationOperator, choose_mutation, find_mutations
 
 
 def mutants(body: str) -> dict[str, str]:

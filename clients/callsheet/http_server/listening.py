@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import uvicorn
-from callsheet.integrations.http_server.tls import following_context
+from callsheet.http_server.tls import following_context
 from starlette.types import ASGIApp
 
 _MOST_CONNECTIONS = 16_384

@@ -1,4 +1,4 @@
-"""The real input of the demo: source releases of small pure-Python packages, pinned by hash, with their own tests."""
+"""The real input of coding tasks: source releases of small pure-Python packages, pinned by hash, with their tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 FETCH_TIMEOUT_S = 180.0
 
 
-class DemoInputError(RuntimeError):
-    """An input of the demo is missing or is not what was pinned."""
+class SourceReleaseError(RuntimeError):
+    """A source release is missing or is not what was pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class SourceRelease:
         """Returns the text of one file, by its path relative to the root.
 
         Raises:
-            DemoInputError: There is no such file.
+            SourceReleaseError: There is no such file.
         """
         with tarfile.open(fileobj=io.BytesIO(self.archive)) as archive:
             try:
@@ -110,7 +110,7 @@ class SourceRelease:
             except KeyError:
                 member = None
             if member is None:
-                raise DemoInputError(f"{self.package.archive_name}: no file {path!r} in it")
+                raise SourceReleaseError(f"{self.package.archive_name}: no file {path!r} in it")
             return member.read().decode()
 
     def test_archive(self) -> bytes:
@@ -150,7 +150,7 @@ def fetch_releases(packages: Iterable[PythonPackage], directory: Path) -> tuple[
         directory: The cache; created if it is not there.
 
     Raises:
-        DemoInputError: pip cannot get one, or not the one that was pinned.
+        SourceReleaseError: pip cannot get one, or not the one that was pinned.
     """
     wanted = tuple(packages)
     missing = missing_packages(wanted, directory)
@@ -160,7 +160,7 @@ def fetch_releases(packages: Iterable[PythonPackage], directory: Path) -> tuple[
     for package in wanted:
         release = _cached(package, directory)
         if release is None:
-            raise DemoInputError(f"{package.archive_name}: not the archive that is pinned (SHA-256 differs)")
+            raise SourceReleaseError(f"{package.archive_name}: not the archive that is pinned (SHA-256 differs)")
         releases.append(release)
     return tuple(releases)
 
@@ -177,7 +177,7 @@ def _download(packages: list[PythonPackage], directory: Path) -> None:
         for package in packages:
             archive = Path(scratch, package.archive_name)
             if not archive.is_file():
-                raise DemoInputError(f"{package.archive_name}: pip did not leave it in its download directory")
+                raise SourceReleaseError(f"{package.archive_name}: pip did not leave it in its download directory")
             archive.replace(directory / package.archive_name)
 
 
@@ -187,9 +187,9 @@ def _run_pip(requirements: Path, destination: str, names: str) -> None:
     try:
         finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise DemoInputError(f"source releases of {names}: pip did not finish in {FETCH_TIMEOUT_S:.0f} s") from None
+        raise SourceReleaseError(f"source releases of {names}: pip did not finish in {FETCH_TIMEOUT_S:.0f} s") from None
     if finished.returncode != 0:
         said = " | ".join(finished.stderr.strip().splitlines()[-3:])
-        raise DemoInputError(
+        raise SourceReleaseError(
             f"source releases of {names}: pip could not fetch them; the first run needs the package index: {said}"
         )

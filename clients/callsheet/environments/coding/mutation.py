@@ -1,4 +1,4 @@
-"""Bugs for the demo: small mutations of Python source, found by its syntax tree and spliced into its text.
+"""Bugs for coding tasks: small mutations of Python source, found by its syntax tree and spliced into its text.
 
 A mutation replaces one node of the tree and touches one line of the text, so that the bug, and its fix, read like an
 edit a person could have made. Everything here is pure: a seed is a parameter.

@@ -1,0 +1,79 @@
+"""`callsheet eval`: a model or an agent on a task set, without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from callsheet.cli.errors import CommandError
+from callsheet.cli.options import AsJson, options_of
+from callsheet.cli.output import print_either, say
+from callsheet.cli.questions import connection_options
+from callsheet.evaluation.settings import EvaluationSettings
+
+if TYPE_CHECKING:
+    from callsheet.evaluation.results import TrialResult
+
+_EXIT_EXCLUDED: Final = 3
+# A scheduler or a manager that starts again is waited for.
+_PATIENCE_S: Final = 120.0
+_CONNECT_S: Final = 5.0
+
+
+@options_of(settings=EvaluationSettings)
+def evaluate(
+    environment: Annotated[str, typer.Argument(metavar="ENVIRONMENT", help="An installed task set, or MODULE:NAME.")],
+    *,
+    settings: EvaluationSettings,
+    as_json: AsJson = False,
+) -> None:
+    """Score a model, or an agent, on the tasks of an environment.
+
+    Each task and trial gets exactly one result. A trajectory that the service lost is followed by another one, and is
+    never a score of 0. Exits with 0 if each has a score, or a failure of its own; with 3 if infrastructure failures are
+    among the results; with 1 for what ended the evaluation. Run it again with the same --results to go on.
+    """
+    import anyio
+    from callsheet.client import Client
+    from callsheet.evaluation.render import render
+    from callsheet.evaluation.run import Evaluation
+    from callsheet.evaluation.summary import summarise
+
+    try:
+        evaluation = Evaluation(environment, settings)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
+
+    async def run() -> None:
+        options = connection_options(connect_timeout_s=_CONNECT_S, give_up_after_s=_PATIENCE_S)
+        async with await Client.connect(settings.scheduler, options) as client:
+            with _progress() as told:
+                await evaluation.run(client, told)
+
+    anyio.run(run)
+    summary = summarise(environment, evaluation.results, settings.pass_at)
+    print_either(as_json, summary.as_json, lambda: render(summary))
+    if summary.excluded:
+        say(f"callsheet: {summary.excluded} of {summary.results} results are no scores", err=True)
+        raise typer.Exit(_EXIT_EXCLUDED)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[TrialResult, int, int], None]]:
+    """Shows a bar on a terminal; elsewhere a line for each tenth of the results."""
+    from callsheet.cli.console import TextConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = TextConsole(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("trials", total=None)
+
+        def told(result: TrialResult, done: int, in_all: int) -> None:
+            bar.update(shown, completed=done, total=in_all)
+            if not console.is_terminal and (done * 10 // in_all > (done - 1) * 10 // in_all):
+                say(f"callsheet: {done} of {in_all} results, the last: {result.task} {result.status}", err=True)
+
+        yield told

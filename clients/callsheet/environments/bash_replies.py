@@ -1,0 +1,208 @@
+"""What a reply wants run in a sandbox, by a call of a tool or by a fenced block, and what it is told of it. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from callsheet.client import Command, CommandResult, Failed, FailureKind, Outcome, Succeeded
+from callsheet.gateway.chat import Message, Tool
+
+BASH: Final = "bash"
+SUBMIT: Final = "submit"
+_DEFAULT_TIMEOUT_S: Final = 120.0
+_FENCED: Final = re.compile(r"```(?:bash|sh)\s*\n(.*?)```", re.DOTALL)
+_EXIT: Final = re.compile(r"\n?\[exit code (-?\d+|none)\]\n?\Z")
+_MOST_OUTPUT: Final = 16_000
+"""Characters of a command's output that a policy is told; the middle of a longer one is left out."""
+
+BASH_TOOLS: Final[tuple[Tool, ...]] = (
+    {
+        "type": "function",
+        "function": {
+            "name": BASH,
+            "description": "Runs a shell command in the sandbox and returns its output and exit code.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "command": {"type": "string", "description": "The command."},
+                    "working_directory": {"type": "string", "description": "Where it runs; the home by default."},
+                    "timeout_s": {"type": "number", "description": "How many seconds it may run."},
+                },
+                "required": ["command"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": SUBMIT,
+            "description": "Ends the work. What is in the sandbox then is scored.",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxCommand:
+    """A command that a reply asks for.
+
+    Attributes:
+        command: What to run.
+        timeout_s: How long it may run.
+        call_id: Id of the call that asked for it; empty for a fenced block.
+    """
+
+    command: Command
+    timeout_s: float = _DEFAULT_TIMEOUT_S
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadCall:
+    """A call that cannot be carried out, which the policy is told.
+
+    Attributes:
+        said: What is wrong with it.
+        call_id: Id of the call.
+    """
+
+    said: str
+    call_id: str
+
+
+Wanted: TypeAlias = Sequence[SandboxCommand | BadCall]
+"""What a reply wants, in order; nothing where it is done."""
+
+
+def bash_wanted(reply: Message) -> Wanted:
+    """Returns what a reply wants: each call of `bash`, else its fenced blocks. A call of `submit` ends the list."""
+    wanted: list[SandboxCommand | BadCall] = []
+    for call in reply.get("tool_calls") or ():
+        name = call.get("function", {}).get("name")
+        if name == SUBMIT:
+            return wanted
+        wanted.append(_of_call(str(name), call))
+    if wanted:
+        return wanted
+    content = reply.get("content")
+    blocks = _FENCED.findall(content) if isinstance(content, str) else []
+    return [SandboxCommand(Command.shell(block.strip())) for block in blocks if block.strip()]
+
+
+def submits(reply: Message) -> bool:
+    """Whether a reply calls `submit`."""
+    return any(call.get("function", {}).get("name") == SUBMIT for call in reply.get("tool_calls") or ())
+
+
+def arguments_of_call(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns the arguments of a call; None where they are no JSON object."""
+    given = call.get("function", {}).get("arguments")
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _of_call(name: str, call: Mapping[str, Any]) -> SandboxCommand | BadCall:
+    call_id = str(call.get("id", ""))
+    arguments = arguments_of_call(call)
+    if name != BASH:
+        return BadCall(f"there is no tool {name!r}: call {BASH} or {SUBMIT}", call_id)
+    command = None if arguments is None else arguments.get("command")
+    if arguments is None or command is None or not _is_program(command):
+        return BadCall('arguments: they must be JSON with a text "command"', call_id)
+    place, timeout_s = arguments.get("working_directory", ""), arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)
+    if not isinstance(place, str) or not _is_seconds(timeout_s):
+        return BadCall("working_directory: a text; timeout_s: a number above 0", call_id)
+    # What the tool does not declare to models: a program with its arguments, and variables, of policies in code.
+    program = command if isinstance(command, str) else tuple(command)
+    variables = arguments.get("environment", {})
+    return SandboxCommand(Command(program, variables, place), float(timeout_s), call_id)
+
+
+def _is_program(command: object) -> bool:
+    if isinstance(command, str):
+        return bool(command.strip())
+    return isinstance(command, list) and bool(command) and all(isinstance(word, str) for word in command)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 86_400
+
+
+def bash_call(command: Command, timeout_s: float, call_id: str) -> Message:
+    """Returns the reply that calls `bash` for a command; a policy in code speaks with it."""
+    program = command.program if isinstance(command.program, str) else list(command.program)
+    arguments: dict[str, Any] = {
+        "command": program,
+        "working_directory": command.working_directory,
+        "environment": dict(command.environment),
+        "timeout_s": timeout_s,
+    }
+    return call_message(BASH, arguments, call_id)
+
+
+def call_message(name: str, arguments: Mapping[str, Any], call_id: str) -> Message:
+    """Returns a reply that calls one tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReport:
+    """What came of a command.
+
+    Attributes:
+        exit_code: Of the command; None if it had no end of its own, for instance as it ran out of time.
+        output: What it printed, or why it failed.
+    """
+
+    exit_code: int | None
+    output: str
+
+
+def report_of(outcome: Outcome[CommandResult]) -> CommandReport | None:
+    """Returns what a policy is to see of an outcome: a failure of its command is something to learn from.
+
+    Returns:
+        None where the service failed, or the action was given up.
+    """
+    if isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRA:
+        return CommandReport(None, f"{outcome.kind.value}: {outcome.message}\n")
+    if not isinstance(outcome, Succeeded):
+        return None
+    result = outcome.value
+    output = (result.stdout + result.stderr).decode(errors="replace")
+    return CommandReport(result.exit_code if result.signal is None else None, output)
+
+
+def report_text(report: CommandReport) -> str:
+    """Returns a report as a policy reads it; `read_report` reads it again."""
+    output = report.output
+    if len(output) > _MOST_OUTPUT:
+        left_out = len(output) - _MOST_OUTPUT
+        output = f"{output[: _MOST_OUTPUT // 2]}\n... {left_out} characters ...\n{output[-_MOST_OUTPUT // 2 :]}"
+    code = "none" if report.exit_code is None else report.exit_code
+    return f"{output}\n[exit code {code}]\n"
+
+
+def read_report(text: str) -> CommandReport:
+    """Returns the report of a text."""
+    found = _EXIT.search(text)
+    if found is None:
+        return CommandReport(None, text)
+    return CommandReport(None if found[1] == "none" else int(found[1]), text[: found.start()])
+
+
+def told(call_id: str, text: str) -> Message:
+    """Returns the message that answers a call, or a fenced block."""
+    if call_id:
+        return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return {"role": "user", "content": text}

@@ -1,0 +1,144 @@
+"""The coding task set: each known bug is a task, and its package's test suite the reward."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from callsheet.client import Command, CommandDefaults, SandboxFile
+from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.packages import PACKAGES, SourceRelease, default_cache_directory, fetch_releases
+from callsheet.environments.environment import EpisodeTask
+from callsheet.environments.sandbox_environment import SandboxEnvironment, SandboxWorld
+
+# Source files change within one second and keep their size, which Python's cached byte code would not notice.
+_PYTHON: Final = ("python3", "-B")
+_FETCHING: Final = threading.Lock()
+_INTRODUCTION: Final = """\
+The test {test} of {root} fails. Find the bug and fix it.
+The source is in {project}. Run a command with the tool bash, or write it in a ```bash block of your reply.
+Each command begins in the sandbox's home. In the end the whole test suite is run with its own test files.
+When you are done, call the tool submit, or reply without a command.
+"""
+
+
+@dataclass(frozen=True)
+class CodingTasks:
+    """Bugs in source releases of small packages, which pip fetches once and checks by hash.
+
+    Sandboxes need Python with pytest: by `--stage`, or in an image.
+
+    Attributes:
+        packages: Names of packages, with commas between them; empty takes all.
+        seed: Of the order of tasks.
+        image: The sandbox's root file system; empty takes the manager's.
+        cache: Where source releases are kept; empty takes the user's cache directory.
+        network: Places that sandboxes may reach, with commas between them: a gateway, for an agent in the sandbox.
+
+    Raises:
+        ValueError: There is no such package.
+    """
+
+    packages: str = ""
+    seed: int = 0
+    image: str = ""
+    cache: str = ""
+    network: str = ""
+
+    def __post_init__(self) -> None:
+        known = {package.name for package in PACKAGES}
+        unknown = set(self._names()) - known
+        if unknown:
+            raise ValueError(f"packages: {', '.join(sorted(unknown))!r} is none of {', '.join(sorted(known))}")
+
+    def tasks(self) -> Sequence[EpisodeTask]:
+        """Returns all bugs of the packages, in an order drawn by the seed."""
+        bugs = [bug for bug in BUGS if bug.package in self._names()]
+        drawn = random.Random(f"coding {self.seed}").sample(bugs, len(bugs))
+        return [EpisodeTask(task_id_of(bug), {"bug": task_id_of(bug)}) for bug in drawn]
+
+    def environment(self, task: EpisodeTask) -> SandboxEnvironment:
+        """Returns the environment of a bug; the first one fetches the source releases.
+
+        Raises:
+            SourceReleaseError: A release cannot be fetched.
+        """
+        bug = next(bug for bug in BUGS if task_id_of(bug) == task.data["bug"])
+        directory = Path(self.cache) if self.cache else default_cache_directory(os.environ) / "sources"
+        prepared = prepare_task(bug, _releases(directory)[bug.package])
+        world = coding_world(prepared, image=self.image)
+        return SandboxEnvironment(replace(world, network=_listed(self.network)))
+
+    def _names(self) -> tuple[str, ...]:
+        return _listed(self.packages) or tuple(each.name for each in PACKAGES)
+
+
+def _releases(directory: Path) -> Mapping[str, SourceRelease]:
+    # Environments are made in threads, and only the first one is to fetch.
+    with _FETCHING:
+        return _fetched(directory)
+
+
+@cache
+def _fetched(directory: Path) -> Mapping[str, SourceRelease]:
+    return {release.package.name: release for release in fetch_releases(PACKAGES, directory)}
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def task_id_of(bug: Bug) -> str:
+    """Returns a name of a bug that no other has."""
+    return f"{bug.package}/{bug.function}/{bug.seed}"
+
+
+def coding_world(task: CodingTask, *, image: str = "", tools_files: Sequence[SandboxFile] = ()) -> SandboxWorld:
+    """Returns the world of a bug.
+
+    Args:
+        task: The bug in its package.
+        image: The sandbox's root file system; empty takes the manager's.
+        tools_files: More files of the sandbox, for instance an editing tool.
+    """
+    package, bug = task.release.package, task.bug
+    project = project_of(task)
+    text = _INTRODUCTION.format(test=bug.failing_test, root=package.root, project=project)
+    return SandboxWorld(
+        name=f"{package.root}/{bug.function}/{bug.seed}",
+        family="coding",
+        messages=({"role": "user", "content": text},),
+        files=(
+            SandboxFile("package", task.release.archive, unpack=True),
+            SandboxFile(f"{project}/{bug.path}", task.source.encode()),
+            *tools_files,
+        ),
+        set_up=Command.argv(*_PYTHON, "-c", "import pytest"),
+        reward=run_tests(task, *package.test_paths, options=("--tb=no", "--junitxml={report}")),
+        reward_files=(SandboxFile("package", task.release.test_archive(), unpack=True),),
+        image=image,
+        defaults=CommandDefaults(environment=_variables(task)),
+    )
+
+
+def project_of(task: CodingTask) -> str:
+    """Returns the package's directory, relative to the sandbox's home."""
+    return f"package/{task.release.package.root}"
+
+
+def run_tests(task: CodingTask, *tests: str, options: tuple[str, ...] = ("--tb=short", "-x")) -> Command:
+    """Returns the command that runs some tests of the package."""
+    # The package's own options may need plugins that are not there.
+    arguments = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore", *options, *tests)
+    words = (*_PYTHON, "-m", "pytest", *arguments)
+    return Command.argv(*words, environment=_variables(task), working_directory=project_of(task))
+
+
+def _variables(task: CodingTask) -> Mapping[str, str]:
+    return {"PYTHONPATH": task.release.package.import_directory, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -1,0 +1,207 @@
+"""Episodes of a batch under ids that stay, so that a trainer which was started again does nothing twice.
+
+A seat is one sample that a trainer wants. Its first trajectory has the seat's id, and each further one has a number
+behind it. Actions are numbered in their trajectory. A restarted trainer takes the same seats again. What had ended is
+then found as it ended, what runs is attached to, and what never ran runs now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+from callsheet.client import FailureKind, Job, NotSucceededError, OnInfra, Opening, Trajectory
+from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
+from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
+from callsheet.environments.gateway_policy import GatewaySampling
+from callsheet.environments.policy import EpisodePolicy
+from callsheet.environments.rollouts import PolicyFactory
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One sample that a trainer wants.
+
+    Attributes:
+        seat_id: Unique in the job, and the same after a restart; at most 200 characters.
+        group_id: Its siblings have the same.
+        group_size: How many siblings there are, itself included.
+        task: What it is about.
+    """
+
+    seat_id: str
+    group_id: str
+    group_size: int
+    task: EpisodeTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSettings:
+    """How seats are filled.
+
+    Attributes:
+        max_replacements: The most trajectories of a whole batch that take the place of one lost to an INFRA failure.
+        max_turns: The most replies of an episode.
+        agent_sampling: What is forced on calls of black-box agents.
+        deadline_s: The longest life of a trajectory in seconds; None means no end.
+    """
+
+    max_replacements: int = 8
+    max_turns: int = DEFAULT_MAX_TURNS
+    agent_sampling: GatewaySampling | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(slots=True)
+class FilledSeat:
+    """What became of a seat.
+
+    Attributes:
+        record: The record of its last trajectory.
+        replaced: How many before it were lost to INFRA failures.
+        repeated: Whether the record was found again, from before a restart.
+    """
+
+    record: EpisodeRecord
+    replaced: int = 0
+    repeated: bool = False
+
+
+class ReplacementBudget:
+    """How many lost trajectories may still be replaced. All seats of a batch share it."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def take(self) -> bool:
+        """Takes one, if there is one left."""
+        self.left -= 1
+        return self.left >= 0
+
+
+def trajectory_name(seat_id: str, number: int) -> str:
+    """Returns the id of a seat's trajectory, of which number 0 is the first."""
+    return seat_id if number == 0 else f"{seat_id}~{number}"
+
+
+async def fill_seats(
+    job: Job,
+    task_set: TaskSet,
+    seats: Sequence[Seat],
+    policy_factory: PolicyFactory | None,
+    *,
+    settings: SeatSettings,
+) -> list[FilledSeat]:
+    """Runs the episodes of all seats at once; returns what became of them, in their order.
+
+    Args:
+        job: Whose trajectories they are.
+        task_set: Makes the environments.
+        seats: The seats.
+        policy_factory: Makes the policies; None for environments whose agents have loops of their own.
+        settings: How they are filled.
+
+    Raises:
+        CallsheetError: A trajectory could not be opened, or an environment asked for what breaks a rule.
+        Exception: A mistake in an environment or a policy, as it raised it; the other episodes are cancelled.
+    """
+    filled: dict[int, FilledSeat] = {}
+    budget = ReplacementBudget(settings.max_replacements)
+
+    async def run(index: int, seat: Seat) -> None:
+        filled[index] = await fill_seat(job, task_set, seat, policy_factory, budget, settings=settings)
+
+    try:
+        async with anyio.create_task_group() as running:
+            for index, seat in enumerate(seats):
+                running.start_soon(run, index, seat)
+    except ExceptionGroup as errors:
+        # The first mistake is what its author looks for; the others are alike, or its consequence.
+        error: Exception = errors
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from errors
+    return [filled[index] for index in range(len(seats))]
+
+
+async def fill_seat(
+    job: Job,
+    task_set: TaskSet,
+    seat: Seat,
+    policy_factory: PolicyFactory | None,
+    budget: ReplacementBudget,
+    *,
+    settings: SeatSettings,
+) -> FilledSeat:
+    """Runs the episode of one seat, and others in its place while it is lost and the budget allows."""
+    number = replaced = left_behind = 0
+    while True:
+        trajectory = _opened_by(job, seat, number, left_behind, settings)
+        opening = await trajectory.open()
+        number += 1
+        closed_before = opening is Opening.CLOSED
+        policy = policy_factory(seat.task) if policy_factory else None
+        episode = partial(_run_in, trajectory, task_set.environment(seat.task), seat.task, policy, settings=settings)
+        record = await (episode() if closed_before else _closing(trajectory, episode))
+        if closed_before and _was_left_behind(record):
+            # It was closed while no trainer was there: what it lacks cannot run in it any more.
+            left_behind += 1
+        elif record.failure is not None and record.failure.is_infra and budget.take():
+            replaced += 1
+        else:
+            return FilledSeat(record, replaced, repeated=closed_before)
+
+
+def _opened_by(job: Job, seat: Seat, number: int, left_behind: int, settings: SeatSettings) -> Trajectory:
+    """A seat's trajectory. Those that were left behind keep their seats of a group, so that others need a new one."""
+    group = job.group(
+        trajectory_name(seat.group_id, left_behind),
+        size=seat.group_size,
+        on_infra=OnInfra.REPLACE,
+        infra_budget=settings.max_replacements,
+    )
+    trajectory = group.trajectory(trajectory_name(seat.seat_id, number), deadline_s=settings.deadline_s)
+    trajectory.number_actions()
+    return trajectory
+
+
+async def _run_in(
+    trajectory: Trajectory,
+    environment: Environment | AgentEnvironment,
+    task: EpisodeTask,
+    policy: EpisodePolicy | None,
+    *,
+    settings: SeatSettings,
+) -> EpisodeRecord:
+    return await run_episode(
+        trajectory,
+        environment,
+        task,
+        policy,
+        max_turns=settings.max_turns,
+        agent_sampling=settings.agent_sampling,
+    )
+
+
+async def _closing(trajectory: Trajectory, episode: Callable[[], Awaitable[EpisodeRecord]]) -> EpisodeRecord:
+    """Runs an episode in an open trajectory, and closes that by how it ends."""
+    record: EpisodeRecord | None = None
+    try:
+        async with AsyncExitStack() as block:
+            block.push_async_exit(trajectory)
+            record = await episode()
+            if record.failure is not None:
+                record.failure.throw()
+    except NotSucceededError:
+        if record is None:
+            raise
+    assert record is not None
+    return record
+
+
+def _was_left_behind(record: EpisodeRecord) -> bool:
+    """Whether the repetition of a closed trajectory came to what never ran, or was cancelled as it was closed."""
+    return record.failure is not None and record.failure.kind is FailureKind.CANCELLED

@@ -1,0 +1,178 @@
+"""Results of trials, and the file that keeps them: one line each, on disk before the next trial may count as done."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+from callsheet.client import FailureKind
+from callsheet.environments import EpisodeFailure, EpisodeRecord
+from callsheet.environments.failures import NOBODYS_FAULT
+
+SCORED: Final = "scored"
+FAILED: Final = "failed"
+INFRA: Final = "infra"
+
+TrialKey: TypeAlias = tuple[str, int]
+"""A task's id and the number of the trial, from 0."""
+
+
+class ResultsFileError(ValueError):
+    """A results file cannot be gone on with. The message names file, line and rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of one trial. It is one line of the results file.
+
+    Attributes:
+        task: The task's id.
+        trial: Its number, from 0.
+        environment: The task set's name.
+        options: The task set's options.
+        status: "scored", or "failed" where the task or the model failed; else the failure says nothing of either, and
+            this is its kind in lower case: "infra" for the service.
+        score: The score; None unless it was scored.
+        components: Named parts of the score.
+        failure: Kind, reason and message; None if it was scored.
+        end: How the episode ended.
+        turns: Replies.
+        seconds: Where the last trajectory's wall-clock time went.
+        trajectory: The last trajectory's id.
+        lost: Why earlier trajectories of the trial were lost, as "KIND reason: message".
+    """
+
+    task: str
+    trial: int
+    environment: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    status: str
+    score: float | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    failure: Mapping[str, str] | None = None
+    end: str = ""
+    turns: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    trajectory: str = ""
+    lost: Sequence[str] = ()
+
+    @property
+    def key(self) -> TrialKey:
+        """Which trial it is."""
+        return self.task, self.trial
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether it says nothing of the model: neither a score nor a failure of its own."""
+        return self.status not in (SCORED, FAILED)
+
+
+def result_of(
+    record: EpisodeRecord, trial: int, environment: str, options: Mapping[str, Any], lost: Sequence[str]
+) -> TrialResult:
+    """Returns the result that an episode is."""
+    failure, score = record.failure, record.score
+    return TrialResult(
+        task=record.task.task_id,
+        trial=trial,
+        environment=environment,
+        options=options,
+        status=_status(failure),
+        score=score.value if score is not None else None,
+        components=dict(score.components) if score is not None else {},
+        failure=None
+        if failure is None
+        else {"kind": failure.kind.name, "reason": failure.reason, "message": failure.message},
+        end=record.end.value,
+        turns=record.turns,
+        seconds={name: round(value, 4) for name, value in asdict(record.seconds).items()},
+        trajectory=record.trajectory_id,
+        lost=tuple(lost),
+    )
+
+
+def _status(failure: EpisodeFailure | None) -> str:
+    if failure is None:
+        return SCORED
+    if failure.kind not in NOBODYS_FAULT:
+        return FAILED
+    return INFRA if failure.kind is FailureKind.INFRA else failure.kind.value
+
+
+class ResultsFile:
+    """An open results file, locked for its writer.
+
+    Attributes:
+        found: The results that were there when it was opened.
+    """
+
+    def __init__(self, file: BinaryIO, found: Sequence[TrialResult]) -> None:
+        self.found = tuple(found)
+        self._file = file
+
+    def add(self, result: TrialResult) -> None:
+        """Appends a line; it is on disk when this returns."""
+        self._file.write(json.dumps(asdict(result), separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@contextmanager
+def open_results(path: Path) -> Iterator[ResultsFile]:
+    """Opens a results file, or makes one. A last line that was torn by a crash is dropped.
+
+    Raises:
+        ResultsFileError: It has a line that is no result, two results of one trial, or another writer.
+        OSError: It cannot be read or written.
+    """
+    with path.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResultsFileError(f"{path}: another evaluation writes it") from None
+        file.seek(0)
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        file.truncate(len(whole))
+        yield ResultsFile(file, read_results(whole, str(path)))
+
+
+def read_results(content: bytes, name: str) -> list[TrialResult]:
+    """Returns the results of whole lines. Pure.
+
+    Raises:
+        ResultsFileError: A line is no result, or there are two of one trial.
+    """
+    results: list[TrialResult] = []
+    seen: set[TrialKey] = set()
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            result = TrialResult(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ResultsFileError(f"{name}, line {number}: it is no result of an evaluation: {error}") from None
+        if result.key in seen:
+            raise ResultsFileError(f"{name}, line {number}: a second result of task {result.task!r}, {result.trial}")
+        seen.add(result.key)
+        results.append(result)
+    return results
+
+
+def check_same(found: Sequence[TrialResult], environment: str, options: Mapping[str, Any]) -> None:
+    """Checks that results are of the same evaluation.
+
+    Raises:
+        ResultsFileError: They are of another environment, or of other options.
+    """
+    for result in found:
+        for field_name, there, here in (
+            ("environment", result.environment, environment),
+            ("options", dict(result.options), dict(options)),
+        ):
+            if there != here:
+                raise ResultsFileError(f"results: their {field_name} is {there!r}, not {here!r}: take another file")

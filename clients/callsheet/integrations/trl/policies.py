@@ -1,0 +1,39 @@
+"""Makes the policy of each trajectory: the trainer's tokenizer and sampling, and an engine that generates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.client import ActionOptions, Sampling
+from callsheet.environments import EpisodePolicy, EpisodeTask, TokenPolicy
+from callsheet.gateway.conversations.renderer import Renderer
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMaker:
+    """What policies of a run have in common.
+
+    Attributes:
+        renderer: The trainer's tokenizer and chat template.
+        sampling: How each reply is sampled.
+        max_completion_tokens: The most tokens of a trajectory after its first prompt.
+        model: The service that generates.
+        options: What goes with each generate action.
+    """
+
+    renderer: Renderer
+    sampling: Sampling
+    max_completion_tokens: int
+    model: str = "policy"
+    options: ActionOptions | None = None
+
+    def __call__(self, task: EpisodeTask) -> EpisodePolicy:
+        """Returns the policy of one trajectory."""
+        options: ActionOptions = {"task": task.task_id, **(self.options or {})}
+        return TokenPolicy(
+            self.renderer,
+            self.sampling,
+            max_completion_tokens=self.max_completion_tokens,
+            model=self.model,
+            options=options,
+        )

@@ -1,0 +1,238 @@
+"""Publishes the trainer's weights as policy versions, so that engines generate with them before the next rollout."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from callsheet.client import Canary, EngineState, RolloutStatus, Tensors
+from callsheet.client.weights import Source, UpdateModeName
+from callsheet.integrations.trl.rollout import CallsheetRollout
+from callsheet.integrations.trl.session import TrainerSession
+from transformers import TrainerCallback
+
+logger = logging.getLogger("callsheet.integrations.trl")
+
+CANARY_PROMPT: Final = (1, 2, 3, 5, 8, 13, 21, 34)
+CANARY_TOKENS: Final = 8
+
+
+class WeightsNotServedError(RuntimeError):
+    """No engine serves the weights that were published. The message has each engine's reason."""
+
+
+class VersionPublisher:
+    """Publishes weights of one job, each under the next version.
+
+    Args:
+        session: The job.
+        service: Whose engines: the service that generates.
+        mode: What becomes of requests that run meanwhile; see `Job.publish`.
+        at_once: The most engines that update at a time.
+        wait_s: The longest wait until the engines have proved the weights; 0 does not wait.
+    """
+
+    def __init__(
+        self,
+        session: TrainerSession,
+        *,
+        service: str = "policy",
+        mode: UpdateModeName = "drain",
+        at_once: int = 1,
+        wait_s: float = 600.0,
+    ) -> None:
+        self.session = session
+        self.mode: UpdateModeName = mode
+        self.service = service
+        self.at_once = at_once
+        self.wait_s = wait_s
+        self.version: int | None = None
+
+    def publish(self, source: Source, canary: Canary | None = None) -> int:
+        """Publishes weights, waits until they are served, and returns their version.
+
+        Raises:
+            WeightsNotServedError: After `wait_s` no engine has proved them.
+            FailedPreconditionError: Another open job publishes weights for the service, or the service is not clear.
+        """
+        return self.session.run(self._publish(source, canary))
+
+    def next_version(self) -> int:
+        """Returns the version that the next publish will have."""
+        return self.session.run(self._next())
+
+    async def _next(self) -> int:
+        if self.version is None:
+            # A trainer that was started again goes on from the newest version that the scheduler knows.
+            self.version = (await (await self.session.job()).status()).policy_version
+        return self.version + 1
+
+    async def _publish(self, source: Source, canary: Canary | None) -> int:
+        job, version = await self.session.job(), await self._next()
+        await job.publish(version, source, mode=self.mode, service=self.service, at_once=self.at_once, canary=canary)
+        self.version = version
+        if self.wait_s > 0:
+            check_served(await job.rollout(version, service=self.service, wait_s=self.wait_s), version)
+        return version
+
+
+def check_served(status: RolloutStatus, version: int) -> None:
+    """Looks whether any engine serves a version.
+
+    Raises:
+        WeightsNotServedError: None does.
+    """
+    proved = [engine for engine in status.engines if engine.state is EngineState.PROVED]
+    if not proved:
+        told = [f"{engine.manager_id}: {engine.state.value} {engine.reason}".strip() for engine in status.engines]
+        raise WeightsNotServedError(
+            f"version {version} of the weights is served by no engine of {status.service}: "
+            + ("; ".join(told) or "there is none")
+        )
+    if not status.done:
+        logger.warning("version %d is served by %d of %d engines", version, len(proved), len(status.engines))
+
+
+class PublishWeights(TrainerCallback):
+    """A callback that publishes the policy's weights at the begin of training and after steps of the optimiser.
+
+    With `use_vllm=False` TRL pushes weights nowhere. Engines would go on with those that they began with.
+
+    Args:
+        rollout: The rollouts. Their job publishes the weights, for the service that generates for them.
+        every: After how many steps the weights are published. The policy is so many steps behind at most.
+        directory: A place that trainer and engines share, for weights as saved models. None sends the tensors along,
+            which engines take that run in their manager's process.
+        keep: How many saved models stay in the directory.
+        canary: Whether the trainer's own answer proves the engines. Switch it off where trainer and engine compute in
+            numbers so different that log-probabilities do not agree within the engine's tolerance.
+        close_job: Whether the end of training closes the job.
+        mode: See `VersionPublisher`, as for all that follows.
+        at_once: The most engines that update at a time.
+        wait_s: The longest wait until the engines have the weights.
+    """
+
+    def __init__(
+        self,
+        rollout: CallsheetRollout,
+        *,
+        every: int = 1,
+        directory: Path | None = None,
+        keep: int = 2,
+        canary: bool = True,
+        close_job: bool = True,
+        mode: UpdateModeName = "drain",
+        at_once: int = 1,
+        wait_s: float = 600.0,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every is {every}; it must be at least 1")
+        self.publisher = VersionPublisher(
+            rollout.session, service=rollout.model, mode=mode, at_once=at_once, wait_s=wait_s
+        )
+        self.every = every
+        self.directory = directory
+        self.keep = keep
+        self.canary = canary
+        self.close_job = close_job
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Publishes the weights that training begins with."""
+        self._publish(state, kwargs["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Publishes the weights of a step."""
+        if state.global_step % self.every == 0:
+            self._publish(state, kwargs["model"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Closes the job: what it held is free."""
+        if self.close_job and state.is_world_process_zero:
+            self.publisher.session.close_job()
+
+    def _publish(self, state: Any, model: Any) -> None:
+        plain = unwrapped(model)
+        if state.is_world_process_zero:
+            canary = canary_of(plain) if self.canary else None
+            version = self.publisher.publish(self._source(plain), canary)
+            logger.info("published version %d of the weights at step %d", version, state.global_step)
+        _wait_for_all()
+
+    def _source(self, model: Any) -> Source:
+        if self.directory is None:
+            return Tensors(tensors_of(model.state_dict()))
+        version = self.publisher.next_version()
+        place = self.directory / f"version-{version}"
+        model.save_pretrained(place)
+        for old in saved_before(self.directory, version, self.keep):
+            shutil.rmtree(old, ignore_errors=True)
+        return place
+
+
+def saved_before(directory: Path, version: int, keep: int) -> list[Path]:
+    """Returns the saved models that are to go: all but the newest `keep`."""
+    numbered = [(path.name.removeprefix("version-"), path) for path in directory.glob("version-*")]
+    return [path for number, path in numbered if number.isdecimal() and int(number) <= version - keep]
+
+
+def unwrapped(model: Any) -> Any:
+    """Returns the model itself, without what spreads it over processes.
+
+    Raises:
+        ValueError: This process does not have all of its weights, or they are an adapter's.
+    """
+    while hasattr(model, "module"):
+        model = model.module
+    if hasattr(model, "peft_config"):
+        raise ValueError(f"model is a {type(model).__name__}; PublishWeights takes no adapters yet: merge them")
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "ds_id") or hasattr(parameter, "full_tensor"):
+            raise ValueError(f"{name} is spread over processes; PublishWeights takes whole models only")
+    return model
+
+
+def tensors_of(state: Mapping[str, Any]) -> bytes:
+    """Returns tensors as a file of safetensors. Of those that share memory the first is in it."""
+    from safetensors.torch import save
+
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    kept: dict[str, Any] = {}
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tuple(tensor.shape))
+        if place in seen and tensor.numel():
+            continue
+        seen.add(place)
+        kept[name] = tensor.detach().to("cpu").contiguous()
+    return save(kept)
+
+
+def canary_of(model: Any) -> Canary:
+    """Returns what a model answers greedily to the canary prompt, with the log-probability of each token."""
+    import torch
+
+    training = model.training
+    model.eval()
+    tokens = [token % model.config.get_text_config().vocab_size for token in CANARY_PROMPT]
+    prompt, log_probs = tuple(tokens), []
+    try:
+        with torch.no_grad():
+            for _ in range(CANARY_TOKENS):
+                given = torch.tensor([tokens], device=model.device)
+                table = torch.log_softmax(model(input_ids=given).logits[0, -1].float(), dim=-1)
+                token = int(table.argmax())
+                tokens.append(token)
+                log_probs.append(float(table[token]))
+    finally:
+        model.train(training)
+    return Canary(prompt, tuple(tokens[len(prompt) :]), tuple(log_probs))
+
+
+def _wait_for_all() -> None:
+    """Lets the other processes of a training go on only once the engines have the weights."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        distributed.barrier()

@@ -1,0 +1,182 @@
+"""A `rollout_func` for TRL's GRPOTrainer: all trajectories of a batch at once, token-exact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from callsheet.client import ActionOptions, ClientOptions, Sampling
+from callsheet.environments import EpisodeTask, FailureRule, TaskSet, load_task_set
+from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
+from callsheet.gateway.conversations.renderer import Renderer
+from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer, renderer_of
+from callsheet.integrations.trl.policies import PolicyMaker
+from callsheet.integrations.trl.rows import columns, failure_name, reward_of
+from callsheet.integrations.trl.sampling import completion_tokens, sampling_of
+from callsheet.integrations.trl.session import JobSettings, TrainerSession
+from callsheet.integrations.trl.trainer_parts import GenerationArguments, GrpoTrainerPart
+
+_DEFAULT_SEATS = SeatSettings()
+_DEFAULT_JOB = JobSettings()
+_DEFAULT_RULE = FailureRule()
+
+
+class NothingToTrainOnError(RuntimeError):
+    """No completion of a batch is a sample, so that a step of the optimiser would be one on nothing."""
+
+
+@dataclass(slots=True)
+class CallCounter:
+    """Numbers the calls of one step, so that a step done again has the same numbers."""
+
+    step: tuple[str, int] = ("", -1)
+    calls: int = field(default=0)
+
+    def name(self, mode: str, step: int) -> str:
+        """Returns the name of the next call, such as "train/7.0"."""
+        if (mode, step) != self.step:
+            self.step, self.calls = (mode, step), 0
+        self.calls += 1
+        return f"{mode}/{step}.{self.calls - 1}"
+
+
+class CallsheetRollout:
+    """Pass it as `rollout_func`. It pickles, and connects where it is called.
+
+    A prompt names its task: `dataset_rows` makes rows for it. The environment then tells the policy what to do.
+
+    Args:
+        target: The scheduler's address, "host:port".
+        task_set: The tasks: an object, an entry point's name, or "module:name".
+        job_id: The job of this run. A run that is started again under it repeats no action.
+        sampling: How replies are sampled; None takes the trainer's arguments.
+        model: The service that generates.
+        rule: What becomes of failures.
+        seats: Turns, replacements and deadlines.
+        job: How the job is opened.
+        generate: What goes with each generate action, for instance `timeouts`.
+        options: How to connect.
+        task_options: Options of a task set that is given by its name.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        task_set: TaskSet | str,
+        *,
+        job_id: str,
+        sampling: Sampling | None = None,
+        model: str = "policy",
+        rule: FailureRule = _DEFAULT_RULE,
+        seats: SeatSettings = _DEFAULT_SEATS,
+        job: JobSettings = _DEFAULT_JOB,
+        generate: ActionOptions | None = None,
+        options: ClientOptions | None = None,
+        task_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.session = TrainerSession(target, job_id, job, options)
+        self.task_set = load_task_set(task_set, **(task_options or {})) if isinstance(task_set, str) else task_set
+        self.sampling = sampling
+        self.model = model
+        self.rule = rule
+        self.seats = seats
+        self.generate = generate
+        self._tasks = {task.task_id: task for task in self.task_set.tasks()}
+        self._calls = CallCounter()
+        self._renderer: Renderer | None = None
+
+    def dataset_rows(self) -> list[dict[str, Any]]:
+        """Returns a row for each task, for `datasets.Dataset.from_list`: its prompt and its id."""
+        return [{"prompt": [{"role": "user", "content": task_id}], "task_id": task_id} for task_id in self._tasks]
+
+    def __call__(self, prompts: Sequence[Any], trainer: GrpoTrainerPart) -> dict[str, list[Any]]:
+        """Returns one completion for each prompt, which TRL has repeated for its siblings.
+
+        Raises:
+            KeyError: A prompt names no task.
+            NothingToTrainOnError: All completions are excluded, for instance as no engine is there.
+            CallsheetError: There was no connection for too long, or something was refused.
+        """
+        tasks = [self._task(prompt) for prompt in prompts]
+        mode = "train" if getattr(trainer.model, "training", True) else "eval"
+        name = self._calls.name(mode, trainer.state.global_step)
+        seats = list(seats_of(f"{name}/{trainer.accelerator.process_index}", tasks))
+        policies = self.policies(
+            trainer.processing_class,
+            trainer.args,
+            chat_template=getattr(trainer, "chat_template", None),
+            template_arguments=getattr(trainer, "chat_template_kwargs", None),
+        )
+        filled = self.session.run(self._fill(seats, policies))
+        self._refuse_nothing(filled, mode)
+        end_token = trainer.processing_class.eos_token_id or 0
+        return columns(filled, self.rule, end_token=end_token, max_completion_tokens=completion_tokens(trainer.args))
+
+    async def _fill(self, seats: Sequence[Seat], policies: PolicyMaker) -> list[FilledSeat]:
+        return await fill_seats(await self.session.job(), self.task_set, seats, policies, settings=self.seats)
+
+    def policies(
+        self,
+        processing_class: HeldTokenizer,
+        args: GenerationArguments,
+        *,
+        chat_template: str | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+    ) -> PolicyMaker:
+        """Returns what makes the policy of each trajectory.
+
+        Args:
+            processing_class: The trainer's tokenizer.
+            args: Its settings.
+            chat_template: The template that it uses in place of the tokenizer's.
+            template_arguments: What it gives to the template with every conversation.
+        """
+        if self._renderer is None:
+            self._renderer = renderer_of(
+                processing_class, chat_template=chat_template, template_arguments=template_arguments
+            )
+        sampling = self.sampling or sampling_of(args)
+        return PolicyMaker(self._renderer, sampling, completion_tokens(args), self.model, self.generate)
+
+    def _task(self, prompt: Any) -> EpisodeTask:
+        """Returns the task that a prompt names: a text, or messages of which the last one is its id."""
+        named = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        if named not in self._tasks:
+            raise KeyError(f"prompt is {named!r:.200}; it must be the id of a task, as `dataset_rows` has them")
+        return self._tasks[named]
+
+    def _refuse_nothing(self, filled: Sequence[FilledSeat], mode: str) -> None:
+        rewards = [reward_of(each.record, self.rule) for each in filled]
+        if mode == "train" and rewards and all(reward.is_excluded for reward in rewards):
+            first = filled[0].record.failure
+            names = sorted({failure_name(reward) or "" for reward in rewards})
+            raise NothingToTrainOnError(
+                f"none of {len(rewards)} trajectories is a sample: {', '.join(names)}. The first one: {first}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles settings; the renderer is made anew of the trainer's tokenizer."""
+        return {**self.__dict__, "_renderer": None}
+
+
+def seats_of(name: str, tasks: Sequence[EpisodeTask]) -> Iterator[Seat]:
+    """Yields a seat for each prompt. Equal tasks that follow each other are siblings.
+
+    Ids are made of the call and of what the tasks are, so that a batch of other prompts is never taken for this one.
+    """
+    begin = 0
+    while begin < len(tasks):
+        end = next((at for at in range(begin, len(tasks)) if tasks[at] != tasks[begin]), len(tasks))
+        group_id = f"{name}/{begin}-{digest(tasks[begin])}"
+        for number in range(end - begin):
+            yield Seat(f"{group_id}/{number}", group_id, end - begin, tasks[begin])
+        begin = end
+
+
+def digest(task: EpisodeTask) -> str:
+    """Returns a short digest of a task."""
+    text = json.dumps([task.task_id, dict(task.data)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

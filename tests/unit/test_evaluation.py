@@ -1,0 +1,255 @@
+"""Evaluations over a client in memory: one result for each trial, retries, resuming, figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callsheet.cli import eval_command
+from callsheet.cli.app import app
+from callsheet.client import (
+    ClientOptions,
+    CommandResult,
+    EnvResetResult,
+    EnvStep,
+    Failed,
+    FailureKind,
+    Outcome,
+    Reason,
+    RewardResult,
+    Succeeded,
+)
+from callsheet.client.errors import unfit
+from callsheet.client.testing import FakeClient
+from callsheet.environments import EpisodeScore, EpisodeTask, GatewayPolicy, Message, TokenPolicy
+from callsheet.evaluation.replies import CommandAgent, policy_factory, prompt_of, with_agent
+from callsheet.evaluation.results import ResultsFileError, TrialResult, check_same, open_results, read_results
+from callsheet.evaluation.run import Evaluation, EvaluationError, missing_trials
+from callsheet.evaluation.settings import EvaluationSettings
+from callsheet.evaluation.summary import summarise
+from typer.testing import CliRunner
+
+from tests.support.word_environment import SayingPolicy, WordEnvironment
+
+_WORDS = "tests.support.word_environment:WordTasks"
+_SAYING = f"{__name__}:saying"
+_LOST: Failed[CommandResult] = Failed(FailureKind.INFRA, Reason.MANAGER_LOST, "node-1 is gone")
+
+
+def saying(task: EpisodeTask) -> SayingPolicy:
+    """The policy that `--policy` names."""
+    del task
+    return SayingPolicy()
+
+
+def _settings(**changes: Any) -> EvaluationSettings:
+    return EvaluationSettings(policy=_SAYING, retry_pause_s=0.0, **changes)
+
+
+@pytest.fixture
+def fake() -> FakeClient:
+    fake = FakeClient()
+    fake.on_env_reset(lambda _: Succeeded(EnvResetResult("s")))
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0, stdout=b"2\n")))
+    fake.on_reward_tests(lambda _: Succeeded(RewardResult(0.5, passed=1, total=2)))
+    return fake
+
+
+def _result(task: str, trial: int = 0, **fields: Any) -> TrialResult:
+    given: dict[str, Any] = {"environment": "words", "status": "scored", "score": 1.0}
+    return TrialResult(task=task, trial=trial, **(given | fields))
+
+
+async def test_each_trial_has_one_result_and_a_second_run_has_none_to_add(fake: FakeClient, tmp_path: Path) -> None:
+    settings = _settings(task_options=("count=3",), trials=2, results=tmp_path / "results.jsonl")
+    first = await Evaluation(_WORDS, settings).run(fake)
+    assert {each.key for each in first} == {(f"word-{task}", trial) for task in range(3) for trial in range(2)}
+    assert all(each.status == "scored" and each.score == 0.5 for each in first)
+    submitted = len(fake.submitted)
+    again = await Evaluation(_WORDS, settings).run(fake)
+    assert {each.key for each in again} == {each.key for each in first}
+    assert len(fake.submitted) == submitted
+    more = await Evaluation(_WORDS, _settings(task_options=("count=3",), trials=3, results=settings.results)).run(fake)
+    assert len(more) == 9
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 9
+
+
+async def test_no_more_trajectories_run_at_once_than_were_asked_for(fake: FakeClient) -> None:
+    told: list[tuple[int, int]] = []
+    settings = _settings(task_options=("count=5",), concurrency=2)
+    await Evaluation(_WORDS, settings).run(fake, lambda _, done, in_all: told.append((done, in_all)))
+    assert told == [(done, 5) for done in range(1, 6)]
+
+
+def _losing(times: int) -> Callable[[EnvStep], Outcome[CommandResult]]:
+    left = iter(range(times))
+    return lambda _: _LOST if next(left, None) is not None else Succeeded(CommandResult(0, stdout=b"2"))
+
+
+async def test_what_the_service_lost_is_followed_by_another_trajectory(fake: FakeClient) -> None:
+    fake.on_env_step(_losing(2))
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert (result.status, result.score, result.trajectory) == ("scored", 0.5, "word-0/0/2")
+    assert result.lost == ("INFRA manager_lost: node-1 is gone",) * 2
+
+
+async def test_what_stays_lost_is_a_named_failure_and_no_score(fake: FakeClient) -> None:
+    fake.on_env_step(lambda _: _LOST)
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1, infra_retries=1)).run(fake)
+    assert (result.status, result.score) == ("infra", None)
+    assert result.failure == {"kind": "INFRA", "reason": "manager_lost", "message": "node-1 is gone"}
+    summary = summarise("words", [result, _result("word-1")], 1.0)
+    assert (summary.mean_score, summary.excluded, summary.failures) == (1.0, 1, {"INFRA/manager_lost": 1})
+
+
+async def test_a_failure_of_the_task_counts_as_nothing_scored(fake: FakeClient) -> None:
+    fake.on_env_step(lambda _: Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE))
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert (result.status, result.score, result.lost) == ("failed", None, ())
+    summary = summarise("words", [result, _result("word-1")], 1.0)
+    assert (summary.mean_score, summary.pass_share, summary.failed) == (0.5, 0.5, 1)
+
+
+async def test_what_can_no_longer_be_served_is_the_services_failure(fake: FakeClient) -> None:
+    asked = 0
+
+    def reset(_: object) -> Outcome[EnvResetResult]:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise unfit("service", "", "no registered manager serves env_reset")
+        return Succeeded(EnvResetResult("s"))
+
+    fake.on_env_reset(reset)
+    settings = _settings(task_options=("count=2",), concurrency=1, infra_retries=0)
+    first, second = await Evaluation(_WORDS, settings).run(fake)
+    assert first.status == "scored"
+    assert second.failure is not None
+    assert (second.status, second.failure["reason"]) == ("infra", "unservable")
+
+
+async def test_what_never_could_be_served_ends_the_evaluation(fake: FakeClient) -> None:
+    def reset(_: object) -> Outcome[EnvResetResult]:
+        raise unfit("service", "", "no registered manager serves env_reset")
+
+    fake.on_env_reset(reset)
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+
+
+async def test_a_missing_gateway_is_told_before_anything_runs() -> None:
+    fake = FakeClient()
+    fake.options = ClientOptions(gateway="http://127.0.0.1:9")
+    with pytest.raises(EvaluationError, match="callsheet up"):
+        await Evaluation(_WORDS, EvaluationSettings()).run(fake)
+    assert fake.submitted == []
+
+
+async def test_an_agent_runs_in_the_sandbox(fake: FakeClient) -> None:
+    class Access:
+        def environment(self) -> dict[str, str]:
+            return {"OPENAI_BASE_URL": "http://g/v1", "OPENAI_API_KEY": "cs-1"}
+
+    agent = with_agent(WordEnvironment("w", 1), EvaluationSettings(agent="solve --fast"))
+    assert isinstance(agent, CommandAgent)
+    async with (await fake.open_job("job")).trajectory("t") as trajectory:
+        await agent.reset(trajectory)
+        await agent.run(trajectory, Access())  # type: ignore[arg-type]
+        assert await agent.reward(trajectory) == EpisodeScore(0.5, {"letters": 1.0})
+    step = next(each.action for each in fake.submitted if isinstance(each.action, EnvStep))
+    assert step.command.environment["CALLSHEET_PROMPT"] == "Say w."
+    assert step.command.environment["OPENAI_API_KEY"] == "cs-1"
+    with pytest.raises(ValueError, match="agent of its own"):
+        with_agent(agent, EvaluationSettings(agent="solve"))
+
+
+def test_the_settings_say_who_replies() -> None:
+    task = EpisodeTask("t")
+    by_default, by_tokens = policy_factory(EvaluationSettings()), policy_factory(_bytes())
+    assert by_default is not None
+    assert by_tokens is not None
+    assert isinstance(by_default(task), GatewayPolicy)
+    assert isinstance(by_tokens(task), TokenPolicy)
+    assert policy_factory(EvaluationSettings(agent="x")) is None
+    with pytest.raises(ValueError, match="MODULE:NAME"):
+        policy_factory(EvaluationSettings(policy="mine"))
+
+
+def _bytes() -> EvaluationSettings:
+    return EvaluationSettings(model_dir=Path("bytes"), temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"agent": "x", "model_dir": Path("m")}, "at most one"),
+        ({"task_options": ("count",)}, "NAME=VALUE"),
+        ({"trials": 0}, "trials"),
+    ],
+)
+def test_wrong_settings_are_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        EvaluationSettings(**changes)
+
+
+def test_a_torn_last_line_is_dropped_and_a_writer_is_alone(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with open_results(path) as file:
+        file.add(_result("a"))
+        with pytest.raises(ResultsFileError, match="another evaluation"), open_results(path):
+            pass
+    with path.open("ab") as torn:
+        torn.write(b'{"task": "b", "tri')
+    with open_results(path) as file:
+        assert [each.key for each in file.found] == [("a", 0)]
+        file.add(_result("b"))
+    assert [json.loads(line)["task"] for line in path.read_text().splitlines()] == ["a", "b"]
+
+
+def test_lines_that_are_no_results_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ResultsFileError, match="line 1"):
+        read_results(b"{}\n", "r")
+    line = json.dumps({"task": "a", "trial": 0, "environment": "e", "status": "scored"}).encode() + b"\n"
+    with pytest.raises(ResultsFileError, match="line 2"):
+        read_results(line + line, "r")
+    with pytest.raises(ResultsFileError, match="environment"):
+        check_same(read_results(line, "r"), "other", {})
+    with pytest.raises(ResultsFileError, match="options"):
+        check_same(read_results(line, "r"), "e", {"count": 2})
+
+
+def test_trials_are_told_apart_by_their_tasks_ids() -> None:
+    tasks = [EpisodeTask("a"), EpisodeTask("b")]
+    found = [_result("a", 0)]
+    assert [(each.task.task_id, each.number) for each in missing_trials(tasks, 2, found)] == [
+        ("b", 0),
+        ("a", 1),
+        ("b", 1),
+    ]
+    with pytest.raises(EvaluationError, match="one id"):
+        missing_trials([EpisodeTask("a"), EpisodeTask("a")], 1, [])
+
+
+def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eval_command, "_CONNECT_S", 0.3)
+    told = CliRunner().invoke(app, ["eval", _WORDS, "--scheduler", "127.0.0.1:9", "--policy", _SAYING])
+    assert told.exit_code == 1
+    assert "callsheet up" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["no-such"], "no-such"), ([_WORDS, "--task-option", "colour=red"], "count, turns")],
+)
+def test_wrong_use_is_told(arguments: list[str], said: str) -> None:
+    told = CliRunner().invoke(app, ["eval", *arguments])
+    assert told.exit_code == 2
+    assert said in told.stderr
+
+
+def test_a_prompt_has_all_texts() -> None:
+    messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]
+    assert prompt_of(messages) == "Be brief.\n\nGo."

@@ -1,0 +1,251 @@
+"""What the adapter of TRL decides, without TRL."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import pickle
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from callsheet.client import (
+    FailureKind,
+    LogProbsMode,
+    Outcome,
+    RewardResult,
+    RolloutEngine,
+    RolloutStatus,
+    Succeeded,
+    TrainingSample,
+)
+from callsheet.client.outcomes import Failed
+from callsheet.client.reasons import Reason
+from callsheet.client.weights import EngineState
+from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
+from callsheet.environments.seats import FilledSeat, ReplacementBudget, Seat, trajectory_name
+from callsheet.integrations.trl import CallsheetReward, CallsheetRollout, NothingToTrainOnError, callsheet_score
+from callsheet.integrations.trl.advantages import advantages_of, graded, group_metrics
+from callsheet.integrations.trl.async_worker import endless, model_version_of
+from callsheet.integrations.trl.publishing import WeightsNotServedError, check_served, saved_before
+from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
+from callsheet.integrations.trl.rollout import CallCounter, seats_of
+from callsheet.integrations.trl.rows import columns, row_of
+from callsheet.integrations.trl.sampling import sampling_of
+
+from tests.support.word_environment import WordTasks
+
+END = 9
+INFRA = EpisodeFailure(FailureKind.INFRA, "state_lost", "gone")
+ENV = EpisodeFailure(FailureKind.ENV, "set_up_failed", "exit code 1")
+
+
+@dataclass
+class Arguments:
+    """The settings of a trainer."""
+
+    max_completion_length: int | None = 8
+    temperature: float = 0.7
+    top_p: float = 0.9
+    top_k: int | None = 0
+    min_p: float | None = None
+
+
+def sample(tokens: str, mask: str, version: int = 3) -> TrainingSample:
+    """A sample with a digit for each token and each entry of the mask."""
+    masks = tuple(map(int, mask))
+    return TrainingSample(
+        tuple(map(int, tokens)),
+        masks,
+        tuple(-0.5 if each else None for each in masks),
+        tuple(version if each else None for each in masks),
+        (0,),
+    )
+
+
+def seat(score: float | None = 1.0, failure: EpisodeFailure | None = None, **others: Any) -> FilledSeat:
+    """A seat with one trajectory of two replies."""
+    record = EpisodeRecord(
+        EpisodeTask("t"),
+        "x/0",
+        score=None if score is None else EpisodeScore(score),
+        failure=failure,
+        samples=(sample("12345678", "00110010"),),
+        turns=2,
+    )
+    return FilledSeat(record, **others)
+
+
+def test_a_completion_begins_with_the_first_sampled_token() -> None:
+    row = row_of([sample("12345678", "00110010")], END, most=16)
+    assert (row.prompt_ids, row.completion_ids, row.mask) == ([1, 2], [3, 4, 5, 6, 7, 8], [1, 1, 0, 0, 1, 0])
+    assert row.log_probs == [-0.5, -0.5, 0.0, 0.0, -0.5, 0.0]
+    assert row.left_out == 0
+
+
+def test_a_completion_is_cut_at_its_most_tokens() -> None:
+    row = row_of([sample("12345678", "00110010")], END, most=3)
+    assert (row.completion_ids, row.mask, row.left_out) == ([3, 4, 5], [1, 1, 0], 1)
+
+
+def test_of_several_samples_the_longest_counts() -> None:
+    row = row_of([sample("123", "001"), sample("12345", "00011")], END, most=16)
+    assert (row.prompt_ids, row.completion_ids, row.left_out) == ([1, 2, 3], [4, 5], 1)
+
+
+def test_what_no_engine_told_is_no_number() -> None:
+    told = TrainingSample((1, 2), (0, 1), (None, None), (None, None), (0,))
+    assert math.isnan(row_of([told], END, most=16).log_probs[0])
+
+
+def test_a_trajectory_without_tokens_is_one_end_token_without_a_loss() -> None:
+    row = row_of([], END, most=16)
+    assert (row.completion_ids, row.mask, row.log_probs) == ([END], [0], [0.0])
+
+
+def test_infra_is_excluded_and_env_is_a_failed_sample() -> None:
+    found = columns(
+        [seat(), seat(None, INFRA, replaced=2), seat(None, ENV)],
+        FailureRule(),
+        end_token=END,
+        max_completion_tokens=16,
+    )
+    assert found["callsheet_score"] == [1.0, None, 0.0]
+    assert found["callsheet_failure"] == [None, "INFRA/state_lost", "ENV/set_up_failed"]
+    assert found["callsheet_excluded"] == [False, True, False]
+    assert [any(mask) for mask in found["env_mask"]] == [True, False, True]
+    assert {len(column) for column in found.values()} == {3}
+    logged: dict[str, float] = {}
+    assert callsheet_score(log_metric=logged.__setitem__, prompts=[], **found) == [1.0, None, 0.0]
+    assert logged["callsheet/excluded"] == logged["callsheet/excluded/INFRA/state_lost"] == 1.0
+    assert logged["callsheet/failed"] == logged["callsheet/failed/ENV/set_up_failed"] == 1.0
+    assert (logged["callsheet/replaced"], logged["callsheet/turns"]) == (2.0, 2.0)
+
+
+def test_scores_need_rollouts_of_callsheet() -> None:
+    with pytest.raises(ValueError, match="needs a rollout_func that is a CallsheetRollout"):
+        callsheet_score(prompts=["a"], completions=["b"])
+
+
+def test_sampling_is_the_trainers() -> None:
+    sampling = sampling_of(Arguments())
+    assert (sampling.temperature, sampling.top_p, sampling.max_new_tokens) == (0.7, 0.9, 8)
+    assert sampling.log_probs_mode is LogProbsMode.SAMPLED
+
+
+def test_greedy_log_probabilities_are_the_models_own() -> None:
+    sampling = sampling_of(Arguments(top_k=1))
+    assert (sampling.temperature, sampling.top_p, sampling.log_probs_mode) == (0.0, 1.0, LogProbsMode.RAW)
+
+
+def test_a_setting_that_no_engine_is_asked_for_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"min_p is 0\.1"):
+        sampling_of(Arguments(min_p=0.1))
+
+
+def test_equal_prompts_that_follow_each_other_are_siblings() -> None:
+    one, two = EpisodeTask("one"), EpisodeTask("two")
+    seats = list(seats_of("train/3.0/0", [one, one, two, one]))
+    assert [each.group_size for each in seats] == [2, 2, 1, 1]
+    assert len({each.seat_id for each in seats}) == 4
+    assert len({each.group_id for each in seats}) == 3
+    # The same prompts have the same ids after a restart; other ones never do.
+    assert seats == list(seats_of("train/3.0/0", [one, one, two, one]))
+    other = EpisodeTask("one", {"seed": 2})
+    assert not {each.seat_id for each in seats} & {each.seat_id for each in seats_of("train/3.0/0", [other] * 4)}
+
+
+def test_calls_are_numbered_within_a_step() -> None:
+    calls = CallCounter()
+    names = [calls.name("train", 0), calls.name("train", 0), calls.name("eval", 0), calls.name("train", 1)]
+    assert names == ["train/0.0", "train/0.1", "eval/0.0", "train/1.0"]
+
+
+def test_a_budget_is_spent_once() -> None:
+    budget = ReplacementBudget(1)
+    assert [budget.take(), budget.take()] == [True, False]
+    assert [trajectory_name("s", number) for number in (0, 1)] == ["s", "s~1"]
+    assert Seat("s", "g", 1, EpisodeTask("t")).group_size == 1
+
+
+def test_a_rollout_pickles_and_names_its_tasks() -> None:
+    rollout = pickle.loads(pickle.dumps(CallsheetRollout("127.0.0.1:1", WordTasks(2), job_id="j")))
+    assert [row["task_id"] for row in rollout.dataset_rows()] == ["word-0", "word-1"]
+    trainer = SimpleNamespace(model=None, state=SimpleNamespace(global_step=0))
+    with pytest.raises(KeyError, match="must be the id of a task"):
+        rollout([[{"role": "user", "content": "word-9"}]], trainer)
+
+
+def test_a_step_on_nothing_is_refused() -> None:
+    rollout = CallsheetRollout("127.0.0.1:1", WordTasks(2), job_id="j")
+    with pytest.raises(NothingToTrainOnError, match="none of 2 trajectories is a sample: INFRA/state_lost"):
+        rollout._refuse_nothing([seat(None, INFRA), seat(None, INFRA)], "train")
+    rollout._refuse_nothing([seat(None, INFRA), seat()], "train")
+
+
+def test_advantages_are_against_siblings_that_have_a_reward() -> None:
+    assert advantages_of([1.0, None, 0.0]) == [pytest.approx(1.0), None, pytest.approx(-1.0)]
+    assert advantages_of([None, None]) == [None, None]
+    assert advantages_of([1.0, 1.0]) == [0.0, 0.0]
+
+
+def test_samples_of_a_group_leave_out_what_was_lost() -> None:
+    group = [seat(1.0), seat(None, INFRA, replaced=1), seat(None, ENV)]
+    found = graded(group, FailureRule())
+    assert [(each.reward, each.policy_version) for each in found] == [(1.0, 3), (0.0, 3)]
+    figures = group_metrics(group, FailureRule())
+    assert figures["callsheet/excluded_total"] == figures["callsheet/failed_total"] == 1.0
+    assert figures["callsheet/replaced_total"] == 1.0
+
+
+def test_versions_of_the_trainer_follow_policy_versions() -> None:
+    known = {5: 1, 6: 2}
+    assert [model_version_of(version, known) for version in (5, 6, 7, 4, None)] == [1, 2, 3, 0, 2]
+    assert model_version_of(5, {}) == 0
+
+
+def test_tasks_come_again_and_again() -> None:
+    tasks = [EpisodeTask(str(number)) for number in range(3)]
+    order = [task.task_id for task in itertools.islice(endless(tasks, seed=1), 6)]
+    assert sorted(order[:3]) == sorted(order[3:]) == ["0", "1", "2"]
+
+
+def test_weights_that_nobody_serves_are_an_error() -> None:
+    waiting = RolloutEngine("m-1", EngineState.QUARANTINED, reason="the canary differs")
+    with pytest.raises(WeightsNotServedError, match="m-1: quarantined the canary differs"):
+        check_served(RolloutStatus("policy", 3, engines=(waiting,)), 3)
+    proved = RolloutEngine("m-2", EngineState.PROVED)
+    check_served(RolloutStatus("policy", 3, engines=(waiting, proved)), 3)
+
+
+def test_old_saved_models_go(tmp_path: Any) -> None:
+    for version in (1, 2, 3):
+        (tmp_path / f"version-{version}").mkdir()
+    assert {path.name for path in saved_before(tmp_path, 4, keep=2)} == {"version-1", "version-2"}
+
+
+def test_a_rewards_row_and_text() -> None:
+    row = row_of_columns({"level": [1, 2], "trainer_state": [0, 0], "one": 3}, 1, 2)
+    assert row == {"level": 2}
+    assert text_of_completion([{"role": "assistant", "content": "a"}, {"role": "tool", "content": ""}]) == "a"
+    assert text_of_completion("b") == "b"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reward"),
+    [
+        (Succeeded(value=RewardResult(0.5)), 0.5),
+        (Failed(kind=FailureKind.INFRA, reason=Reason.STATE_LOST), None),
+        (Failed(kind=FailureKind.TIMEOUT), 0.0),
+    ],
+)
+def test_a_reward_action_that_fails(outcome: Outcome[RewardResult], reward: float | None) -> None:
+    async def action(*_: Any) -> Outcome[RewardResult]:
+        return outcome
+
+    rewards = CallsheetReward("127.0.0.1:1", action, job_id="j")
+    assert rewards.__name__ == "callsheet_reward"
+    job: Any = None
+    assert asyncio.run(rewards._score(job, "", {})).reward == reward
