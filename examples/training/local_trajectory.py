@@ -144,7 +144,8 @@ class LocalTrajectory:
             "sh", "-c", command, cwd=self._place, stdout=asyncio.subprocess.PIPE, start_new_session=True
         )
         try:
-            stdout, _ = await asyncio.wait_for(process.communicate(), limit_s)
+            async with asyncio.timeout(limit_s):
+                stdout, _ = await process.communicate()
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

@@ -18,7 +18,7 @@ class Measured:
 
     Attributes:
         steps: What is known of each step that has ended.
-        actions: Seconds of each action by kind, waits included.
+        actions: Seconds of each action by kind, waits included but for generation.
     """
 
     def __init__(self) -> None:

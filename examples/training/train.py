@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from callsheet.environments.seats import SeatSettings
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
-from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, REPLACED
+from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, REPLACED, TURNS
 from datasets import Dataset
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoTokenizer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from examples.training.filters import QUESTION, FilterTasks
@@ -73,6 +73,8 @@ class WatchedRollout:
         wall_s = time.monotonic() - began
         means = {part: sum(columns[f"callsheet_{part}_s"]) / len(prompts) for part in PARTS}
         self._measured.rollout(wall_s, means)
+        for seconds, turns in zip(columns["callsheet_generate_s"], columns[TURNS], strict=True):
+            self._measured.actions["generate"].append(seconds / max(1, turns))
         self._measured.note(
             failed=sum(each is not None for each in columns[FAILURE]),
             excluded=sum(columns[EXCLUDED]),
@@ -123,7 +125,7 @@ def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> GRP
     if given.backend == "local":
         local = LocalRollout(tasks, max_replacements=GROUP)
         watched = WatchedRollout(local, measured)
-        callbacks = [measuring]
+        callbacks: list[TrainerCallback] = [measuring]
     else:
         rollout = CallsheetRollout(
             given.address,
