@@ -109,7 +109,7 @@ def run_comparisons(python: Path, model: Path, address: str, rounds: int) -> dic
             for backend, steps in STEPS.items():
                 out = PLACE / f"compare-{load}-{backend}-{number}.json"
                 shared = ("--model", str(model), "--steps", steps, "--seed", str(number), *options)
-                more = ("--address", address, "--spare", "2") if backend == "callsheet" else ()
+                more = ("--address", address, "--spare", "4") if backend == "callsheet" else ()
                 found[load][backend].append(train(python, backend, out, *shared, *more))
     return found
 

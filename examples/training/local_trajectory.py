@@ -145,7 +145,7 @@ class LocalTrajectory:
         )
         try:
             async with asyncio.timeout(limit_s):
-                stdout, _ = await process.communicate()
+                stdout = (await process.communicate())[0]
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
