@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks train-example
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -65,6 +65,11 @@ e2b: $(SETUP)
 # Not a part of `make test` either: real trainers, each in an environment of gigabytes below build/. TRAINERS="trl" for one.
 trainers: $(SETUP)
 	$(BIN)/python scripts/trainers.py $(TRAINERS)
+
+# A whole training run with TRL, three seeds, and comparisons with other rollouts. Half an hour. TRAIN_ARGS="--only seeds".
+train-example: $(SETUP)
+	scripts/system_packages.sh demo
+	$(BIN)/python scripts/train_example.py $(TRAIN_ARGS)
 
 # Versions published over two real servers, which are killed too. Ten minutes or more.
 bench-weights-sglang: $(SETUP)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.client import Client, Job
+from callsheet.client import Client, Job, Trajectory
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.environments import EpisodePolicy, EpisodeTask
+from callsheet.environments import EpisodePolicy, EpisodeTask, Message, Observation
 from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
 from callsheet.managers.sandbox.settings import Isolation
 
-from tests.support.word_environment import SayingPolicy, WordTasks
+from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 120.0
@@ -76,3 +77,36 @@ async def test_what_was_cut_off_begins_anew_under_another_id(address: str) -> No
             *(at.seat_id for at in seats("step-1")[1:]),
         ]
         assert [each.replaced for each in found] == [0] * 3
+
+
+@dataclass(frozen=True)
+class OneHangs(WordTasks):
+    """Words of which the first environment that is made hangs."""
+
+    made: list[WordEnvironment] = field(default_factory=list)
+
+    def environment(self, task: EpisodeTask) -> WordEnvironment:
+        found = super().environment(task) if self.made else HangingEnvironment(task.data["word"], 1)
+        self.made.append(found)
+        return found
+
+
+class HangingEnvironment(WordEnvironment):
+    """Never answers."""
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        (await trajectory.env_step("exec sleep 600", label="word-hang")).unwrap()
+        return await super().step(trajectory, reply)
+
+
+async def test_a_spare_trajectory_takes_the_seat_of_one_that_hangs(address: str) -> None:
+    settings = SeatSettings(spare=1)
+    siblings = [Seat(f"step-1/g/{number}", "step-1/g", 2, TASKS.tasks()[0]) for number in range(2)]
+    async with Client(address) as client, await client.open_job("spare") as job:
+        with anyio.fail_after(_DEADLINE_S):
+            done = await fill_seats(job, OneHangs(1), siblings, saying, settings=settings)
+            again = await fill_seats(job, OneHangs(1), siblings, saying, settings=settings)
+    for found in (done, again):
+        assert [each.record.trajectory_id for each in found] == ["step-1/g/spare-0", "step-1/g/1"]
+        assert [each.record.score.value for each in found if each.record.score] == [1.0] * 2
+    assert [each.repeated for each in again] == [True] * 2

@@ -25,7 +25,15 @@ from callsheet.client.outcomes import Failed
 from callsheet.client.reasons import Reason
 from callsheet.client.weights import EngineState
 from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
-from callsheet.environments.seats import FilledSeat, ReplacementBudget, Seat, trajectory_name
+from callsheet.environments.seats import (
+    FilledSeat,
+    ReplacementBudget,
+    Seat,
+    SeatSettings,
+    spare_seats,
+    take_spares,
+    trajectory_name,
+)
 from callsheet.integrations.trl import CallsheetReward, CallsheetRollout, NothingToTrainOnError, callsheet_score
 from callsheet.integrations.trl.advantages import advantages_of, graded, group_metrics
 from callsheet.integrations.trl.async_worker import endless, model_version_of
@@ -168,6 +176,21 @@ def test_a_budget_is_spent_once() -> None:
     assert [budget.take(), budget.take()] == [True, False]
     assert [trajectory_name("s", number) for number in (0, 1)] == ["s", "s~1"]
     assert Seat("s", "g", 1, EpisodeTask("t")).group_size == 1
+
+
+def test_a_spare_takes_the_seat_of_what_was_cancelled_and_of_no_other_failure() -> None:
+    siblings = [Seat(f"g/{number}", "g", 3, EpisodeTask("t")) for number in range(3)]
+    everyone = [*siblings, *spare_seats(siblings, 2)]
+    assert [each.seat_id for each in everyone[3:]] == ["g/spare-0", "g/spare-1"]
+    cancelled = EpisodeFailure(FailureKind.CANCELLED, "cancelled", "its group has its quorum")
+    filled = [seat(None, cancelled), seat(None, ENV), seat(0.5), seat(0.75), seat(None, cancelled)]
+    found = take_spares(everyone, filled)[:3]
+    assert found == [filled[3], filled[1], filled[2]]
+    # Of another group none is taken.
+    others = [*siblings, Seat("h/0", "h", 1, EpisodeTask("t"))]
+    assert take_spares(others, filled[:4])[0] is filled[2]
+    with pytest.raises(ValueError, match="spare is -1"):
+        SeatSettings(spare=-1)
 
 
 def test_a_rollout_pickles_and_names_its_tasks() -> None:

@@ -15,12 +15,22 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
-from callsheet.client import FailureKind, Job, NotSucceededError, OnInfra, Opening, Trajectory
+from callsheet.client import (
+    FailedPreconditionError,
+    FailureKind,
+    Group,
+    Job,
+    NotSucceededError,
+    OnInfra,
+    Opening,
+    Trajectory,
+)
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
+from callsheet.environments.failures import NOBODYS_FAULT
 from callsheet.environments.gateway_policy import GatewaySampling
 from callsheet.environments.policy import EpisodePolicy
-from callsheet.environments.rollouts import PolicyFactory
+from callsheet.environments.rollouts import PolicyFactory, redundant
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +59,20 @@ class SeatSettings:
         max_turns: The most replies of an episode.
         agent_sampling: What is forced on calls of black-box agents.
         deadline_s: The longest life of a trajectory in seconds; None means no end.
+        spare: Trajectories of each group that run beside those of its seats. Once as many have a score as the group has
+            seats, the others are cancelled: a slow environment then holds nobody up. Samples lean towards quick ones.
     """
 
     max_replacements: int = 8
     max_turns: int = DEFAULT_MAX_TURNS
     agent_sampling: GatewaySampling | None = None
     deadline_s: float | None = None
+    spare: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a negative number of spare trajectories."""
+        if self.spare < 0:
+            raise ValueError(f"spare is {self.spare}; it must be at least 0")
 
 
 @dataclass(slots=True)
@@ -99,6 +117,8 @@ async def fill_seats(
 ) -> list[FilledSeat]:
     """Runs the episodes of all seats at once; returns what became of them, in their order.
 
+    Where spare trajectories run, too, those with a score take the seats of those that were cancelled for them.
+
     Args:
         job: Whose trajectories they are.
         task_set: Makes the environments.
@@ -110,6 +130,7 @@ async def fill_seats(
         CallsheetError: A trajectory could not be opened, or an environment asked for what breaks a rule.
         Exception: A mistake in an environment or a policy, as it raised it; the other episodes are cancelled.
     """
+    everyone = [*seats, *spare_seats(seats, settings.spare)]
     filled: dict[int, FilledSeat] = {}
     budget = ReplacementBudget(settings.max_replacements)
 
@@ -118,7 +139,7 @@ async def fill_seats(
 
     try:
         async with anyio.create_task_group() as running:
-            for index, seat in enumerate(seats):
+            for index, seat in enumerate(everyone):
                 running.start_soon(run, index, seat)
     except ExceptionGroup as errors:
         # The first mistake is what its author looks for; the others are alike, or its consequence.
@@ -126,7 +147,34 @@ async def fill_seats(
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         raise error from errors
-    return [filled[index] for index in range(len(seats))]
+    return take_spares(everyone, [filled[index] for index in range(len(everyone))])[: len(seats)]
+
+
+def spare_seats(seats: Sequence[Seat], spare: int) -> list[Seat]:
+    """Returns so many further seats for each group, with ids of their own."""
+    groups = {seat.group_id: seat for seat in seats}
+    return [
+        Seat(f"{group_id}/spare-{number}", group_id, seat.group_size, seat.task)
+        for group_id, seat in groups.items()
+        for number in range(spare)
+    ]
+
+
+def take_spares(seats: Sequence[Seat], filled: Sequence[FilledSeat]) -> list[FilledSeat]:
+    """Returns what fills each seat: a later sibling that has a score in place of one that is nobody's fault.
+
+    Other failures stay where they are: they tell something about the model or the task.
+    """
+    found = list(filled)
+    for at, seat in enumerate(seats):
+        failure = found[at].record.failure
+        if failure is None or failure.kind not in NOBODYS_FAULT:
+            continue
+        later = (to for to in range(at + 1, len(seats)) if seats[to].group_id == seat.group_id)
+        with_score = next((to for to in reversed(list(later)) if found[to].record.failure is None), None)
+        if with_score is not None:
+            found[at], found[with_score] = found[with_score], found[at]
+    return found
 
 
 async def fill_seat(
@@ -140,13 +188,21 @@ async def fill_seat(
 ) -> FilledSeat:
     """Runs the episode of one seat, and others in its place while it is lost and the budget allows."""
     number = replaced = left_behind = 0
+    record: EpisodeRecord | None = None
     while True:
         # It may unpack files, or read a registry.
         environment = await anyio.to_thread.run_sync(task_set.environment, seat.task)
         agent = isinstance(environment, AgentEnvironment)
         policy = None if agent or policy_factory is None else policy_factory(seat.task)
-        trajectory = _trajectory_of(job, seat, number, left_behind, settings)
-        closed_before = await trajectory.open() is Opening.CLOSED
+        group = _group_of(job, seat, left_behind, settings)
+        trajectory = group.trajectory(trajectory_name(seat.seat_id, number), deadline_s=settings.deadline_s)
+        trajectory.number_actions()
+        try:
+            closed_before = await trajectory.open() is Opening.CLOSED
+        except FailedPreconditionError:
+            if not settings.spare or not (await group.status()).has_quorum:
+                raise
+            return FilledSeat(record or redundant(seat.task, trajectory.trajectory_id), replaced)
         number += 1
         if agent and trajectory.opening is not Opening.CREATED:
             # A black box does nothing again in the same way.
@@ -157,6 +213,8 @@ async def fill_seat(
         episode = partial(_run_in, trajectory, environment, seat.task, policy, settings=settings)
         record = await (episode() if closed_before else _closing(trajectory, episode))
         if closed_before and _was_left_behind(record):
+            if settings.spare and (await group.status()).has_quorum:
+                return FilledSeat(record, replaced, repeated=True)
             # It was closed while no trainer was there: what it lacks cannot run in it any more.
             left_behind += 1
         elif record.failure is not None and record.failure.is_infra and budget.take():
@@ -165,17 +223,15 @@ async def fill_seat(
             return FilledSeat(record, replaced, repeated=closed_before)
 
 
-def _trajectory_of(job: Job, seat: Seat, number: int, left_behind: int, settings: SeatSettings) -> Trajectory:
-    """A seat's trajectory. Those that were left behind keep their seats of a group, so that others need a new one."""
-    group = job.group(
+def _group_of(job: Job, seat: Seat, left_behind: int, settings: SeatSettings) -> Group:
+    """A seat's group. Those that were left behind keep their seats of a group, so that others need a new one."""
+    return job.group(
         trajectory_name(seat.group_id, left_behind),
-        size=seat.group_size,
+        size=seat.group_size + settings.spare,
+        quorum=seat.group_size if settings.spare else None,
         on_infra=OnInfra.REPLACE,
         infra_budget=settings.max_replacements,
     )
-    trajectory = group.trajectory(trajectory_name(seat.seat_id, number), deadline_s=settings.deadline_s)
-    trajectory.number_actions()
-    return trajectory
 
 
 async def _run_in(

@@ -1,0 +1,182 @@
+"""Trains the small model by GRPO, with rollouts by one of three backends. Writes what came of it as JSON.
+
+    python -m examples.training.train callsheet --address 127.0.0.1:7077 --model DIR --out FILE
+
+"callsheet" needs `callsheet up --model DIR`. "local" runs the same episodes in local processes. "tools" is TRL's loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from callsheet.environments.seats import SeatSettings
+from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
+from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, REPLACED, TURNS
+from datasets import Dataset
+from transformers import AutoTokenizer, TrainerCallback, set_seed
+from trl import GRPOConfig, GRPOTrainer
+
+from examples.training.filters import QUESTION, FilterTasks
+from examples.training.local_rollout import LocalRollout
+from examples.training.measuring import PARTS, Measured, MeasureSteps
+from examples.training.own_tools import FiltersForTrl
+from examples.training.work import Load
+
+GROUP = 8
+GROUPS = 2
+MAX_COMPLETION = 96
+
+
+def settings(given: argparse.Namespace) -> GRPOConfig:
+    """The same for all backends."""
+    return GRPOConfig(
+        output_dir=str(given.out.with_suffix(".trl")),
+        per_device_train_batch_size=GROUP * GROUPS,
+        num_generations=GROUP,
+        max_completion_length=MAX_COMPLETION,
+        max_tool_calling_iterations=2,
+        max_steps=given.steps,
+        learning_rate=given.learning_rate,
+        lr_scheduler_type="constant",
+        beta=0.0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        seed=given.seed,
+    )
+
+
+class WatchedRollout:
+    """Notes the time and the rewards of a rollout."""
+
+    def __init__(self, rollout: Callable[..., dict[str, list[Any]]], measured: Measured) -> None:
+        self._rollout = rollout
+        self._measured = measured
+
+    def __call__(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+        """Returns what the rollout returns."""
+        began = time.monotonic()
+        columns = self._rollout(prompts, trainer)
+        wall_s = time.monotonic() - began
+        means = {part: sum(columns[f"callsheet_{part}_s"]) / len(prompts) for part in PARTS}
+        self._measured.rollout(wall_s, means)
+        for seconds, turns in zip(columns["callsheet_generate_s"], columns[TURNS], strict=True):
+            self._measured.actions["generate"].append(seconds / max(1, turns))
+        self._measured.note(
+            failed=sum(each is not None for each in columns[FAILURE]),
+            excluded=sum(columns[EXCLUDED]),
+            replaced=sum(columns[REPLACED]),
+        )
+        return columns
+
+
+class ToolTrainer(GRPOTrainer):  # type: ignore[misc]
+    """TRL's own loop of tools, timed."""
+
+    measured: Measured
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        before = self.measured.total_action_s()
+        began = time.monotonic()
+        found = super()._generate_and_score_completions(inputs)
+        wall_s = time.monotonic() - began
+        spent = {kind: total - before.get(kind, 0.0) for kind, total in self.measured.total_action_s().items()}
+        reward, steps = spent.pop("reward", 0.0), sum(spent.values())
+        # Actions and generation follow each other, so that what is no action is generation.
+        count = len(inputs)
+        means = {"generate": wall_s - reward - steps, "environment": steps / count, "reward": reward / count}
+        self.measured.rollout(wall_s, means)
+        return found
+
+
+def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> GRPOTrainer:
+    """Returns the trainer of a backend."""
+    shared: dict[str, Any] = {
+        "model": str(given.model),
+        "processing_class": AutoTokenizer.from_pretrained(given.model),
+        "args": settings(given),
+    }
+    tasks = FilterTasks(load, measured)
+    asked = QUESTION if given.backend == "tools" else None  # other rollouts are told names of tasks
+    rows = Dataset.from_list(
+        [
+            {"prompt": [{"role": "user", "content": asked or task.task_id}], "number": task.data["number"]}
+            for task in tasks.tasks()
+        ]
+    )
+    measuring = MeasureSteps(measured)
+    if given.backend == "tools":
+        ToolTrainer.measured = measured
+        factory = partial(FiltersForTrl, load, measured)
+        return ToolTrainer(**shared, train_dataset=rows, environment_factory=factory, callbacks=[measuring])
+    if given.backend == "local":
+        local = LocalRollout(tasks, max_replacements=GROUP)
+        watched = WatchedRollout(local, measured)
+        callbacks: list[TrainerCallback] = [measuring]
+    else:
+        rollout = CallsheetRollout(
+            given.address,
+            tasks,
+            job_id=f"filters-{uuid.uuid4().hex[:8]}",
+            seats=SeatSettings(max_replacements=GROUP, spare=given.spare),
+        )
+        watched = WatchedRollout(rollout, measured)
+        callbacks = [PublishWeights(rollout), measuring]
+    return GRPOTrainer(
+        **shared, train_dataset=rows, rollout_func=watched, reward_funcs=[callsheet_score], callbacks=callbacks
+    )
+
+
+def train(given: argparse.Namespace, load: Load) -> dict[str, Any]:
+    """Trains; returns the figures."""
+    measured = Measured()
+    trainer = trainer_of(given, load, measured)
+    began = time.monotonic()
+    trainer.train()
+    rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
+    steps = [{**step, "reward": reward} for step, reward in zip(measured.steps, rewards, strict=True)]
+    return {
+        "backend": given.backend,
+        "seconds": time.monotonic() - began,
+        "steps": steps,
+        "mean_action_s": measured.mean_action_s(),
+    }
+
+
+def main() -> None:
+    """Trains as the options say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("backend", choices=["callsheet", "local", "tools"])
+    parser.add_argument("--address", default="127.0.0.1:7077", help="the scheduler's")
+    parser.add_argument("--model", type=Path, required=True, help="directory of the model")
+    parser.add_argument("--out", type=Path, required=True, help="file for the figures")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--spare", type=int, default=0, help="spare trajectories of each group, for callsheet")
+    for name in ("work-s", "slow", "hanging", "crashing", "limit-s"):
+        default = getattr(Load(), name.replace("-", "_"))
+        parser.add_argument(f"--{name}", type=float, default=default, help="see examples/training/work.py")
+    given = parser.parse_args()
+    load = Load(**{each.name: getattr(given, each.name) for each in fields(Load)})
+    torch.set_num_threads(1)
+    set_seed(given.seed)
+    found = {**train(given, load), "seed": given.seed, "load": asdict(load)}
+    given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Runs the training example: three seeds with Callsheet, and comparisons with rollouts of other kinds.
+
+    scripts/train_example.py                   seeds, comparisons, plots and bars
+    scripts/train_example.py --only seeds      one part of it
+
+The trainer is TRL in the environment that scripts/trainers.py makes; the stack is of the environment that this script
+runs in. Figures, plots and models are written below build/train-example. Exit code 1 if a figure is below its bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for what lies beside it
+
+from scripts import trainers
+from scripts.train_example_plots import draw
+
+ROOT: Final = trainers.ROOT
+PLACE: Final = ROOT / "build" / "train-example"
+LEAST_RISE: Final = 0.3
+MOST_SECONDS: Final = 480.0
+BARS: Final[Mapping[tuple[str, str], float]] = {
+    ("faults", "local"): 1.2,
+    ("well", "local"): 0.95,
+    ("faults", "tools"): 1.5,
+    ("well", "tools"): 1.0,
+}
+"""By load and rival: how many times as long a step of the rival takes, at the least."""
+WORK: Final = ("--work-s", "2", "--limit-s", "15")
+LOADS: Final[Mapping[str, Sequence[str]]] = {
+    "well": WORK,
+    "faults": (*WORK, "--slow", "0.1", "--hanging", "0.05", "--crashing", "0.05"),
+}
+# Steps with TRL's own loop take long, as its environments follow each other.
+STEPS: Final[Mapping[str, str]] = {"callsheet": "5", "local": "5", "tools": "3"}
+
+
+@contextmanager
+def stack(model: Path) -> Iterator[str]:
+    """Runs a stack that serves the model; gives its address."""
+    command = [str(Path(sys.executable).parent / "callsheet"), "up", "--json", "--listen", "127.0.0.1:0"]
+    command += ["--data-dir", str(PLACE / f"data-{os.getpid()}"), "--managers", "sandbox,inference"]
+    command += ["--gateway", "none", "--isolation", "none", "--engine-threads", "1", "--drain-s", "1"]
+    process = subprocess.Popen([*command, "--model", str(model)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if not said:
+            raise RuntimeError("callsheet up ended; its last lines on standard error say why")
+        yield json.loads(said)["address"]
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def train(python: Path, backend: str, out: Path, *options: str) -> dict[str, Any]:
+    """Runs the training program; returns its figures."""
+    environment = {**os.environ, **trainers.QUIET, "PYTHONPATH": str(ROOT)}
+    command = [str(python), "-m", "examples.training.train", backend, "--out", str(out), *options]
+    began = time.monotonic()
+    with out.with_suffix(".log").open("wb") as log:
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{backend} ended with exit code {done.returncode}; see {log.name}")
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    print(f"{out.stem}: {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.0f}", flush=True)
+    return found
+
+
+def rise(run: Mapping[str, Any]) -> tuple[float, float]:
+    """Returns the mean reward of the first and of the last tenth of the steps."""
+    rewards = [step["reward"] for step in run["steps"]]
+    tenth = max(1, len(rewards) // 10)
+    return sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
+
+
+def step_s(run: Mapping[str, Any]) -> float:
+    """Returns the mean seconds of a step, without the first, in which things are loaded."""
+    steps: list[float] = [step["step_s"] for step in run["steps"][1:]]
+    return sum(steps) / len(steps)
+
+
+def run_seeds(python: Path, model: Path, address: str, seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:
+    """Trains once with each seed."""
+    shared = ("--model", str(model), "--address", address, "--steps", str(steps))
+    return [train(python, "callsheet", PLACE / f"seed-{seed}.json", *shared, "--seed", str(seed)) for seed in seeds]
+
+
+def run_comparisons(python: Path, model: Path, address: str, rounds: int) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Trains a few steps with each backend under each load; the backends take turns."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {load: {name: [] for name in STEPS} for load in LOADS}
+    for number in range(rounds):
+        for load, options in LOADS.items():
+            for backend, steps in STEPS.items():
+                out = PLACE / f"compare-{load}-{backend}-{number}.json"
+                shared = ("--model", str(model), "--steps", steps, "--seed", str(number), *options)
+                more = ("--address", address, "--spare", "4") if backend == "callsheet" else ()
+                found[load][backend].append(train(python, backend, out, *shared, *more))
+    return found
+
+
+def judge(
+    seeds: Sequence[Mapping[str, Any]], comparisons: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+) -> list[dict[str, Any]]:
+    """Returns each figure with its bar, and whether it is met."""
+    found: list[dict[str, Any]] = []
+    for run in seeds:
+        first, last = rise(run)
+        name = f"seed {run['seed']}"
+        rose = {"figure": f"{name}: rise of the reward", "value": last - first, "bar": LEAST_RISE}
+        found.append({**rose, "first": first, "last": last, "met": last - first >= LEAST_RISE})
+        took = {"figure": f"{name}: seconds", "value": run["seconds"], "bar": MOST_SECONDS}
+        found.append({**took, "met": run["seconds"] <= MOST_SECONDS})
+    for (load, rival), bar in BARS.items():
+        if not comparisons:
+            continue
+        ours, theirs = (median(step_s(run) for run in comparisons[load][name]) for name in ("callsheet", rival))
+        told = {"figure": f"{load}: step time of {rival} over ours", "value": theirs / ours, "bar": bar}
+        found.append({**told, "ours_s": ours, "theirs_s": theirs, "met": theirs / ours >= bar})
+    return found
+
+
+def main() -> int:
+    """Runs what is asked for; returns 1 if a figure is below its bar."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=["seeds", "comparisons"], help="one part of it")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=2, help="of the comparisons")
+    given = parser.parse_args()
+    trl = trainers.TRAINERS["trl"]
+    python = trainers.set_up("trl", trl, trl.newest)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    model = PLACE / "model"
+    making = f"from pathlib import Path; from examples.training.small_model import save_small_model as save; \
+save(Path({str(model)!r}), 0)"
+    subprocess.run(
+        [str(python), "-c", making], cwd=ROOT, env={**os.environ, **trainers.QUIET, "PYTHONPATH": str(ROOT)}, check=True
+    )
+    load_before = os.getloadavg()
+    with stack(model) as address:
+        seeds = [] if given.only == "comparisons" else run_seeds(python, model, address, given.seeds, given.steps)
+        rounds = 0 if given.only == "seeds" else given.rounds
+        comparisons = run_comparisons(python, model, address, rounds) if rounds else {}
+    figures = judge(seeds, comparisons)
+    told = {"trl": trl.newest, "cores": os.cpu_count(), "load_average": load_before, "figures": figures}
+    (PLACE / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    draw(PLACE, seeds, comparisons)
+    print(json.dumps(told, indent=1))
+    return int(not all(figure["met"] for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What the training example decides and draws, without a trainer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from examples.training.work import Ending, Load
+from scripts.train_example import judge, rise, step_s
+from scripts.train_example_plots import mean_actions, mean_parts
+
+
+def run(rewards: list[float], step_time: float = 2.0, **others: Any) -> dict[str, Any]:
+    """The figures of a run."""
+    parts = {"generate_s": 0.25, "environment_s": 0.5, "reward_s": 0.25, "waiting_s": 0.5, "rollout_s": 1.5}
+    steps = [{"reward": reward, "step_s": step_time, **parts} for reward in rewards]
+    return {"seed": 0, "seconds": 100.0, "steps": steps, "mean_action_s": {"env_step": 0.5}, **others}
+
+
+def test_a_rise_is_of_the_first_and_last_tenth() -> None:
+    assert rise(run([0.25, 0.75, *[0.5] * 16, 1.0, 0.5])) == (0.5, 0.75)
+    assert rise(run([0.25, 0.5])) == (0.25, 0.5)
+
+
+def test_the_first_step_does_not_count() -> None:
+    found = run([0.5] * 3)
+    found["steps"][0]["step_s"] = 60.0
+    assert step_s(found) == 2.0
+    assert mean_parts([found]) == {
+        "generate": 0.25,
+        "environment": 0.5,
+        "reward": 0.25,
+        "waiting": 0.5,
+        "training": 0.5,
+    }
+    assert mean_actions([found, run([0.5])]) == {"env_step": 0.5}
+
+
+@pytest.mark.parametrize(("theirs", "met"), [(2.0, False), (3.5, True)])
+def test_a_figure_below_its_bar_is_told(theirs: float, met: bool) -> None:
+    rivals = {"callsheet": [run([0.5] * 3)], "local": [run([0.5] * 3, theirs)], "tools": [run([0.5] * 3, 4.0)]}
+    figures = judge([run([0.25, 1.0])], {"well": rivals, "faults": rivals})
+    by_name = {figure["figure"]: figure["met"] for figure in figures}
+    assert by_name["seed 0: rise of the reward"]
+    assert by_name["faults: step time of local over ours"] == met
+    assert by_name["well: step time of local over ours"]
+    assert not any(figure["met"] for figure in judge([run([0.5, 0.75], seconds=481.0)], {}))
+
+
+def test_work_is_drawn_from_its_name() -> None:
+    load = Load(work_s=2.0, slow=0.1, hanging=0.05, crashing=0.05)
+    drawn = [load.work(f"step-{number}") for number in range(4000)]
+    assert drawn == [load.work(f"step-{number}") for number in range(4000)]
+    ends = Counter(work.ending for work in drawn)
+    assert ends[Ending.HANG] == pytest.approx(200, abs=50)
+    assert ends[Ending.CRASH] == pytest.approx(200, abs=50)
+    assert Load().work("any").seconds == 0.0
