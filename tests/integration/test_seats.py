@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.client import Client, Job, Trajectory
+from callsheet.client import Client, FailureKind, Job, Trajectory
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments import EpisodePolicy, EpisodeTask, Message, Observation
-from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
+from callsheet.environments.seats import FilledSeat, ReplacementBudget, Seat, SeatSettings, fill_seat, fill_seats
 from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
@@ -79,23 +78,19 @@ async def test_what_was_cut_off_begins_anew_under_another_id(address: str) -> No
         assert [each.replaced for each in found] == [0] * 3
 
 
-@dataclass(frozen=True)
 class OneHangs(WordTasks):
-    """Words of which the first environment that is made hangs."""
-
-    made: list[WordEnvironment] = field(default_factory=list)
+    """Words whose environments hang in the first sibling's trajectory."""
 
     def environment(self, task: EpisodeTask) -> WordEnvironment:
-        found = super().environment(task) if self.made else HangingEnvironment(task.data["word"], 1)
-        self.made.append(found)
-        return found
+        return HangingEnvironment(task.data["word"], 1)
 
 
 class HangingEnvironment(WordEnvironment):
-    """Never answers."""
+    """Never answers in one trajectory."""
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
-        (await trajectory.env_step("exec sleep 600", label="word-hang")).unwrap()
+        if trajectory.trajectory_id == "step-1/g/0":
+            (await trajectory.env_step("exec sleep 600", label="word-hang")).unwrap()
         return await super().step(trajectory, reply)
 
 
@@ -110,3 +105,17 @@ async def test_a_spare_trajectory_takes_the_seat_of_one_that_hangs(address: str)
         assert [each.record.trajectory_id for each in found] == ["step-1/g/spare-0", "step-1/g/1"]
         assert [each.record.score.value for each in found if each.record.score] == [1.0] * 2
     assert [each.repeated for each in again] == [True] * 2
+
+
+async def test_a_spare_trajectory_whose_group_has_its_quorum_does_nothing(address: str) -> None:
+    settings, task = SeatSettings(spare=1), TASKS.tasks()[0]
+    late = [Seat(f"step-1/g/{name}", "step-1/g", 2, task) for name in ("0", "1", "spare-0")]
+    async with Client(address) as client, await client.open_job("late") as job:
+        with anyio.fail_after(_DEADLINE_S):
+            found = [
+                await fill_seat(job, TASKS, seat, saying, ReplacementBudget(4), settings=settings) for seat in late
+            ]
+    assert [each.record.score.value for each in found if each.record.score] == [1.0] * 2
+    failure = found[-1].record.failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CANCELLED

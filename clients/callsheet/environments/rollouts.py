@@ -121,19 +121,18 @@ async def run_group(
         group.start(rollout)
     found = [records.get(member.trajectory_id) or _unrun(task, member) for member in group.members]
     missing = settings.group_size - len(found)
-    return found[: settings.group_size] + [redundant(task, group_id) for _ in range(missing)]
+    return found[: settings.group_size] + [_redundant(task, group_id) for _ in range(missing)]
 
 
 def _unrun(task: EpisodeTask, member: Member[None]) -> EpisodeRecord:
     """The record of a member whose episode was cut short by its group, or by the scheduler."""
     if member.error is None:
-        return redundant(task, member.trajectory_id)
+        return _redundant(task, member.trajectory_id)
     failure = failure_of(member.error) or EpisodeFailure(FailureKind.CANCELLED, "trajectory_closed", str(member.error))
     return EpisodeRecord(task, member.trajectory_id, EpisodeEnd.FAILED, failure=failure)
 
 
-def redundant(task: EpisodeTask, trajectory_id: str) -> EpisodeRecord:
-    """Returns the record of a member whose group had its quorum without it."""
+def _redundant(task: EpisodeTask, trajectory_id: str) -> EpisodeRecord:
     failure = EpisodeFailure(FailureKind.CANCELLED, "redundant", "its group had its quorum")
     return EpisodeRecord(task, trajectory_id, EpisodeEnd.FAILED, failure=failure)
 

@@ -16,7 +16,6 @@ from functools import partial
 import anyio
 import anyio.to_thread
 from callsheet.client import (
-    FailedPreconditionError,
     FailureKind,
     Group,
     Job,
@@ -30,7 +29,7 @@ from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run
 from callsheet.environments.failures import NOBODYS_FAULT
 from callsheet.environments.gateway_policy import GatewaySampling
 from callsheet.environments.policy import EpisodePolicy
-from callsheet.environments.rollouts import PolicyFactory, redundant
+from callsheet.environments.rollouts import PolicyFactory
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,6 @@ async def fill_seat(
 ) -> FilledSeat:
     """Runs the episode of one seat, and others in its place while it is lost and the budget allows."""
     number = replaced = left_behind = 0
-    record: EpisodeRecord | None = None
     while True:
         # It may unpack files, or read a registry.
         environment = await anyio.to_thread.run_sync(task_set.environment, seat.task)
@@ -197,12 +195,7 @@ async def fill_seat(
         group = _group_of(job, seat, left_behind, settings)
         trajectory = group.trajectory(trajectory_name(seat.seat_id, number), deadline_s=settings.deadline_s)
         trajectory.number_actions()
-        try:
-            closed_before = await trajectory.open() is Opening.CLOSED
-        except FailedPreconditionError:
-            if not settings.spare or not (await group.status()).has_quorum:
-                raise
-            return FilledSeat(record or redundant(seat.task, trajectory.trajectory_id), replaced)
+        closed_before = await trajectory.open() is Opening.CLOSED
         number += 1
         if agent and trajectory.opening is not Opening.CREATED:
             # A black box does nothing again in the same way.
