@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from callsheet.client import (
+    CommandResult,
     ConnectionLostError,
     EnvError,
+    EnvResetResult,
     Failed,
     FailureKind,
     InfraError,
@@ -89,3 +91,10 @@ def test_a_failure_can_be_thrown_again() -> None:
     assert failure is not None
     with pytest.raises(InfraError, match="state_lost"):
         failure.throw()
+
+
+def test_a_set_up_that_failed_tells_its_last_words() -> None:
+    said = EnvResetResult("s", CommandResult(1, stderr=b"Traceback:\nModuleNotFoundError: No module named 'x'\n"))
+    failure = failure_of(EnvError(Failed(FailureKind.ENV, Reason.SET_UP_FAILED, "exit code 1", partial=said)))
+    assert failure is not None
+    assert failure.message == "exit code 1: ModuleNotFoundError: No module named 'x'"

@@ -70,10 +70,17 @@ def _progress() -> Iterator[Callable[[TrialResult, int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         shown = bar.add_task("trials", total=None)
+        known: set[str] = set()
 
         def told(result: TrialResult, done: int, in_all: int) -> None:
             bar.update(shown, completed=done, total=in_all)
             if not console.is_terminal and (done * 10 // in_all > (done - 1) * 10 // in_all):
                 say(f"callsheet: {done} of {in_all} results, the last: {result.task} {result.status}", err=True)
+            failure = result.failure
+            if failure is not None and failure["reason"] not in known:
+                # The first of each sort, since what all trials lack is seen at once.
+                known.add(failure["reason"])
+                said = f"callsheet: {result.task}: {failure['kind']} {failure['reason']}: {failure['message']}"
+                say(said, err=True)
 
         yield told

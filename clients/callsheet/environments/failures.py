@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from callsheet.client import (
     Cancelled,
     ConnectionLostError,
+    EnvResetResult,
     Expired,
     Failed,
     FailedPreconditionError,
@@ -88,7 +89,8 @@ def failure_of(error: BaseException) -> EpisodeFailure | None:
 def failure_of_outcome(outcome: Outcome[Any]) -> EpisodeFailure | None:
     """Returns the failure of an outcome; None of a success."""
     if isinstance(outcome, Failed):
-        return EpisodeFailure(outcome.kind, outcome.reason.value, outcome.message[:_MOST_MESSAGE])
+        message = outcome.message + _last_words(outcome.partial)
+        return EpisodeFailure(outcome.kind, outcome.reason.value, message[:_MOST_MESSAGE])
     if isinstance(outcome, Cancelled):
         return EpisodeFailure(FailureKind.CANCELLED, "cancelled", outcome.reason)
     if isinstance(outcome, Expired):
@@ -173,6 +175,14 @@ def count_failures(rewards: Iterable[TrainerReward]) -> FailureCounts:
             counts = excluded if each.is_excluded else failed
             counts[f"{each.failure.kind.name}/{each.failure.reason}"] += 1
     return FailureCounts(excluded, failed, episodes)
+
+
+def _last_words(partial: object) -> str:
+    """What a set-up that failed said last; it mostly names what the sandbox lacks."""
+    if not isinstance(partial, EnvResetResult) or partial.set_up is None:
+        return ""
+    said = (partial.set_up.stderr or partial.set_up.stdout).decode(errors="replace").strip()
+    return f": {said.splitlines()[-1]}" if said else ""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -109,6 +109,7 @@ class SandboxSettings:
         Setting(
             "Directory that every sandbox can read, with Python packages in it; repeatable.",
             flag="--stage",
+            variable="CALLSHEET_STAGE",
             text=Path,
             parse=StageDirectory,
             repeatable=True,
