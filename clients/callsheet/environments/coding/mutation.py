@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -167,6 +168,15 @@ def _return_sites(node: ast.Return, text: _Text) -> Iterator[Site]:
             yield MutationOperator.RETURN_SWAP, start, end, swapped
 
 
+# Environments are made in threads, and Python 3.11 counts the depth of one tree for all of them: SystemError.
+_PARSING = threading.Lock()
+
+
+def _parsed(source: str) -> ast.Module:
+    with _PARSING:
+        return ast.parse(source)
+
+
 def _has_starred(value: ast.Tuple) -> bool:
     return any(isinstance(element, ast.Starred) for element in value.elts)
 
@@ -224,7 +234,7 @@ class _FunctionAlone:
         self._start = text.offset(function.lineno, function.col_offset)
         self._source = text.source[self._start : text.end(function)]
         self._head = "if True:\n" + " " * function.col_offset if function.col_offset else ""
-        self._tree = ast.parse(self._head + self._source)
+        self._tree = _parsed(self._head + self._source)
 
     def changes_one_node(self, mutation: Mutation) -> bool:
         """Whether the mutation stays on its line, parses, and leaves every node but one as it was.
@@ -235,7 +245,7 @@ class _FunctionAlone:
             return False
         start, end = mutation.start - self._start, mutation.end - self._start
         try:
-            mutated = ast.parse(self._head + self._source[:start] + mutation.replacement + self._source[end:])
+            mutated = _parsed(self._head + self._source[:start] + mutation.replacement + self._source[end:])
         except SyntaxError:
             return False
         return len(changed_nodes(self._tree, mutated)) == 1
@@ -289,7 +299,7 @@ def find_mutations(source: str, functions: Collection[str] | None = None) -> tup
     if "\r" in source or "\f" in source:
         raise MutationError("source: line ends must be \\n alone, without form feeds")
     try:
-        tree = ast.parse(source)
+        tree = _parsed(source)
     except SyntaxError as error:
         raise MutationError(f"source: does not parse: {error}") from error
     text = _Text(source)
