@@ -140,6 +140,31 @@ async def test_what_never_could_be_served_ends_the_evaluation(fake: FakeClient) 
         await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
 
 
+@pytest.mark.parametrize("field", ["build", "image", "demand.resources[cpu]"])
+async def test_what_nobody_has_for_one_task_is_its_own_result(fake: FakeClient, field: str) -> None:
+    asked = 0
+
+    def reset(_: object) -> Outcome[EnvResetResult]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise unfit(field, "what it asks for", "no registered manager has it")
+        return Succeeded(EnvResetResult("s"))
+
+    fake.on_env_reset(reset)
+    settings = _settings(task_options=("count=3",), concurrency=1, infra_retries=0)
+    results = {each.task: each for each in await Evaluation(_WORDS, settings).run(fake)}
+    assert {task: each.status for task, each in results.items()} == {
+        "word-0": "infra",
+        "word-1": "scored",
+        "word-2": "scored",
+    }
+    failure = results["word-0"].failure
+    assert failure is not None
+    assert (failure["kind"], failure["reason"]) == ("INFRA", "unservable")
+    assert field in failure["message"]
+
+
 async def test_a_missing_gateway_is_told_before_anything_runs() -> None:
     fake = FakeClient()
     fake.options = ClientOptions(gateway="http://127.0.0.1:9")

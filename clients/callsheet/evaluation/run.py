@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
-from callsheet.client import Client, FailedPreconditionError, FailureKind, Job, PriorityClass, Reason
+from callsheet.client import Client, FailedPreconditionError, FailureKind, Job, PriorityClass, Reason, RefusedError
 from callsheet.client.gateway import gateway_url, is_serving
 from callsheet.environments import (
     AgentEnvironment,
@@ -33,6 +33,8 @@ from callsheet.evaluation.settings import EvaluationSettings
 OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
 """Told each new result, how many there are, and how many there will be."""
 _MOST_ID = 200
+# What a refusal names that may differ from task to task: its Dockerfile, its image and its units.
+_TASKS_OWN = frozenset({"build", "image", "demand"})
 
 
 class EvaluationError(ValueError):
@@ -63,6 +65,11 @@ def missing_trials(tasks: Sequence[EpisodeTask], trials: int, found: Sequence[Tr
         raise EvaluationError("tasks: two of them have one id; results could not be told apart")
     done = {result.key for result in found}
     return [Trial(task, number) for number in range(trials) for task in tasks if (task.task_id, number) not in done]
+
+
+def concerns_one_task(refusal: RefusedError) -> bool:
+    """Whether no manager has what this task asks for, so that other tasks may be served all the same. Pure."""
+    return refusal.field.partition(".")[0] in _TASKS_OWN
 
 
 class Evaluation:
@@ -166,7 +173,7 @@ class Evaluation:
             )
         except FailedPreconditionError as refusal:
             # What could be served before, and cannot be now, has lost its manager.
-            if not self._scored:
+            if not self._scored and not concerns_one_task(refusal):
                 raise
             failure = EpisodeFailure(FailureKind.INFRA, Reason.UNSERVABLE.value, str(refusal))
             return EpisodeRecord(task, trajectory_id, EpisodeEnd.FAILED, failure=failure)
