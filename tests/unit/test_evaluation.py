@@ -272,3 +272,16 @@ def test_an_environment_is_found_in_the_working_directory(tmp_path: Path, monkey
     ran = CliRunner().invoke(app, ["eval", "beside_me:tasks"])
     assert ran.exit_code == 2
     assert "it was found" in ran.output
+
+
+@pytest.mark.parametrize("score", [None, 1.0, EpisodeScore(float("nan")), EpisodeScore(1.0, {"part": float("inf")})])
+async def test_what_is_no_score_ends_the_run_by_name(
+    score: object, fake: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reward(*_: object) -> object:
+        return score
+
+    monkeypatch.setattr(WordEnvironment, "reward", reward)
+    with pytest.raises(ExceptionGroup) as raised:
+        await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert raised.group_contains(ValueError, match=r"WordEnvironment\.reward: .* must be an EpisodeScore of finite")
