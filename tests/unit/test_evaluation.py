@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,34 @@ def test_wrong_use_is_told(arguments: list[str], said: str) -> None:
 def test_a_prompt_has_all_texts() -> None:
     messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]
     assert prompt_of(messages) == "Be brief.\n\nGo."
+
+
+@pytest.mark.parametrize("content", ["notes of mine", '{"task":"a"}\nnotes', '{"other": 1}\n{"task'])
+def test_nothing_is_cut_from_a_file_that_no_evaluation_wrote(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    with pytest.raises(ResultsFileError, match="no result of an evaluation"), open_results(path):
+        pass
+    assert path.read_text() == content
+
+
+def test_an_environment_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_me.py").write_text("def tasks():\n    raise ValueError('it was found')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each])
+    ran = CliRunner().invoke(app, ["eval", "beside_me:tasks"])
+    assert ran.exit_code == 2
+    assert "it was found" in ran.output
+
+
+@pytest.mark.parametrize("score", [None, 1.0, EpisodeScore(float("nan")), EpisodeScore(1.0, {"part": float("inf")})])
+async def test_what_is_no_score_ends_the_run_by_name(
+    score: object, fake: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reward(*_: object) -> object:
+        return score
+
+    monkeypatch.setattr(WordEnvironment, "reward", reward)
+    with pytest.raises(ExceptionGroup) as raised:
+        await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert raised.group_contains(ValueError, match=r"WordEnvironment\.reward: .* must be an EpisodeScore of finite")

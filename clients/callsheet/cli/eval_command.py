@@ -35,12 +35,17 @@ def evaluate(
     never a score of 0. Exits with 0 if each has a score, or a failure of its own; with 3 if infrastructure failures are
     among the results; with 1 for what ended the evaluation. Run it again with the same --results to go on.
     """
+    import sys
+    from pathlib import Path
+
     import anyio
     from callsheet.client import Client
     from callsheet.evaluation.render import render
     from callsheet.evaluation.run import Evaluation
     from callsheet.evaluation.summary import summarise
 
+    # MODULE:NAME may be a file beside the user, as with `python -m`; last, so that it hides no installed module.
+    sys.path.append(str(Path.cwd()))
     try:
         evaluation = Evaluation(environment, settings)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +109,8 @@ async def run_episode(
         How it went. Outcomes that are no success, a lost connection and a trajectory that was closed are failures.
 
     Raises:
-        ValueError: There is no policy and the environment needs one, or the environment went on without a message.
+        ValueError: There is no policy and the environment needs one, the environment went on without a message, or its
+            score is no `EpisodeScore` of finite numbers.
         RefusedError: The environment asked for what breaks a rule.
     """
     if not isinstance(environment, AgentEnvironment) and policy is None:
@@ -121,7 +123,7 @@ async def run_episode(
             assert policy is not None
             await _run_turns(trajectory, environment, record, policy, max_turns)
         with _timed(trajectory, record.seconds, "reward"):
-            record.score = await environment.reward(trajectory)
+            record.score = _checked(environment, await environment.reward(trajectory))
     except Exception as error:
         failure = failure_of(error)
         if failure is None:
@@ -210,6 +212,17 @@ async def _run_agent(
         await environment.reset(trajectory)
     with _timed(trajectory, record.seconds, "generate"):
         await environment.run(trajectory, await sampling.access(trajectory))
+
+
+def _checked(environment: object, score: object) -> EpisodeScore:
+    """Returns a score as it is; a mean would take what is none for a 0, or become NaN."""
+    rule = f"{type(environment).__name__}.reward: {score!r} must be an EpisodeScore of finite numbers"
+    if not isinstance(score, EpisodeScore):
+        raise ValueError(rule)
+    for value in (score.value, *score.components.values()):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(rule)
+    return score
 
 
 async def _take_samples(trajectory: Trajectory, record: EpisodeRecord, policy: EpisodePolicy | None) -> None:

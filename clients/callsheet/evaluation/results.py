@@ -18,6 +18,7 @@ from callsheet.environments.failures import NOBODYS_FAULT
 SCORED: Final = "scored"
 FAILED: Final = "failed"
 INFRA: Final = "infra"
+_LINE_BEGINS: Final = b'{"task":'
 
 TrialKey: TypeAlias = tuple[str, int]
 """A task's id and the number of the trial, from 0."""
@@ -139,8 +140,13 @@ def open_results(path: Path) -> Iterator[ResultsFile]:
         file.seek(0)
         content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
+        found = read_results(whole, str(path))
+        torn = content[len(whole) :]
+        if torn[: len(_LINE_BEGINS)] != _LINE_BEGINS[: len(torn)]:
+            # Nothing is cut from a file that an evaluation did not write.
+            raise ResultsFileError(f"{path}: its last line is no result of an evaluation: take another file")
         file.truncate(len(whole))
-        yield ResultsFile(file, read_results(whole, str(path)))
+        yield ResultsFile(file, found)
 
 
 def read_results(content: bytes, name: str) -> list[TrialResult]:
