@@ -206,31 +206,43 @@ async def test_when_the_first_is_stopped_the_next_sets_up(executor: SandboxExecu
     assert {one.set_up.stdout.inline for one in made} == {b"began\nended\n"}
 
 
+async def two_ready(executor: SandboxExecutor) -> set[str]:
+    """Waits until two sandboxes or more are ready; returns the ids."""
+    pool = executor.provisioner.pool
+    with anyio.fail_after(ANSWER_SECONDS):
+        while pool.ready < 2:  # noqa: ASYNC110 - the pool is filled in the background
+            await anyio.sleep(0.01)
+    return {sandbox.spec.sandbox_id for shelf in pool._shelves.values() for sandbox in shelf.sandboxes}
+
+
 async def test_ready_sandboxes_are_taken_and_made_again(settings: SandboxSettings) -> None:
     async with running(settings, warm_memory_mib=64 * 4) as executor, anyio.create_task_group() as tasks:
         tasks.start_soon(executor.serve)
         await storm(executor, "echo ready > file", 3)
-        pool = executor.provisioner.pool
-        archives = settings.isolation is not Isolation.BUBBLEWRAP
-        if archives:
-            # Only what needs none is kept ready.
-            for number in range(3):
-                await executor.run(attempt_of(reset(trajectory=str(number)), resources={"memory": 64}))
-        with anyio.fail_after(ANSWER_SECONDS):
-            while pool.ready < 2:  # noqa: ASYNC110 - the pool is filled in the background
-                await anyio.sleep(0.01)
-        ready = {sandbox.spec.sandbox_id for shelf in pool._shelves.values() for sandbox in shelf.sandboxes}
-        if archives:
-            made = await make(executor, attempt_of(reset(trajectory="next"), resources={"memory": 64}))
-        else:
-            made = await make(executor, attempt_at("echo ready > file", "next"))
-            assert await run(executor, made.sandbox_id, "cat given file", "next") == "given\nready\n"
+        ready = await two_ready(executor)
+        made = await make(executor, attempt_at("echo ready > file", "next"))
+        assert await run(executor, made.sandbox_id, "cat given file", "next") == "given\nready\n"
         assert made.sandbox_id in ready
         cores = sorted(settings.cores)[:1]
         attempt = attempt_of(step("nproc", trajectory="next"), sandbox_id=made.sandbox_id, cores=cores)
         result = await executor.run(attempt)
         assert isinstance(result, Completed)
         assert result.succeeded.env_step.stdout.inline == b"1\n"
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_reset_with_files_takes_a_ready_sandbox(settings: SandboxSettings) -> None:
+    def asked(trajectory: str) -> Attempt:
+        return attempt_of(reset(inline_file("given", b"given\n"), trajectory=trajectory), resources={"memory": 64})
+
+    async with running(settings, warm_memory_mib=64 * 4) as executor, anyio.create_task_group() as tasks:
+        tasks.start_soon(executor.serve)
+        for number in range(2):
+            await make(executor, asked(str(number)))
+        ready = await two_ready(executor)
+        made = await make(executor, asked("next"))
+        assert made.sandbox_id in ready
+        assert await run(executor, made.sandbox_id, "ls", "next") == "given\n"
         tasks.cancel_scope.cancel()
 
 
@@ -242,9 +254,7 @@ async def test_ready_sandboxes_make_room_for_those_that_are_asked_for(settings: 
         tasks.start_soon(executor.serve)
         for number in range(3):
             await executor.run(attempt_of(reset(trajectory=str(number)), resources={"memory": 64}))
-        with anyio.fail_after(ANSWER_SECONDS):
-            while executor.provisioner.pool.ready < 2:  # noqa: ASYNC110 - the pool is filled in the background
-                await anyio.sleep(0.01)
+        await two_ready(executor)
         await make(executor, attempt_of(reset(trajectory="large"), resources={"memory": 128}))
         result = await executor.run(attempt_of(reset(trajectory="more"), resources={"memory": 64}))
         assert failure(result) == ("INFRA", "memory_exhausted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import structlog
+from callsheet.managers.node import usable_memory_mib
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
@@ -20,6 +21,7 @@ from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingB
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation, SandboxSettings
 from callsheet.managers.sandbox.test_suite_executor import TestSuiteExecutor
@@ -85,7 +87,7 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
         cache,
         build_images(settings, cache),
         keep_set_ups=provisioning.keep_set_ups,
-        warm_memory_mib=provisioning.warm_memory_mib,
+        warm_memory_mib=_warm_memory_mib(provisioning),
         largest_set_up_bytes=provisioning.largest_set_up_mib << 20,
         environment=[settings.isolation.value, *(str(stage.source) for stage in settings.stages)],
         builds=open_builds(
@@ -96,6 +98,11 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
         ),
         default_image=settings.docker_image if settings.isolation is Isolation.DOCKER else "",
     )
+
+
+def _warm_memory_mib(provisioning: ProvisioningSettings) -> int:
+    """Returns what ready sandboxes may hold: a few MiB each, until they are taken and what they may hold is booked."""
+    return usable_memory_mib() if provisioning.warm_memory_mib is None else provisioning.warm_memory_mib
 
 
 def _admitting(settings: SandboxSettings, backend: AgentBackend) -> AdmittingBackend:

@@ -58,13 +58,14 @@ class ProvisioningSettings:
         ),
     ] = None
     warm_memory_mib: Annotated[
-        int,
+        int | None,
         Setting(
             "What sandboxes that nobody asked for yet may hold together, in MiB; 0 keeps none ready.",
             variable="CALLSHEET_WARM_MEMORY_MIB",
+            default_text="what the machine has for actions",
             least=0,
         ),
-    ] = 0
+    ] = None
     most_creations: Annotated[int, AtLeast(1)] = 4096
     creation_pause_s: float = 0.1
     longest_creation_pause_s: float = 5.0

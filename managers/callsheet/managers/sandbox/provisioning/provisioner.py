@@ -257,8 +257,8 @@ class Provisioner:
         return sandbox
 
     async def _set_up(self, spec: SandboxSpec, set_up: SetUp, use: SandboxUse) -> Provided:
-        """Makes a sandbox and sets it up."""
-        sandbox = await self._make(spec, use.stop)
+        """Takes or makes a sandbox and sets it up."""
+        sandbox = await self._begin(spec, use.stop)
         began = time.monotonic()
         try:
             async with use.inside(sandbox):
@@ -331,7 +331,7 @@ class Provisioner:
             root = replace(spec.root, snapshot=lease.path, keeps_changes=True)
             sandbox = await self._begin(replace(spec, root=root), use.stop)
         else:
-            sandbox = await self._make(spec, use.stop)
+            sandbox = await self._begin(spec, use.stop)
             try:
                 async with use.inside(sandbox):
                     await restore_archives(sandbox, lease.path, use.stop)
@@ -341,7 +341,7 @@ class Provisioner:
         return Provided(sandbox, note.outcome, reused=True, took_s=note.set_up.took_s)
 
     async def _begin(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
-        """Returns a sandbox in which nothing is left to do: a ready one or a new one."""
+        """Returns a sandbox with the files that it begins with, in which nothing ran: a ready one or a new one."""
         return await self.pool.take(spec) or await self._make(spec, stop)
 
     async def _make(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
