@@ -6,6 +6,7 @@ import hmac
 from typing import Any
 
 from callsheet.http_server.bounded_body import BoundedBody
+from callsheet.integrations.e2b.code_endpoints import CodeEndpoints
 from callsheet.integrations.e2b.envd import EnvdEndpoints, told
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError
 from callsheet.integrations.e2b.rest import RestEndpoints
@@ -42,7 +43,7 @@ def make_app(sandboxes: E2bSandboxes, settings: E2bSettings) -> Starlette:
         Exception: _broken,
     }
     rest, envd = RestEndpoints(sandboxes, settings.sandbox), EnvdEndpoints(sandboxes, settings)
-    routes = [Route("/", _root), *rest.routes(), *envd.routes()]
+    routes = [Route("/", _root), *rest.routes(), *envd.routes(), *CodeEndpoints(sandboxes).routes()]
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
 

@@ -144,19 +144,19 @@ class EnvdEndpoints:
 
     async def health(self, request: Request) -> Response:
         """Whether a sandbox is there."""
-        self._sandbox(request)
+        sandbox_of(request, self._sandboxes)
         return Response(status_code=204)
 
     async def read_file(self, request: Request) -> Response:
         """Sends a file."""
-        sandbox = self._sandbox(request)
+        sandbox = sandbox_of(request, self._sandboxes)
         path = request.query_params.get("path", "")
         self._check_user(request.query_params.get("username", ""))
         return StreamingResponse(await sandbox.files.read(path), media_type="application/octet-stream")
 
     async def write_files(self, request: Request) -> Response:
         """Writes a file that is the body, or the files of a form."""
-        sandbox = self._sandbox(request)
+        sandbox = sandbox_of(request, self._sandboxes)
         self._check_user(request.query_params.get("username", ""))
         if any(name.lower().startswith("x-metadata-") for name in request.headers):
             raise unsupported("metadata of files")
@@ -262,25 +262,27 @@ class EnvdEndpoints:
             process.output.leave(reader)
 
     def _sandbox_of_rpc(self, request: Request) -> E2bSandbox:
-        sandbox = self._sandbox(request)
+        sandbox = sandbox_of(request, self._sandboxes)
         self._check_user(user_of(request.headers.get("Authorization", "")))
-        return sandbox
-
-    def _sandbox(self, request: Request) -> E2bSandbox:
-        sandbox_id = request.headers.get("E2b-Sandbox-Id")
-        if sandbox_id is None:
-            raise invalid("E2b-Sandbox-Id", "", "must name a sandbox: signed addresses are not supported")
-        sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox.access_token is not None:
-            given = request.headers.get("X-Access-Token", "").encode()
-            if not hmac.compare_digest(given, sandbox.access_token.encode()):
-                raise E2bError(ConnectCode.UNAUTHENTICATED, "X-Access-Token: must be the sandbox's own")
         return sandbox
 
     def _check_user(self, name: str) -> None:
         if name not in self._users:
             rule = f"must be one of {sorted(self._users - {''})}: all commands of a facade have one user"
             raise invalid("user", name, rule)
+
+
+def sandbox_of(request: Request, sandboxes: E2bSandboxes) -> E2bSandbox:
+    """Returns the sandbox that a request names, and whose token it gives."""
+    sandbox_id = request.headers.get("E2b-Sandbox-Id")
+    if sandbox_id is None:
+        raise invalid("E2b-Sandbox-Id", "", "must name a sandbox: signed addresses are not supported")
+    sandbox = sandboxes.get(sandbox_id)
+    if sandbox.access_token is not None:
+        given = request.headers.get("X-Access-Token", "").encode()
+        if not hmac.compare_digest(given, sandbox.access_token.encode()):
+            raise E2bError(ConnectCode.UNAUTHENTICATED, "X-Access-Token: must be the sandbox's own")
+    return sandbox
 
 
 def _deadline(timeout_s: float | None) -> float:

@@ -158,6 +158,22 @@ class SandboxTimeout(BaseModel):
     timeout: int | None = None
 
 
+class ExecuteCode(BaseModel):
+    """Executes code, with the variables of the executions before.
+
+    Attributes:
+        code: What to execute.
+        language: Python, if none is given.
+        context_id: Where; None is the one context that there is.
+        env_vars: Environment variables of this execution.
+    """
+
+    code: str
+    language: str | None = None
+    context_id: str | None = None
+    env_vars: dict[str, str] | None = None
+
+
 def start_event(pid: int) -> Body:
     """A process has begun."""
     return {"event": {"start": {"pid": pid}}}

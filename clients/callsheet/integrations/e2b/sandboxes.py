@@ -12,6 +12,7 @@ import anyio
 import anyio.abc
 import structlog
 from callsheet.client import CommandDefaults, Job
+from callsheet.integrations.e2b.code_execution import CodeInterpreter
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError, E2bWords, gone, invalid
 from callsheet.integrations.e2b.filesystem import Filesystem
 from callsheet.integrations.e2b.processes import RemoteProcess, RemoteProcesses
@@ -40,6 +41,7 @@ class E2bSandbox:
         remote: Where its commands run.
         processes: What runs in it.
         files: Its files.
+        code: Executes Python code in it.
         idempotency_key: That its client made it with.
         lifetime: Cancelled to look at `end_at` anew.
         ended: It is given up.
@@ -55,6 +57,7 @@ class E2bSandbox:
     remote: RemoteSandbox
     processes: RemoteProcesses
     files: Filesystem
+    code: CodeInterpreter
     idempotency_key: str | None
     lifetime: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: bool = False
@@ -195,22 +198,24 @@ class E2bSandboxes:
         longest_s = settings.longest_timeout_s + _SPARE_S
         trajectory = self._job.trajectory(sandbox_id, idle_timeout_s=longest_s, deadline_s=longest_s)
         request = settings.sandbox
-        if template not in {"", settings.default_template}:
+        if template and template not in settings.default_templates:
             request = replace(request, image=template)
         defaults = CommandDefaults(user=settings.user, working_directory=settings.working_directory)
         remote = RemoteSandbox(trajectory, request, E2bWords(sandbox_id), defaults)
         processes = RemoteProcesses(remote, dict(variables), settings.most_processes, lambda: gone(sandbox_id))
+        files = Filesystem(remote, processes)
         now = _now()
         sandbox = E2bSandbox(
             sandbox_id=sandbox_id,
-            template=template or settings.default_template,
+            template=template or settings.default_templates[0],
             metadata=dict(metadata),
             access_token=secrets.token_hex(24) if settings.auth_token is not None else None,
             started_at=now,
             end_at=now + timedelta(seconds=life_s),
             remote=remote,
             processes=processes,
-            files=Filesystem(remote, processes),
+            files=files,
+            code=CodeInterpreter(files),
             idempotency_key=idempotency_key,
         )
         self._sandboxes[sandbox_id] = sandbox

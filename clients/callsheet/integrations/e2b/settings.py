@@ -15,7 +15,7 @@ class E2bSettings(ServedFacade):
     """How the facade works.
 
     Attributes:
-        default_template: E2B's own name of its default template, which takes the facade's image.
+        default_templates: E2B's own names of its default templates, which take the facade's image.
         most_processes: Commands that may run at once in one sandbox.
     """
 
@@ -37,5 +37,5 @@ class E2bSettings(ServedFacade):
     longest_timeout_s: Annotated[
         int, Setting("The longest life of a sandbox.", flag="--longest-timeout", metavar="SECONDS", least=1)
     ] = 86_400
-    default_template: str = "base"
+    default_templates: tuple[str, ...] = ("base", "code-interpreter-v1")
     most_processes: Annotated[int, AtLeast(1)] = 64
