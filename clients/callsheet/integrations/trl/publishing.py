@@ -128,8 +128,9 @@ class PublishWeights(TrainerCallback):
         at_once: int = 1,
         wait_s: float = 600.0,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every is {every}; it must be at least 1")
+        for name, value in (("every", every), ("keep", keep)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
         self.publisher = VersionPublisher(
             rollout.session, service=rollout.model, mode=mode, at_once=at_once, wait_s=wait_s
         )
@@ -213,7 +214,7 @@ def canary_of(model: Any) -> Canary:
     """Returns what a model answers greedily to the canary prompt, with the log-probability of each token."""
     import torch
 
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     tokens = [token % model.config.get_text_config().vocab_size for token in CANARY_PROMPT]
     prompt, log_probs = tuple(tokens), []
@@ -226,7 +227,9 @@ def canary_of(model: Any) -> Canary:
                 tokens.append(token)
                 log_probs.append(float(table[token]))
     finally:
-        model.train(training)
+        # Each module by itself: some may be kept from training.
+        for module in training:
+            module.training = True
     return Canary(prompt, tuple(tokens[len(prompt) :]), tuple(log_probs))
 
 
