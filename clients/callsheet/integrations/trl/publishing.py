@@ -156,11 +156,20 @@ class PublishWeights(TrainerCallback):
 
     def _publish(self, state: Any, model: Any) -> None:
         plain = unwrapped(model)
+        error: Exception | None = None
         if state.is_world_process_zero:
-            canary = canary_of(plain) if self.canary else None
-            version = self.publisher.publish(self._source(plain), canary)
-            logger.info("published version %d of the weights at step %d", version, state.global_step)
-        _wait_for_all()
+            try:
+                canary = canary_of(plain) if self.canary else None
+                version = self.publisher.publish(self._source(plain), canary)
+                logger.info("published version %d of the weights at step %d", version, state.global_step)
+            except Exception as raised:
+                error = raised
+        # Without a word of it the others would wait until torch's own timeout.
+        told = told_by_first("" if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        if told:
+            raise WeightsNotServedError(f"the first process did not publish the weights: {told}")
 
     def _source(self, model: Any) -> Source:
         if self.directory is None:
@@ -233,9 +242,12 @@ def canary_of(model: Any) -> Canary:
     return Canary(prompt, tuple(tokens[len(prompt) :]), tuple(log_probs))
 
 
-def _wait_for_all() -> None:
-    """Lets the other processes of a training go on only once the engines have the weights."""
+def told_by_first(text: str) -> str:
+    """Returns the first process's text in each process of a training: the others wait for it."""
     from torch import distributed
 
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        distributed.barrier()
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return text
+    told = [text]
+    distributed.broadcast_object_list(told, src=0)
+    return told[0]
