@@ -26,7 +26,17 @@ def _command(cluster: Cluster, results: Path, *options: str) -> list[str]:
     return [
         *(sys.executable, "-m", "callsheet.cli.main", "eval", "tests.support.nap_environment:NapTasks"),
         *("--scheduler", cluster.address, "--policy", "tests.support.nap_environment:NappingPolicy"),
-        *("--task-option", f"count={_TASKS}", "--trials", f"{_TRIALS}", "--concurrency", "16"),
+        # So long that trials are under way on each manager when one is killed.
+        *(
+            "--task-option",
+            "step_s=0.5",
+            "--task-option",
+            f"count={_TASKS}",
+            "--trials",
+            f"{_TRIALS}",
+            "--concurrency",
+            "16",
+        ),
         *("--results", str(results), "--json", *options),
     ]
 

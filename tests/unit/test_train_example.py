@@ -40,12 +40,18 @@ def test_the_first_step_does_not_count() -> None:
 
 @pytest.mark.parametrize(("theirs", "met"), [(2.0, False), (3.5, True)])
 def test_a_figure_below_its_bar_is_told(theirs: float, met: bool) -> None:
-    rivals = {"callsheet": [run([0.5] * 3)], "local": [run([0.5] * 3, theirs)], "tools": [run([0.5] * 3, 4.0)]}
+    rivals = {
+        "callsheet": [run([0.5] * 3)],
+        "no spare": [run([0.5] * 3, 2.0 * theirs)],
+        "local": [run([0.5] * 3, theirs)],
+        "tools": [run([0.5] * 3, 4.0)],
+    }
     figures = judge([run([0.25, 1.0])], {"well": rivals, "faults": rivals})
     by_name = {figure["figure"]: figure["met"] for figure in figures}
     assert by_name["seed 0: rise of the reward"]
-    assert by_name["faults: step time of local over ours"] == met
-    assert by_name["well: step time of local over ours"]
+    assert by_name["faults: step time of local over callsheet"] == met
+    assert not by_name["faults: step time of local over no spare"]
+    assert by_name["well: step time of local over callsheet"]
     assert not any(figure["met"] for figure in judge([run([0.5, 0.75], seconds=481.0)], {}))
 
 
