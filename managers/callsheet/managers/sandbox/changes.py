@@ -143,14 +143,12 @@ def _open(name: str, flags: int, parent: int | None) -> tuple[int, int | None]:
     Returns:
         A descriptor, and the mode that it is to have again; None if that was not changed.
     """
-    try:
+    with suppress(PermissionError):  # Its owner took the right away, which is given back below.
         opened = os.open(name, flags, dir_fd=parent)
         # One that may be listed and not searched can be opened.
         if not flags & os.O_DIRECTORY or os.fstat(opened).st_mode & stat.S_IXUSR:
             return opened, None
         os.close(opened)
-    except PermissionError:
-        pass  # Its owner took the right away, which is given back below.
     place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         # By descriptor, so that it is this very entry whatever has its name by now.
