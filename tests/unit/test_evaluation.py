@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from callsheet.cli import eval_command
 from callsheet.cli.app import app
+from callsheet.cli.errors import describe, first_error
 from callsheet.client import (
     ClientOptions,
     CommandResult,
@@ -27,13 +28,21 @@ from callsheet.client.errors import unfit
 from callsheet.client.testing import FakeClient
 from callsheet.environments import EpisodeScore, EpisodeTask, GatewayPolicy, Message, TokenPolicy
 from callsheet.evaluation.replies import CommandAgent, policy_factory, prompt_of, with_agent
-from callsheet.evaluation.results import ResultsFileError, TrialResult, check_same, open_results, read_results
+from callsheet.evaluation.results import (
+    Evaluated,
+    ResultsFileError,
+    TrialResult,
+    check_same,
+    open_results,
+    read_results,
+)
 from callsheet.evaluation.run import Evaluation, EvaluationError, missing_trials
 from callsheet.evaluation.settings import EvaluationSettings
 from callsheet.evaluation.summary import summarise
+from numpy import float32
 from typer.testing import CliRunner
 
-from tests.support.word_environment import SayingPolicy, WordEnvironment
+from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
 
 _WORDS = "tests.support.word_environment:WordTasks"
 _SAYING = f"{__name__}:saying"
@@ -242,9 +251,11 @@ def test_lines_that_are_no_results_are_named(tmp_path: Path) -> None:
     with pytest.raises(ResultsFileError, match="line 2"):
         read_results(line + line, "r")
     with pytest.raises(ResultsFileError, match="environment"):
-        check_same(read_results(line, "r"), "other", {})
-    with pytest.raises(ResultsFileError, match="options"):
-        check_same(read_results(line, "r"), "e", {"count": 2})
+        check_same(read_results(line, "r"), Evaluated("other"))
+    with pytest.raises(ResultsFileError, match=r"options\.count is 'absent', not 2"):
+        check_same(read_results(line, "r"), Evaluated("e", {"count": 2}))
+    with pytest.raises(ResultsFileError, match=r"replies\.temperature is 'absent', not 0\.5"):
+        check_same(read_results(line, "r"), Evaluated("e", {}, EvaluationSettings(temperature=0.5, trials=3).replies))
 
 
 def test_trials_are_told_apart_by_their_tasks_ids() -> None:
@@ -255,7 +266,7 @@ def test_trials_are_told_apart_by_their_tasks_ids() -> None:
         ("a", 1),
         ("b", 1),
     ]
-    with pytest.raises(EvaluationError, match="one id"):
+    with pytest.raises(EvaluationError, match="'a' is the id of two"):
         missing_trials([EpisodeTask("a"), EpisodeTask("a")], 1, [])
 
 
@@ -310,3 +321,49 @@ async def test_what_is_no_score_ends_the_run_by_name(
     with pytest.raises(ExceptionGroup) as raised:
         await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
     assert raised.group_contains(ValueError, match=r"WordEnvironment\.reward: .* must be an EpisodeScore of finite")
+
+
+async def test_a_score_in_numbers_of_numpy_is_counted(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    value: Any = float32(0.5)
+
+    async def reward(*_: object) -> EpisodeScore:
+        return EpisodeScore(value, {"part": value / 2})
+
+    monkeypatch.setattr(WordEnvironment, "reward", reward)
+    results = tmp_path / "results.jsonl"
+    done = await Evaluation(_WORDS, _settings(tasks=1, results=results)).run(fake)
+    assert [each.score for each in done] == [0.5]
+    assert '"part":0.25' in results.read_text()
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "reward"])
+async def test_a_mistake_names_its_method_and_its_task(
+    method: str, fake: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mistaken(*_: object) -> None:
+        raise KeyError("answer")
+
+    mistaken.__qualname__ = f"WordEnvironment.{method}"
+    monkeypatch.setattr(WordEnvironment, method, mistaken)
+    with pytest.raises(ExceptionGroup) as raised:
+        await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    said = describe(first_error(raised.value))
+    assert said == f"KeyError: 'answer' (in WordEnvironment.{method}, task 'word-0')"
+
+
+async def test_long_ids_of_tasks_that_begin_alike_are_told_apart(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WordTasks, "tasks", lambda _: [EpisodeTask("x" * 300 + end, {"word": "w"}) for end in "ab"])
+    results = await Evaluation(_WORDS, _settings()).run(fake)
+    assert len({each.trajectory for each in results}) == 2
+
+
+def test_a_module_that_raises_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raises_at_once.py").write_text("raise RuntimeError('no card')\n")
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["eval", "raises_at_once:tasks"])
+    assert ran.exit_code == 2
+    assert "cannot be imported: RuntimeError('no card')" in ran.output

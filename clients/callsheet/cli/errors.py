@@ -118,7 +118,15 @@ def first_error(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException) -> str:
-    """An error as one line, or as its own text where that has several (for instance the end of a log)."""
+    """An error as one line, or as its own text where that has several (for instance the end of a log).
+
+    Notes say where it was raised, for instance in which method of an environment; its type is told with them.
+    """
+    notes = getattr(error, "__notes__", ())
+    return f"{type(error).__name__}: {_described(error)} ({'; '.join(notes)})" if notes else _described(error)
+
+
+def _described(error: BaseException) -> str:
     if isinstance(error, CommandError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):

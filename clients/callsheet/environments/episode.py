@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Real
 
 from callsheet.client import CallsheetError, Job, NotSucceededError, TrainingSample, Trajectory
 from callsheet.environments.environment import (
@@ -122,7 +123,7 @@ async def run_episode(
         else:
             assert policy is not None
             await _run_turns(trajectory, environment, record, policy, max_turns)
-        with _timed(trajectory, record.seconds, "reward"):
+        with _phase(trajectory, record, "reward", environment.reward):
             record.score = _checked(environment, await environment.reward(trajectory))
     except Exception as error:
         failure = failure_of(error)
@@ -181,11 +182,11 @@ async def roll_out(
 async def _run_turns(
     trajectory: Trajectory, environment: Environment, record: EpisodeRecord, policy: EpisodePolicy, max_turns: int
 ) -> None:
-    with _timed(trajectory, record.seconds, "environment"):
+    with _phase(trajectory, record, "environment", environment.reset):
         beginning = await environment.reset(trajectory)
     record.messages = tuple(beginning.messages)
     while record.turns < max_turns:
-        with _timed(trajectory, record.seconds, "generate"):
+        with _phase(trajectory, record, "generate", policy.reply):
             try:
                 reply = await policy.reply(trajectory, record.messages, beginning.tools)
             except ReplyLimitError:
@@ -193,7 +194,7 @@ async def _run_turns(
                 return
         record.turns += 1
         record.messages += (reply,)
-        with _timed(trajectory, record.seconds, "environment"):
+        with _phase(trajectory, record, "environment", environment.step):
             observation = await environment.step(trajectory, reply)
         record.messages += tuple(observation.messages)
         if observation.done:
@@ -208,21 +209,22 @@ async def _run_turns(
 async def _run_agent(
     trajectory: Trajectory, environment: AgentEnvironment, record: EpisodeRecord, sampling: GatewaySampling
 ) -> None:
-    with _timed(trajectory, record.seconds, "environment"):
+    with _phase(trajectory, record, "environment", environment.reset):
         await environment.reset(trajectory)
-    with _timed(trajectory, record.seconds, "generate"):
+    with _phase(trajectory, record, "generate", environment.run):
         await environment.run(trajectory, await sampling.access(trajectory))
 
 
 def _checked(environment: object, score: object) -> EpisodeScore:
-    """Returns a score as it is; a mean would take what is none for a 0, or become NaN."""
+    """Returns a score in Python's own floats; a mean would take what is none for a 0, or become NaN."""
     rule = f"{type(environment).__name__}.reward: {score!r} must be an EpisodeScore of finite numbers"
     if not isinstance(score, EpisodeScore):
         raise ValueError(rule)
     for value in (score.value, *score.components.values()):
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not isinstance(value, Real) or not math.isfinite(value):
             raise ValueError(rule)
-    return score
+    # Numbers of numpy are real too, but JSON knows none of them.
+    return EpisodeScore(float(score.value), {name: float(part) for name, part in score.components.items()})
 
 
 async def _take_samples(trajectory: Trajectory, record: EpisodeRecord, policy: EpisodePolicy | None) -> None:
@@ -241,11 +243,17 @@ async def _take_samples(trajectory: Trajectory, record: EpisodeRecord, policy: E
 
 
 @contextmanager
-def _timed(trajectory: Trajectory, seconds: EpisodeSeconds, phase: str) -> Iterator[None]:
-    """Adds the time of a block to a phase, less what its actions waited in queues."""
+def _phase(
+    trajectory: Trajectory, record: EpisodeRecord, phase: str, method: Callable[..., Awaitable[object]]
+) -> Iterator[None]:
+    """Surrounds a call: its time, less what its actions waited in queues, is the phase's. Errors tell whose it was."""
+    seconds = record.seconds
     began, waited_before = time.monotonic(), trajectory.waited_s
     try:
         yield
+    except Exception as error:
+        error.add_note(f"in {getattr(method, '__qualname__', method)}, task {record.task.task_id!r}")
+        raise
     finally:
         spent = time.monotonic() - began
         # Actions side by side may have waited for longer than the block took.

@@ -48,8 +48,8 @@ def load_task_set(name: str, **options: Any) -> TaskSet:
         raise TaskSetError(f"options of {name!r}: {error}; it takes: {taken}") from None
     try:
         return factory(**options)
-    except (ImportError, ValueError) as error:
-        raise TaskSetError(f"{name!r} cannot be made: {error}") from error
+    except Exception as error:
+        raise TaskSetError(f"{name!r} cannot be made: {_told(error)}") from error
 
 
 def task_set_factory(name: str) -> TaskSetFactory:
@@ -60,8 +60,10 @@ def task_set_factory(name: str) -> TaskSetFactory:
     """
     try:
         return import_by_name(name, "environment") if ":" in name else _installed(name)
-    except ImportError as error:
-        raise TaskSetError(f"environment: {name!r} cannot be imported: {error}") from error
+    except TaskSetError:
+        raise
+    except Exception as error:
+        raise TaskSetError(f"environment: {name!r} cannot be imported: {_told(error)}") from error
 
 
 def import_by_name(name: str, what: str) -> Callable[..., Any]:
@@ -81,8 +83,9 @@ def import_by_name(name: str, what: str) -> Callable[..., Any]:
         found: object = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise TaskSetError(f"{what}: {name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        # A module runs as it is imported, and may raise anything.
+        raise TaskSetError(f"{what}: {name!r} cannot be imported: {_told(error)}") from error
     if not callable(found):
         raise TaskSetError(f"{what}: {name!r} is {type(found).__name__}; it must be a class or a function")
     return found
@@ -105,6 +108,11 @@ def options_from_text(name: str, texts: Iterable[str]) -> dict[str, Any]:
         declared = parameters[option].annotation if option in parameters else ""
         options[option] = value if declared in (str, "str") else _json_or_text(value)
     return options
+
+
+def _told(error: Exception) -> str:
+    """Returns an error's message, with its type where that says more than that something is wrong with a value."""
+    return str(error) if type(error) in (ImportError, ModuleNotFoundError, ValueError) else repr(error)
 
 
 def _json_or_text(value: str) -> Any:

@@ -28,6 +28,27 @@ class ResultsFileError(ValueError):
     """A results file cannot be gone on with. The message names file, line and rule."""
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What all results of one evaluation have in common.
+
+    Attributes:
+        environment: The task set's name.
+        options: The task set's options.
+        replies: Who replied, and how: `EvaluationSettings.replies`.
+    """
+
+    environment: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    replies: Mapping[str, Any] = field(default_factory=dict)
+
+    def by_name(self) -> dict[str, Any]:
+        """Returns each part by its name, for messages."""
+        parts = {"options": self.options, "replies": self.replies}
+        named = {f"{what}.{name}": value for what, values in parts.items() for name, value in values.items()}
+        return {"environment": self.environment} | named
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """What became of one trial. It is one line of the results file.
@@ -37,6 +58,7 @@ class TrialResult:
         trial: Its number, from 0.
         environment: The task set's name.
         options: The task set's options.
+        replies: Who replied, and how: `EvaluationSettings.replies`.
         status: "scored", or "failed" where the task or the model failed; else the failure says nothing of either, and
             this is its kind in lower case: "infra" for the service.
         score: The score; None unless it was scored.
@@ -53,6 +75,7 @@ class TrialResult:
     trial: int
     environment: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    replies: Mapping[str, Any] = field(default_factory=dict)
     status: str
     score: float | None = None
     components: Mapping[str, float] = field(default_factory=dict)
@@ -74,16 +97,15 @@ class TrialResult:
         return self.status not in (SCORED, FAILED)
 
 
-def result_of(
-    record: EpisodeRecord, trial: int, environment: str, options: Mapping[str, Any], lost: Sequence[str]
-) -> TrialResult:
+def result_of(record: EpisodeRecord, trial: int, evaluated: Evaluated, lost: Sequence[str]) -> TrialResult:
     """Returns the result that an episode is."""
     failure, score = record.failure, record.score
     return TrialResult(
         task=record.task.task_id,
         trial=trial,
-        environment=environment,
-        options=options,
+        environment=evaluated.environment,
+        options=evaluated.options,
+        replies=evaluated.replies,
         status=_status(failure),
         score=score.value if score is not None else None,
         components=dict(score.components) if score is not None else {},
@@ -169,16 +191,16 @@ def read_results(content: bytes, name: str) -> list[TrialResult]:
     return results
 
 
-def check_same(found: Sequence[TrialResult], environment: str, options: Mapping[str, Any]) -> None:
+def check_same(found: Sequence[TrialResult], evaluated: Evaluated) -> None:
     """Checks that results are of the same evaluation.
 
     Raises:
-        ResultsFileError: They are of another environment, or of other options.
+        ResultsFileError: They are of another environment, of other options, or of replies made otherwise.
     """
+    here = evaluated.by_name()
     for result in found:
-        for field_name, there, here in (
-            ("environment", result.environment, environment),
-            ("options", dict(result.options), dict(options)),
-        ):
-            if there != here:
-                raise ResultsFileError(f"results: their {field_name} is {there!r}, not {here!r}: take another file")
+        there = Evaluated(result.environment, result.options, result.replies).by_name()
+        for name in sorted(here.keys() | there.keys()):
+            if here.get(name) != there.get(name):
+                was, given = there.get(name, "absent"), here.get(name, "absent")
+                raise ResultsFileError(f"results: their {name} is {was!r}, not {given!r}: take another file")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +29,13 @@ from callsheet.environments import (
 )
 from callsheet.environments.task_sets import options_from_text
 from callsheet.evaluation.replies import gateway_sampling, policy_factory, with_agent
-from callsheet.evaluation.results import ResultsFile, TrialResult, check_same, open_results, result_of
+from callsheet.evaluation.results import Evaluated, ResultsFile, TrialResult, check_same, open_results, result_of
 from callsheet.evaluation.settings import EvaluationSettings
 
 OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
 """Told each new result, how many there are, and how many there will be."""
 _MOST_ID = 200
+_DIGEST = 16
 # What a refusal names that may differ from task to task: its Dockerfile, its image and its units.
 _TASKS_OWN = frozenset({"build", "image", "demand"})
 
@@ -60,9 +63,9 @@ def missing_trials(tasks: Sequence[EpisodeTask], trials: int, found: Sequence[Tr
     Raises:
         EvaluationError: Two tasks have one id.
     """
-    ids = {task.task_id for task in tasks}
-    if len(ids) < len(tasks):
-        raise EvaluationError("tasks: two of them have one id; results could not be told apart")
+    twice = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
+    if twice:
+        raise EvaluationError(f"tasks: {twice[0]!r} is the id of two of them; results could not be told apart")
     done = {result.key for result in found}
     return [Trial(task, number) for number in range(trials) for task in tasks if (task.task_id, number) not in done]
 
@@ -70,6 +73,14 @@ def missing_trials(tasks: Sequence[EpisodeTask], trials: int, found: Sequence[Tr
 def concerns_one_task(refusal: RefusedError) -> bool:
     """Whether no manager has what this task asks for, so that other tasks may be served all the same. Pure."""
     return refusal.field.partition(".")[0] in _TASKS_OWN
+
+
+def _short(task_id: str) -> str:
+    """Returns an id that fits into a trajectory's; a digest tells long ones apart that begin alike."""
+    if len(task_id) <= _MOST_ID:
+        return task_id
+    digest = hashlib.sha256(task_id.encode()).hexdigest()[:_DIGEST]
+    return f"{task_id[: _MOST_ID - _DIGEST - 1]}-{digest}"
 
 
 class Evaluation:
@@ -93,6 +104,7 @@ class Evaluation:
         self.options: Mapping[str, Any] = options_from_text(name, settings.task_options)
         self.results: list[TrialResult] = []
         self._settings = settings
+        self._evaluated = Evaluated(name, self.options, settings.replies)
         self._task_set: TaskSet = load_task_set(name, **self.options)
         self._policies: PolicyFactory | None = policy_factory(settings)
         self._scored = False
@@ -148,12 +160,12 @@ class Evaluation:
         """Runs trajectories of a trial until one is not lost to the service, or too many were."""
         lost: list[str] = []
         while True:
-            trajectory_id = f"{trial.task.task_id[:_MOST_ID]}/{trial.number}/{len(lost)}"
+            trajectory_id = f"{_short(trial.task.task_id)}/{trial.number}/{len(lost)}"
             record = await self._run_trajectory(job, trajectory_id, trial.task)
             self._scored = self._scored or record.failure is None
             failure = record.failure
             if failure is None or not failure.is_infra or len(lost) >= self._settings.infra_retries:
-                return result_of(record, trial.number, self.name, self.options, lost)
+                return result_of(record, trial.number, self._evaluated, lost)
             lost.append(str(failure))
             await anyio.sleep(min(0.1 * 4 ** len(lost), self._settings.retry_pause_s))
 
@@ -180,7 +192,11 @@ class Evaluation:
 
     async def _environment(self, task: EpisodeTask) -> Environment | AgentEnvironment:
         # It may read files, or fetch some.
-        return await anyio.to_thread.run_sync(self._task_set.environment, task)
+        try:
+            return await anyio.to_thread.run_sync(self._task_set.environment, task)
+        except Exception as error:
+            error.add_note(f"in {type(self._task_set).__name__}.environment, task {task.task_id!r}")
+            raise
 
     async def _check_gateway(self, client: Client, task: EpisodeTask) -> None:
         environment = with_agent(await self._environment(task), self._settings)
@@ -199,5 +215,5 @@ class Evaluation:
             yield None
             return
         with open_results(self._settings.results) as file:
-            check_same(file.found, self.name, self.options)
+            check_same(file.found, self._evaluated)
             yield file

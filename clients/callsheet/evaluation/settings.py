@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,6 +12,9 @@ from callsheet.options.declaration import AtLeast, PathRule, Setting, check_leas
 GATEWAY: Final = "gateway"
 """Names the policy that asks the gateway."""
 _DEFAULT_REPLY_TOKENS: Final = 1024
+_REPLIES: Final = frozenset(
+    ["policy", "model_dir", "agent", "max_turns", "max_tokens", "max_total_tokens", "temperature", "top_p", "top_k"]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,3 +98,14 @@ class EvaluationSettings:
         for option in self.task_options:
             if not option.partition("=")[0] or "=" not in option:
                 raise ValueError(f"task_option: {option!r} must be NAME=VALUE")
+
+    @property
+    def replies(self) -> dict[str, str | int | float]:
+        """Who replies, and how: what results of one file have in common. Defaults are left out."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name in _REPLIES}
+        defaults = {each.name: each.default for each in fields(self)}
+        return {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in given.items()
+            if value != defaults[name]
+        }
