@@ -58,7 +58,7 @@ conformance-vllm: $(SETUP)
 agents: $(SETUP)
 	$(BIN)/python scripts/agents.py $(AGENTS)
 
-# Not a part of `make test` either: it installs E2B's client from PyPI below build/. E2B="2.63.0" for one version.
+# Not a part of `make test` either: it installs E2B's client and its users from PyPI below build/. E2B="2.63.0" for one.
 e2b: $(SETUP)
 	$(BIN)/python scripts/e2b_clients.py $(E2B)
 

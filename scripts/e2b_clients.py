@@ -1,11 +1,11 @@
-"""Runs E2B's own client, as it is published, against `callsheet facade e2b`.
+"""Runs E2B's own client and programs that use it, as they are published, against `callsheet facade e2b`.
 
-    scripts/e2b_clients.py                  the newest and the oldest client that are supported
+    scripts/e2b_clients.py                  all of them
     scripts/e2b_clients.py 2.63.0           one
 
-Clients are installed from PyPI below build/e2b, in environments of their own: they need versions of packages that
-Callsheet's environment may not have. Each goes through scripts/e2b_scenario.py, with a scheduler, a sandbox manager and
-a facade that are real processes. The exit code is 1 if something differs from what is expected there.
+They are installed from PyPI below build/e2b, in environments of their own: they need versions of packages that
+Callsheet's environment may not have. Each goes through a scenario beside this script, with a scheduler, a sandbox
+manager and a facade that are real processes. The exit code is 1 if something differs from what is expected there.
 """
 
 from __future__ import annotations
@@ -27,24 +27,31 @@ sys.path.insert(0, str(ROOT))
 from scripts.agents import wait_ready  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
-VERSIONS = ("2.63.0", "2.25.1")
 PLACE = ROOT / "build" / "e2b"
-SCENARIO = Path(__file__).resolve().parent / "e2b_scenario.py"
+SCRIPTS = Path(__file__).resolve().parent
+# What is installed, and the scenario. E2B's own client: the newest, the one that ROCK's server is made for, the oldest.
+CLIENTS = {
+    "2.63.0": ("e2b==2.63.0", "e2b_scenario.py"),
+    "2.34.0": ("e2b==2.34.0", "e2b_scenario.py"),
+    "2.25.1": ("e2b==2.25.1", "e2b_scenario.py"),
+    "smolagents": ("smolagents[e2b]==1.26.0", "e2b_smolagents.py"),
+    "openai-agents": ("openai-agents[e2b]==0.24.0", "e2b_openai_agents.py"),
+}
 CALLSHEET = Path(sys.executable).parent / "callsheet"
 KEY = "e2b_0123"
 STOP_TIMEOUT_S = 30
 SCENARIO_TIMEOUT_S = 600
 
 
-def install(version: str) -> Path:
+def install(name: str, package: str) -> Path:
     """Installs a client, unless it is there; returns its interpreter."""
-    place = PLACE / version
+    place = PLACE / name
     python = place / "bin" / "python"
-    if not (place / "installed").exists():
+    if not (place / package).exists():
         shutil.rmtree(place, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"e2b=={version}"], check=True)
-        (place / "installed").touch()
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", package], check=True)
+        (place / package).touch()
     return python
 
 
@@ -86,21 +93,21 @@ def facade() -> Iterator[str]:
 
 def main() -> int:
     """Runs the clients that are named; returns 1 if one found a difference."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("versions", nargs="*", default=list(VERSIONS))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("clients", nargs="*", choices=[[], *CLIENTS], default=[])
     PLACE.mkdir(parents=True, exist_ok=True)
     failed = False
-    for version in parser.parse_args().versions:
-        python = install(version)
+    for name in parser.parse_args().clients or CLIENTS:
+        package, scenario = CLIENTS[name]
+        python = install(name, package)
         with facade() as url:
-            print(f"e2b {version}", flush=True)
+            print(package, flush=True)
             own = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": KEY, "NO_PROXY": "127.0.0.1"}
             begun = time.monotonic()
-            done = subprocess.run(
-                [str(python), str(SCENARIO)], env={**os.environ, **own}, timeout=SCENARIO_TIMEOUT_S, check=False
-            )
+            command = [str(python), str(SCRIPTS / scenario)]
+            done = subprocess.run(command, env={**os.environ, **own}, timeout=SCENARIO_TIMEOUT_S, check=False)
             failed = failed or done.returncode != 0
-            print(f"e2b {version}: exit code {done.returncode} ({time.monotonic() - begun:.1f} s)", flush=True)
+            print(f"{package}: exit code {done.returncode} ({time.monotonic() - begun:.1f} s)", flush=True)
     return int(failed)
 
 

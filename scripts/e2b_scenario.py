@@ -13,30 +13,19 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.e2b_steps import expect, raised, run_steps
 
 e2b: Any = importlib.import_module("e2b")
 
 SANDBOXES = 20
 LIFE_S = 300
 LARGE = bytes(range(256)) * 80_000  # 20 MB: more than one step of the facade reads
-
-
-def expect(what: str, found: object, wanted: object) -> None:
-    """Raises AssertionError if something is not as wanted."""
-    if found != wanted:
-        raise AssertionError(f"{what}: {found!r:.300} is not {wanted!r:.300}")
-
-
-def raised(kind: str, call: Callable[[], object], text: str = "") -> Any:
-    """Returns the exception that a call raises, which must be of a class and say something."""
-    try:
-        call()
-    except Exception as error:
-        expect("class", type(error).__name__, kind)
-        expect(f"{text!r} in {error}", text in str(error), True)
-        return error
-    raise AssertionError(f"no {kind}")
 
 
 def commands(sandbox: Any) -> None:
@@ -164,6 +153,20 @@ def sandboxes(sandbox: Any) -> None:
     expect("its time is over", short.is_running(), False)
 
 
+def pausing(sandbox: Any) -> None:
+    """A paused sandbox stands still with what runs in it, and goes on when a client connects."""
+    del sandbox
+    other = e2b.Sandbox.create(timeout=LIFE_S)
+    running = other.commands.run("until [ -e go ]; do sleep 0.1; done; echo went", background=True)
+    (other.pause if hasattr(other, "pause") else other.beta_pause)()
+    expect("state", other.get_info().state.value, "paused")
+    expect("running", other.is_running(), False)
+    again = e2b.Sandbox.connect(other.sandbox_id, timeout=LIFE_S)
+    again.files.write("go", "")
+    expect("it went on", running.wait().stdout, "went\n")
+    expect("killed", other.kill(), True)
+
+
 def errors(sandbox: Any) -> None:
     """What is refused is refused by name."""
     raised("AuthenticationException", lambda: e2b.Sandbox.create(api_key="e2b_0000"))
@@ -172,7 +175,6 @@ def errors(sandbox: Any) -> None:
     for name, call in {
         "CreateWatcher": lambda: sandbox.files.watch_dir("."),
         "pty": lambda: sandbox.pty.create(e2b.PtySize(24, 80)),
-        "pause": sandbox.pause if hasattr(sandbox, "pause") else sandbox.beta_pause,
     }.items():
         raised("SandboxException", call, f"{name}: not supported")
 
@@ -212,6 +214,7 @@ STEPS: tuple[Callable[[Any], None], ...] = (
     stdin,
     files,
     sandboxes,
+    pausing,
     errors,
     many,
 )
@@ -219,17 +222,8 @@ STEPS: tuple[Callable[[Any], None], ...] = (
 
 def main() -> int:
     """Runs all steps in one sandbox; returns 1 if one differs."""
-    differs = False
     sandbox = e2b.Sandbox.create(timeout=LIFE_S, envs={"OWN": "of all"})
-    for step in STEPS:
-        begun = time.monotonic()
-        try:
-            step(sandbox)
-            said = "ok"
-        except Exception as error:
-            differs = True
-            said = f"{type(error).__name__}: {error}"
-        print(f"{step.__name__}: {said} ({time.monotonic() - begun:.1f} s)", flush=True)
+    differs = run_steps({step.__name__: partial(step, sandbox) for step in STEPS})
     sandbox.kill()
     return int(differs)
 

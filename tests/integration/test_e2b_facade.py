@@ -10,12 +10,13 @@ from typing import Any
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import pytest
 from callsheet.client import Client, NotFoundError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack
 
-from tests.support.e2b_servers import CalledSandbox, E2bCaller, e2b_process
+from tests.support.e2b_servers import WAIT_S, CalledSandbox, E2bCaller, e2b_process
 from tests.support.real_sandboxes import processes, until
 from tests.support.stack_processes import wait_serving
 from tests.support.swerex_servers import stack_of_sandboxes
@@ -128,6 +129,50 @@ async def test_a_sandbox_ends_with_its_time_and_so_does_what_runs(caller: E2bCal
         assert (await caller.rest(method, f"/sandboxes/{sandbox.sandbox_id}{path}", body))[0] == 404
 
 
+async def paused(caller: E2bCaller, one: str) -> None:
+    with anyio.fail_after(WAIT_S):
+        while (await caller.rest("GET", one))[1]["state"] != "paused":
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_paused_sandbox_stands_still_until_a_client_connects(caller: E2bCaller) -> None:
+    sandbox = await caller.create(autoPause=True, metadata={"pauses": "yes"})
+    one = f"/sandboxes/{sandbox.sandbox_id}"
+    events = sandbox.start("until [ -e go ]; do sleep 0.1; done; echo went", timeout_s=None)
+    await begun(events)
+    assert await caller.rest("POST", f"{one}/timeout", {"timeout": 0}) == (204, None)
+    await paused(caller, one)
+    _, found = await caller.rest("GET", one)
+    assert found["lifecycle"] == {"onTimeout": "pause", "autoResume": False}
+    for state, ids in (("paused", [sandbox.sandbox_id]), ("running", []), ("running,paused", [sandbox.sandbox_id])):
+        _, listed = await caller.rest("GET", f"/v2/sandboxes?metadata=pauses%3Dyes&state={state}")
+        assert [each["sandboxID"] for each in listed] == ids
+    assert (await sandbox.plain("GET", "/health"))[0] == 502
+    status, answer = await sandbox.rpc("process.Process/List", {})
+    assert (status, "it is paused" in answer["message"]) == (502, True)
+    assert (await caller.rest("POST", f"{one}/pause", {}))[0] == 409
+    assert (await caller.rest("POST", f"{one}/connect", {"timeout": 600}))[0] == 200
+    assert (await sandbox.run("touch go"))[3] == {}
+    printed = [message async for message in events if "data" in message.get("event", {})]
+    assert len(printed) == 1
+    assert await caller.rest("POST", f"{one}/pause", {}) == (204, None)
+    assert await caller.rest("DELETE", one) == (204, None)
+
+
+async def test_a_sleeping_sandbox_wakes_at_a_request_that_may_be_made(caller: E2bCaller) -> None:
+    sandbox = await caller.create(autoPause=True, autoResume={"enabled": True})
+    one = f"/sandboxes/{sandbox.sandbox_id}"
+    await sandbox.run("echo kept > file")
+    assert await caller.rest("POST", f"{one}/pause") == (204, None)
+    assert (await sandbox.plain("GET", "/health"))[0] == 502
+    refused = await sandbox.rpc("process.Process/List", {}, **{"X-Access-Token": "a-guess"})
+    assert refused[1]["code"] == "unauthenticated"
+    assert (await caller.rest("GET", one))[1]["state"] == "paused"
+    assert await sandbox.plain("GET", "/files", params={"path": "file"}) == (200, b"kept\n")
+    assert (await caller.rest("GET", one))[1]["state"] == "running"
+    assert await caller.rest("DELETE", one) == (204, None)
+
+
 async def test_sandboxes_are_found_by_metadata_and_page_by_page(caller: E2bCaller) -> None:
     made = [await caller.create(metadata={"run": "a b", "n": str(n)}) for n in range(2)]
     ids = [sandbox.sandbox_id for sandbox in made]
@@ -170,13 +215,14 @@ async def test_nobody_gets_in_without_key_and_token(caller: E2bCaller, sandbox: 
 @pytest.mark.parametrize(
     ("path", "body", "status", "word"),
     [
-        ("/v2/sandboxes", {"templateID": "base", "autoPause": True}, 501, "pause"),
+        ("/v2/sandboxes", {"templateID": "base", "autoPause": True, "autoPauseMemory": False}, 501, "pause without"),
         ("/v2/sandboxes", {"templateID": "base", "mcp": {"x": 1}}, 501, "mcp"),
         ("/v2/sandboxes", {"templateID": "base", "timeout": 7201}, 400, "7201"),
         ("/v2/sandboxes", {"templateID": "no-such-image"}, 400, "no-such-image"),
         ("/v2/sandboxes", {"timeout": "x"}, 400, "templateID"),
         ("/v2/sandboxes", {"templateID": "base", "metadata": {"x": "y" * 70_000}}, 400, "metadata"),
-        ("/sandboxes/x/pause", {}, 501, "pause"),
+        ("/sandboxes/x/pause", {"memory": False}, 501, "pause without"),
+        ("/sandboxes/x/pause", {}, 404, "was not found"),
         ("/sandboxes/x/snapshots", {}, 501, "create_snapshot"),
         ("/sandboxes/x/other", {}, 404, "other"),
     ],

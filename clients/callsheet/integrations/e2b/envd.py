@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from callsheet.integrations.e2b import connect
-from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, unsupported
+from callsheet.integrations.e2b.errors import ConnectCode, E2bError, gone, invalid, unsupported
 from callsheet.integrations.e2b.messages import (
     Body,
     ListDirectory,
@@ -144,7 +144,8 @@ class EnvdEndpoints:
 
     async def health(self, request: Request) -> Response:
         """Whether a sandbox is there."""
-        sandbox_of(request, self._sandboxes)
+        if sandbox_of(request, self._sandboxes, wakes=False).paused:
+            raise gone(request.headers["E2b-Sandbox-Id"], "it is paused")
         return Response(status_code=204)
 
     async def read_file(self, request: Request) -> Response:
@@ -272,8 +273,14 @@ class EnvdEndpoints:
             raise invalid("user", name, rule)
 
 
-def sandbox_of(request: Request, sandboxes: E2bSandboxes) -> E2bSandbox:
-    """Returns the sandbox that a request names, and whose token it gives."""
+def sandbox_of(request: Request, sandboxes: E2bSandboxes, *, wakes: bool = True) -> E2bSandbox:
+    """Returns the sandbox that a request names, and whose token it gives.
+
+    Args:
+        request: The request.
+        sandboxes: What it names one of.
+        wakes: Whether it wakes one that sleeps.
+    """
     sandbox_id = request.headers.get("E2b-Sandbox-Id")
     if sandbox_id is None:
         raise invalid("E2b-Sandbox-Id", "", "must name a sandbox: signed addresses are not supported")
@@ -282,7 +289,7 @@ def sandbox_of(request: Request, sandboxes: E2bSandboxes) -> E2bSandbox:
         given = request.headers.get("X-Access-Token", "").encode()
         if not hmac.compare_digest(given, sandbox.access_token.encode()):
             raise E2bError(ConnectCode.UNAUTHENTICATED, "X-Access-Token: must be the sandbox's own")
-    return sandbox
+    return sandboxes.awake(sandbox) if wakes else sandbox
 
 
 def _deadline(timeout_s: float | None) -> float:

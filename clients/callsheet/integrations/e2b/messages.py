@@ -128,6 +128,18 @@ class MovePath(Message):
     destination: str
 
 
+class AutoResume(BaseModel):
+    """Whether a request wakes a sandbox that was paused as its time was over."""
+
+    enabled: bool = False
+
+
+class PauseSandbox(BaseModel):
+    """Pauses a sandbox, with what its memory holds."""
+
+    memory: bool = True
+
+
 class NewSandbox(BaseModel):
     """Makes a sandbox.
 
@@ -136,7 +148,10 @@ class NewSandbox(BaseModel):
         timeout: Seconds that it lives.
         metadata: Kept, to find it by.
         env_vars: Variables of all its commands.
-        auto_pause: What this facade cannot do, like all below.
+        auto_pause: Pause it when its time is over.
+        auto_pause_memory: Keep its memory then.
+        auto_resume: Whether a request wakes it then.
+        network: What this facade cannot do, like all below.
     """
 
     model_config = ConfigDict(populate_by_name=True, extra="ignore")
@@ -145,7 +160,9 @@ class NewSandbox(BaseModel):
     timeout: int | None = None
     metadata: dict[str, str] | None = None
     env_vars: dict[str, str] | None = Field(default=None, alias="envVars")
-    auto_pause: bool | None = Field(default=None, alias="autoPause")
+    auto_pause: bool = Field(default=False, alias="autoPause")
+    auto_pause_memory: bool = Field(default=True, alias="autoPauseMemory")
+    auto_resume: AutoResume = Field(default=AutoResume(), alias="autoResume")
     network: Any = None
     mcp: Any = None
     iam: Any = None

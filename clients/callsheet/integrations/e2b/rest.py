@@ -8,8 +8,8 @@ from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, unsupported
-from callsheet.integrations.e2b.messages import Body, NewSandbox, SandboxTimeout
-from callsheet.integrations.e2b.sandboxes import E2bSandbox, E2bSandboxes
+from callsheet.integrations.e2b.messages import Body, NewSandbox, PauseSandbox, SandboxTimeout
+from callsheet.integrations.e2b.sandboxes import AtEnd, E2bSandbox, E2bSandboxes
 from callsheet.integrations.sandboxes.settings import SandboxRequest
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -22,8 +22,6 @@ ENVD_VERSION = "0.5.7"
 _MOST_LISTED = 100
 _REFUSED_OPTIONS = ("network", "mcp", "iam", "volume_mounts")
 _REFUSED = {
-    "pause": "pause",
-    "resume": "resume",
     "fork": "fork",
     "snapshots": "create_snapshot",
     "metrics": "get_metrics",
@@ -53,6 +51,8 @@ class RestEndpoints:
                 Route(f"{prefix}/sandboxes", self.create, methods=["POST"]),
                 Route(f"{prefix}/sandboxes", self.list, methods=["GET"]),
                 Route(f"{prefix}{one}/connect", self.connect, methods=["POST"]),
+                Route(f"{prefix}{one}/resume", self.connect, methods=["POST"]),
+                Route(f"{prefix}{one}/pause", self.pause, methods=["POST"]),
                 Route(f"{prefix}{one}/{{verb}}", _refuse, methods=["GET", "POST", "PUT"]),
             ]
         own = [
@@ -65,8 +65,7 @@ class RestEndpoints:
     async def create(self, request: Request) -> Response:
         """Makes a sandbox, and answers once it is ready."""
         asked = await _body(request, NewSandbox)
-        if asked.auto_pause:
-            raise unsupported("lifecycle: pause")
+        _check_memory(keeps=asked.auto_pause_memory)
         for option in _REFUSED_OPTIONS:
             if getattr(asked, option):
                 raise unsupported(option)
@@ -75,21 +74,31 @@ class RestEndpoints:
             timeout_s=asked.timeout,
             metadata=asked.metadata or {},
             variables=asked.env_vars or {},
+            at_end=_at_end(asked),
             idempotency_key=request.headers.get("Idempotency-Key"),
         )
         return JSONResponse(_made(sandbox), status_code=201)
 
     async def connect(self, request: Request) -> Response:
-        """Returns what a client needs to use a sandbox, which may live for longer then."""
+        """Returns what a client needs to use a sandbox, which wakes, or may live for longer then."""
         asked = await _body(request, SandboxTimeout)
         sandbox = self._find(request)
+        self._sandboxes.resume(sandbox, asked.timeout)
         self._sandboxes.set_timeout(sandbox, asked.timeout, shortens=False)
         return JSONResponse(_made(sandbox))
 
+    async def pause(self, request: Request) -> Response:
+        """Lets a sandbox stand still."""
+        asked = await _body(request, PauseSandbox)
+        _check_memory(keeps=asked.memory)
+        self._sandboxes.pause(self._find(request))
+        return Response(status_code=204)
+
     async def set_timeout(self, request: Request) -> Response:
-        """Says how long a sandbox is to live."""
+        """Says how long a sandbox is to live. A paused one wakes, or is not found, as for requests of its own."""
         asked = await _body(request, SandboxTimeout)
-        self._sandboxes.set_timeout(self._find(request), asked.timeout)
+        sandbox = self._find(request, awake=True)
+        self._sandboxes.set_timeout(sandbox, asked.timeout)
         return Response(status_code=204)
 
     async def describe(self, request: Request) -> Response:
@@ -113,9 +122,10 @@ class RestEndpoints:
             raise _as_missing(error) from error
         return Response(status_code=204)
 
-    def _find(self, request: Request) -> E2bSandbox:
+    def _find(self, request: Request, *, awake: bool = False) -> E2bSandbox:
         try:
-            return self._sandboxes.get(request.path_params["sandbox_id"])
+            found = self._sandboxes.get(request.path_params["sandbox_id"])
+            return self._sandboxes.awake(found) if awake else found
         except E2bError as error:
             raise _as_missing(error) from error
 
@@ -128,7 +138,11 @@ class RestEndpoints:
             "cpuCount": wanted.cpus,
             "memoryMB": wanted.memory_mib or 0,
             "diskSizeMB": wanted.disk_mib or 0,
-            "state": "running",
+            "state": _state(sandbox),
+            "lifecycle": {
+                "onTimeout": "kill" if sandbox.at_end is AtEnd.KILL else "pause",
+                "autoResume": sandbox.at_end is AtEnd.SLEEP,
+            },
             "metadata": dict(sandbox.metadata),
             "allowInternetAccess": False,
         }
@@ -144,13 +158,28 @@ def _made(sandbox: E2bSandbox) -> Body:
     return made if sandbox.access_token is None else {**made, "envdAccessToken": sandbox.access_token}
 
 
+def _state(sandbox: E2bSandbox) -> str:
+    return "paused" if sandbox.paused else "running"
+
+
+def _at_end(asked: NewSandbox) -> AtEnd:
+    if not asked.auto_pause:
+        return AtEnd.KILL
+    return AtEnd.SLEEP if asked.auto_resume.enabled else AtEnd.PAUSE
+
+
+def _check_memory(*, keeps: bool) -> None:
+    if not keeps:
+        raise unsupported("pause without memory")
+
+
 def _fits(sandbox: E2bSandbox, query: Mapping[str, str]) -> bool:
     """Whether a sandbox is one that a list asks for."""
     # Clients quote names and values, and then the whole of it.
     wanted = {unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))}
     if any(sandbox.metadata.get(name) != value for name, value in wanted.items()):
         return False
-    if "running" not in query.get("state", "running").split(","):
+    if _state(sandbox) not in query.get("state", "running,paused").split(","):
         return False
     if query.get("template", sandbox.template) != sandbox.template:
         return False

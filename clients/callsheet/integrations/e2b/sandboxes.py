@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 
 import anyio
 import anyio.abc
@@ -27,6 +28,16 @@ _MOST_TEXT = 64 << 10
 _log = structlog.get_logger(__name__)
 
 
+class AtEnd(Enum):
+    """What becomes of a sandbox when its time is over."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    """It stands still until a client connects to it."""
+    SLEEP = "sleep"
+    """It stands still until the next request."""
+
+
 @dataclass(slots=True)
 class E2bSandbox:
     """One sandbox.
@@ -42,7 +53,10 @@ class E2bSandbox:
         processes: What runs in it.
         files: Its files.
         code: Executes Python code in it.
+        life_s: Seconds that it lives once it is made or wakes by itself.
+        at_end: What becomes of it when its time is over.
         idempotency_key: That its client made it with.
+        paused: It stands still until it is resumed.
         lifetime: Cancelled to look at `end_at` anew.
         ended: It is given up.
         work: What is cancelled with the sandbox.
@@ -58,7 +72,10 @@ class E2bSandbox:
     processes: RemoteProcesses
     files: Filesystem
     code: CodeInterpreter
+    life_s: int
+    at_end: AtEnd
     idempotency_key: str | None
+    paused: bool = False
     lifetime: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: bool = False
     work: list[anyio.CancelScope] = field(default_factory=list)
@@ -114,6 +131,7 @@ class E2bSandboxes:
         timeout_s: int | None,
         metadata: Mapping[str, str],
         variables: Mapping[str, str],
+        at_end: AtEnd = AtEnd.KILL,
         idempotency_key: str | None = None,
     ) -> E2bSandbox:
         """Returns a new sandbox once it is ready.
@@ -123,11 +141,13 @@ class E2bSandboxes:
             timeout_s: Seconds that it is to live.
             metadata: To be kept with it.
             variables: Of all its commands.
+            at_end: What becomes of it when its time is over.
             idempotency_key: A request that comes again gets the first one's sandbox.
         """
         found = self._made_with(idempotency_key)
         if found is None:
-            found = self._begin(template, timeout_s, metadata, variables, idempotency_key)
+            found = self._begin(template, timeout_s, metadata, variables)
+            found.at_end, found.idempotency_key = at_end, idempotency_key
             self.tasks.start_soon(self._live, found)
         try:
             await found.remote.ready()
@@ -136,6 +156,13 @@ class E2bSandboxes:
             found.lives_until(_now())
             raise
         return found
+
+    def awake(self, sandbox: E2bSandbox) -> E2bSandbox:
+        """Returns a sandbox for a request that it is to serve; raises E2bError if it is paused and does not wake."""
+        if sandbox.paused and sandbox.at_end is not AtEnd.SLEEP:
+            raise gone(sandbox.sandbox_id, "it is paused: connect resumes it")
+        self.resume(sandbox, None)
+        return sandbox
 
     def get(self, sandbox_id: str) -> E2bSandbox:
         """Returns a sandbox that is there; raises E2bError if it is not, or is lost."""
@@ -161,9 +188,26 @@ class E2bSandboxes:
         if timeout_s is None:
             return
         end_at = _now() + timedelta(seconds=self._checked(timeout_s))
-        latest = sandbox.started_at + timedelta(seconds=self._settings.longest_timeout_s)
         if shortens or end_at > sandbox.end_at:
-            sandbox.lives_until(min(end_at, latest))
+            sandbox.lives_until(min(end_at, self._latest_end(sandbox)))
+
+    def pause(self, sandbox: E2bSandbox) -> None:
+        """Lets a sandbox stand still. It keeps its memory, and ends with the longest life of a sandbox."""
+        if sandbox.paused:
+            raise E2bError(ConnectCode.ALREADY_EXISTS, f"sandbox {sandbox.sandbox_id} is paused")
+        sandbox.paused = True
+        sandbox.remote.pause()
+        sandbox.lives_until(self._latest_end(sandbox))
+        _log.info("sandbox_paused", trajectory_id=sandbox.sandbox_id)
+
+    def resume(self, sandbox: E2bSandbox, timeout_s: int | None) -> None:
+        """Wakes a sandbox, which then lives for so many seconds; None for as many as before. Nothing if it is awake."""
+        if not sandbox.paused:
+            return
+        self.set_timeout(sandbox, sandbox.life_s if timeout_s is None else timeout_s)
+        sandbox.paused = False
+        sandbox.remote.resume()
+        _log.info("sandbox_resumed", trajectory_id=sandbox.sandbox_id)
 
     async def kill(self, sandbox_id: str) -> None:
         """Ends a sandbox."""
@@ -184,7 +228,6 @@ class E2bSandboxes:
         timeout_s: int | None,
         metadata: Mapping[str, str],
         variables: Mapping[str, str],
-        idempotency_key: str | None,
     ) -> E2bSandbox:
         settings = self._settings
         if len(self._sandboxes) >= settings.max_sandboxes:
@@ -216,7 +259,9 @@ class E2bSandboxes:
             processes=processes,
             files=files,
             code=CodeInterpreter(files),
-            idempotency_key=idempotency_key,
+            life_s=life_s,
+            at_end=AtEnd.KILL,
+            idempotency_key=None,
         )
         self._sandboxes[sandbox_id] = sandbox
         return sandbox
@@ -225,13 +270,22 @@ class E2bSandboxes:
         """Makes a sandbox, and ends it when its time is over."""
         with sandbox.until_end():
             await sandbox.remote.begin()
-        while (left_s := (sandbox.end_at - _now()).total_seconds()) > 0 and not sandbox.ended:
+        while not sandbox.ended and (left_s := self._left_s(sandbox)) > 0:
             sandbox.lifetime = anyio.CancelScope()
             with sandbox.lifetime:
                 await anyio.sleep(left_s)
         if self._sandboxes.pop(sandbox.sandbox_id, None) is not None:
             _log.info("sandbox_timed_out", trajectory_id=sandbox.sandbox_id)
         await self._end_quietly(sandbox)
+
+    def _left_s(self, sandbox: E2bSandbox) -> float:
+        """Returns the seconds until a sandbox ends; one whose time is over is paused, if its client wants that."""
+        if sandbox.end_at <= _now() and sandbox.at_end is not AtEnd.KILL and not sandbox.paused:
+            self.pause(sandbox)
+        return (sandbox.end_at - _now()).total_seconds()
+
+    def _latest_end(self, sandbox: E2bSandbox) -> datetime:
+        return sandbox.started_at + timedelta(seconds=self._settings.longest_timeout_s)
 
     async def _end(self, sandbox: E2bSandbox) -> None:
         if sandbox.ended:

@@ -54,6 +54,8 @@ class RemoteSandbox:
         self._words = words
         self._defaults = defaults
         self._ready = anyio.Event()
+        self._awake = anyio.Event()
+        self._awake.set()
         self._fault: FacadeError | None = None
 
     @property
@@ -92,8 +94,16 @@ class RemoteSandbox:
         if self._fault is not None:
             raise self._fault.with_traceback(None)
 
+    def pause(self) -> None:
+        """Holds back all steps from now on. Between steps everything in the sandbox stands still."""
+        self._awake = anyio.Event()
+
+    def resume(self) -> None:
+        """Lets steps through that were held back."""
+        self._awake.set()
+
     async def submit(self, step: EnvStep, label: str, timeout_s: float | None) -> ActionHandle[CommandResult]:
-        """Submits a step.
+        """Submits a step, once the sandbox is not paused.
 
         Args:
             step: What to do.
@@ -106,6 +116,7 @@ class RemoteSandbox:
         # A timeout of 0 would be none to the scheduler.
         timeouts = Timeouts(start_to_close_s=max(timeout_s, _SHORTEST_TIMEOUT_S)) if timeout_s is not None else None
         demand = Demand(cpu=self._request.cpus)
+        await self._awake.wait()
         try:
             return await self._trajectory.submit(step, label=label, timeouts=timeouts, demand=demand)
         except CallsheetError as error:
