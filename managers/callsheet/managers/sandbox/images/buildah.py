@@ -25,6 +25,9 @@ _SHOWN = 3000
 _SHORT_S = 300.0
 _PULLING = ("initializing source", "pinging container registry", "reading manifest", "reading blob", "writing blob")
 _PASSED = re.compile(r"(?:https?|ftp|all|no)_proxy", re.IGNORECASE)
+# The manager's user's authorities of registries, in its environment and below its home: buildah has another home.
+_AUTHORITIES = "SSL_CERT_FILE"
+_CERTIFICATES = Path(".config/containers/certs.d")
 _ANYTHING = [{"type": "insecureAcceptAnything"}]
 
 
@@ -104,6 +107,10 @@ class Buildah:
         if settings.registry_authfile is not None:
             files["auth.json"] = settings.registry_authfile.read_text()
         self._has_passwords = "auth.json" in files
+        authorities = os.environ.get(_AUTHORITIES)
+        if authorities:
+            files["authorities.pem"] = Path(authorities).read_text()
+        self._has_authorities = "authorities.pem" in files
         for name, text in files.items():
             place = directory / name
             place.write_text(text)
@@ -113,7 +120,11 @@ class Buildah:
         signatures = directory / "registries.d" / "default.yaml"
         signatures.parent.mkdir(mode=0o700)
         signatures.write_text(f"default-docker: {{lookaside: 'file://{build_child.PLACE}/signatures'}}\n")
-        for place in (signatures, signatures.parent, directory):
+        own = directory / ".config"
+        if (Path.home() / _CERTIFICATES).is_dir():
+            shutil.copytree(Path.home() / _CERTIFICATES, directory / _CERTIFICATES)
+            self._hand_over(own)
+        for place in (signatures, signatures.parent, directory, *own.rglob("*")):
             self._hand_over(place)
 
     async def build(self, dockerfile: Dockerfile) -> Path:
@@ -193,6 +204,8 @@ class Buildah:
         """Nothing of the manager's own, which may have secrets, but its proxies: steps of a build can read this."""
         kept = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
         place = build_child.PLACE
+        if self._has_authorities:
+            kept[_AUTHORITIES] = f"{place}/authorities.pem"
         return {
             **kept,
             "PATH": os.environ.get("PATH", os.defpath),
