@@ -28,15 +28,17 @@ from scripts.agents import wait_ready  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
 PLACE = ROOT / "build" / "e2b"
-SCRIPTS = Path(__file__).resolve().parent
 # What is installed, and the scenario. E2B's own client: the newest, the one that ROCK's server is made for, the oldest.
 CLIENTS = {
-    "2.63.0": ("e2b==2.63.0", "e2b_scenario.py"),
-    "2.34.0": ("e2b==2.34.0", "e2b_scenario.py"),
-    "2.25.1": ("e2b==2.25.1", "e2b_scenario.py"),
-    "smolagents": ("smolagents[e2b]==1.26.0", "e2b_smolagents.py"),
-    "openai-agents": ("openai-agents[e2b]==0.24.0", "e2b_openai_agents.py"),
+    "2.63.0": ("e2b==2.63.0", "e2b_scenario"),
+    "2.34.0": ("e2b==2.34.0", "e2b_scenario"),
+    "2.25.1": ("e2b==2.25.1", "e2b_scenario"),
+    "smolagents": ("smolagents[e2b]==1.26.0", "e2b_smolagents"),
+    "openai-agents": ("openai-agents[e2b]==0.24.0", "e2b_openai_agents"),
 }
+# What sandboxes of E2B's template for code have, too, by package: the code that smolagents sends imports it.
+STAGED = {"numpy": "numpy", "pillow": "PIL"}
+STAGE = PLACE / "stage"
 CALLSHEET = Path(sys.executable).parent / "callsheet"
 KEY = "e2b_0123"
 STOP_TIMEOUT_S = 30
@@ -53,6 +55,14 @@ def install(name: str, package: str) -> Path:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", package], check=True)
         (place / package).touch()
     return python
+
+
+def install_staged() -> None:
+    """Installs what the sandboxes see, unless it is there."""
+    if not all((STAGE / module).exists() for module in STAGED.values()):
+        shutil.rmtree(STAGE, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(STAGE), *STAGED]
+        subprocess.run(command, check=True)
 
 
 @contextmanager
@@ -78,7 +88,7 @@ def facade() -> Iterator[str]:
     data = PLACE / "data"
     shutil.rmtree(data, ignore_errors=True)
     up = ["up", "--json", "--data-dir", str(data), "--managers", "sandbox", "--listen", "127.0.0.1:0"]
-    with process("up", up) as stack:
+    with process("up", up, CALLSHEET_STAGE=str(STAGE)) as stack:
         assert stack.stdout is not None
         said = stack.stdout.readline()
         if not said:
@@ -96,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("clients", nargs="*", choices=[[], *CLIENTS], default=[])
     PLACE.mkdir(parents=True, exist_ok=True)
+    install_staged()
     failed = False
     for name in parser.parse_args().clients or CLIENTS:
         package, scenario = CLIENTS[name]
@@ -104,8 +115,10 @@ def main() -> int:
             print(package, flush=True)
             own = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": KEY, "NO_PROXY": "127.0.0.1"}
             begun = time.monotonic()
-            command = [str(python), str(SCRIPTS / scenario)]
-            done = subprocess.run(command, env={**os.environ, **own}, timeout=SCENARIO_TIMEOUT_S, check=False)
+            # As a module: beside this script are modules with names of packages, such as `agents`.
+            command = [str(python), "-m", f"scripts.{scenario}"]
+            environment = {**os.environ, **own}
+            done = subprocess.run(command, cwd=ROOT, env=environment, timeout=SCENARIO_TIMEOUT_S, check=False)
             failed = failed or done.returncode != 0
             print(f"{package}: exit code {done.returncode} ({time.monotonic() - begun:.1f} s)", flush=True)
     return int(failed)

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from scripts.e2b_steps import expect, run_steps
 
 e2b: Any = importlib.import_module("agents.extensions.sandbox.e2b")

@@ -14,10 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.e2b_steps import expect, raised, run_steps
 
@@ -62,7 +59,8 @@ def timeouts(sandbox: Any) -> None:
     raised("TimeoutException", lambda: sandbox.commands.run("echo $$ > pid; sleep 1000", timeout=2))
     gone = "for n in 1 2 3 4 5 6 7 8 9; do kill -0 $(cat pid) 2>/dev/null || exit 0; sleep 1; done; exit 1"
     expect("killed", sandbox.commands.run(gone).exit_code, 0)
-    raised("TimeoutException", lambda: sandbox.commands.run("yes", timeout=2))
+    # A client that reads slowly leaves so much unread that its command ends for that.
+    raised("TimeoutException|RateLimitException", lambda: sandbox.commands.run("yes", timeout=2))
     expect("after a flood", sandbox.commands.run("echo ok").stdout, "ok\n")
 
 

@@ -14,11 +14,11 @@ def expect(what: str, found: object, wanted: object) -> None:
 
 
 def raised(kind: str, call: Callable[[], object], text: str = "") -> Any:
-    """Returns the exception that a call raises, which must be of a class and say something."""
+    """Returns the exception that a call raises, which must be of one of the classes and say something."""
     try:
         call()
     except Exception as error:
-        expect("class", type(error).__name__, kind)
+        expect(f"{type(error).__name__} is {kind}", type(error).__name__ in kind.split("|"), True)
         expect(f"{text!r} in {error}", text in str(error), True)
         return error
     raise AssertionError(f"no {kind}")
