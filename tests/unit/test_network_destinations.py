@@ -16,6 +16,7 @@ from callsheet.managers.sandbox.network.destinations import Destination, covered
         ("*:443", "*", 443),
         ("192.0.2.7:80", "192.0.2.7", 80),
         ("[2001:DB8::1]:443", "2001:db8::1", 443),
+        ("localhost:7078", "127.0.0.1", 7078),
         ("_srv.example.com:1", "_srv.example.com", 1),
     ],
 )

@@ -10,10 +10,13 @@ from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_e
 from callsheet.managers.sandbox.errors import InputRefusedError
 from callsheet.managers.sandbox.kernel_bounds import most_processes
 from callsheet.managers.sandbox.network.destinations import Destination, covered
+from callsheet.managers.sandbox.network.doors import PROXY_PORT
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 
+# Lower ones are opened by nobody in a sandbox.
+_LEAST_OWN_PORT = 1024
 _DEFAULT_OUTPUT_BYTES = 1 << 20
 _DEFAULT_MODE = 0o644
 _LONGEST_STEP = 1 << 20
@@ -128,10 +131,12 @@ def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Destinat
             place = Destination.parse(text)
         except ValueError as error:
             raise InputRefusedError("network_refused", f"network: {error}") from error
+        if place.is_loopback and (place.port == PROXY_PORT or place.port < _LEAST_OWN_PORT):
+            rule = f"a port of the loopback must be at least {_LEAST_OWN_PORT} and not {PROXY_PORT}"
+            raise InputRefusedError("network_refused", f"network: {text!r}: {rule}, as the sandbox opens it too")
         if settings.isolation is Isolation.NONE:
-            raise InputRefusedError(
-                "network_refused", f"network: {text!r}: sandboxes without isolation have no network to limit"
-            )
+            # Its commands reach what the machine does, named or not.
+            continue
         if not covered(place, settings.network):
             allowed = ", ".join(map(str, settings.network)) or "nothing"
             raise InputRefusedError(

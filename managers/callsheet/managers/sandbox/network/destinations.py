@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*")
 _RULE = 'must be "HOST:PORT" with a name, "*.NAME", an address ("[...]" around one of IPv6) or "*", and a port to 65535'
 
@@ -25,10 +26,11 @@ class Destination:
 
     @classmethod
     def parse(cls, text: str) -> Destination:
-        """Reads "HOST:PORT"; raises ValueError naming value and rule."""
+        """Reads "HOST:PORT", with "localhost" for 127.0.0.1; raises ValueError naming value and rule."""
         host, _, port = text.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
         host = (host[1:-1] if bracketed else host).lower().removesuffix(".")
+        host = LOOPBACK if host == "localhost" else host
         address = _address(host)
         is_host = bracketed == (address is not None and address.version == 6) and (
             address is not None or host == "*" or _NAME.fullmatch(host.removeprefix("*."))
@@ -41,6 +43,11 @@ class Destination:
     def is_address(self) -> bool:
         """Whether it names an address."""
         return _address(self.host) is not None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is a port of this machine's loopback: 127.0.0.1, as programs in sandboxes have it, too."""
+        return self.host == LOOPBACK
 
     def covers(self, other: Destination) -> bool:
         """Whether whoever may reach this one may reach another. Addresses are covered by themselves alone."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.network.destinations import Destination
-from callsheet.managers.sandbox.network.proxy import serve_connection
+from callsheet.managers.sandbox.network.destinations import LOOPBACK, Destination
+from callsheet.managers.sandbox.network.proxy import serve_connection, serve_port
 
 PROXY_PORT = 3128
 # More wait in the sandbox, where the kernel bounds them.
@@ -50,19 +51,28 @@ class Listening(Protocol):
 
 def proxy_environment(network: Sequence[Destination]) -> Mapping[str, str]:
     """Returns the variables by which programs find the proxy; none for a sandbox that can reach nothing."""
-    if not network:
+    if not _proxied(network):
         return {}
-    address = f"http://127.0.0.1:{PROXY_PORT}"
-    return {"https_proxy": address, "HTTPS_PROXY": address, "no_proxy": "localhost,127.0.0.1"}
+    address = f"http://{LOOPBACK}:{PROXY_PORT}"
+    variables = dict.fromkeys(("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"), address)
+    return variables | dict.fromkeys(("no_proxy", "NO_PROXY"), f"localhost,{LOOPBACK}")
 
 
 class Door:
-    """The way out of one sandbox."""
+    """A way out of one sandbox."""
 
-    def __init__(self, listener: socket.socket, allowed: Sequence[Destination], sandbox_id: str) -> None:
-        """Args: listener: Of the sandbox; closed by `close`."""
+    def __init__(
+        self, listener: socket.socket, serve_one: Callable[[socket.socket], Awaitable[None]], sandbox_id: str
+    ) -> None:
+        """Creates one.
+
+        Args:
+            listener: Of the sandbox; closed by `close`.
+            serve_one: Serves a connection, and closes it.
+            sandbox_id: For the log.
+        """
         self._listener = listener
-        self._allowed = allowed
+        self._serve_connection = serve_one
         self._sandbox_id = sandbox_id
         self._scope = anyio.CancelScope()
         self._places = anyio.CapacityLimiter(_MOST_CONNECTIONS)
@@ -94,7 +104,7 @@ class Door:
 
     async def _serve_one(self, accepted: socket.socket, borrower: object) -> None:
         try:
-            await serve_connection(accepted, self._allowed, self._sandbox_id)
+            await self._serve_connection(accepted)
         except* OSError as errors:
             # One end has gone, or was silent for too long.
             _log.debug("connection_ended", sandbox=self._sandbox_id, errors=[str(error) for error in errors.exceptions])
@@ -118,9 +128,16 @@ class NetworkDoors:
             SandboxLostError: It is gone.
         """
         spec = sandbox.spec
-        if not spec.network:
-            return
-        listener = await sandbox.open_listener(PROXY_PORT)
+        for place in spec.network:
+            if place.is_loopback:
+                await self._open(sandbox, place.port, partial(serve_port, place=place, sandbox_id=spec.sandbox_id))
+        proxied = _proxied(spec.network)
+        if proxied:
+            serve_one = partial(serve_connection, allowed=proxied, sandbox_id=spec.sandbox_id)
+            await self._open(sandbox, PROXY_PORT, serve_one)
+
+    async def _open(self, sandbox: Listening, port: int, serve_one: Callable[[socket.socket], Awaitable[None]]) -> None:
+        listener = await sandbox.open_listener(port)
         try:
             # It comes out of the sandbox.
             for option, expected in _CHECKED_OPTIONS.items():
@@ -130,7 +147,7 @@ class NetworkDoors:
         except BaseException:
             listener.close()
             raise
-        door = Door(listener, spec.network, spec.sandbox_id)
+        door = Door(listener, serve_one, sandbox.spec.sandbox_id)
         sandbox.on_destroyed(door.close)
         if self._tasks is not None:
             self._tasks.start_soon(door.serve)
@@ -147,3 +164,8 @@ class NetworkDoors:
                 await anyio.sleep_forever()
             finally:
                 self._tasks = None
+
+
+def _proxied(network: Sequence[Destination]) -> tuple[Destination, ...]:
+    """Returns what is reached through the proxy."""
+    return tuple(place for place in network if not place.is_loopback)

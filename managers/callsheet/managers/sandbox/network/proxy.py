@@ -1,4 +1,4 @@
-"""One connection through the proxy: a CONNECT request (RFC 9110, section 9.3.6), then bytes both ways.
+"""One connection: to a port of the machine, or through the proxy (RFC 9110, section 9.3.6), then bytes both ways.
 
 Everything that comes out of the sandbox is untrusted. Sockets are plain ones, as one of the two ends was made in
 another network namespace by another process.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import socket
 from collections.abc import Sequence
 
@@ -16,6 +15,7 @@ import anyio
 import structlog
 from callsheet.managers.sandbox.network.addresses import addresses_of
 from callsheet.managers.sandbox.network.destinations import Destination, covered
+from callsheet.managers.sandbox.network.plain_http import ProxyRequest, read_head
 
 _HEAD_SECONDS = 10.0
 _CONNECT_SECONDS = 15.0
@@ -23,7 +23,6 @@ _CONNECT_SECONDS = 15.0
 _SILENCE_SECONDS = 900.0
 _MOST_HEAD_BYTES = 8192
 _CHUNK_BYTES = 1 << 16
-_REQUEST = re.compile(rb"([A-Z]{1,16}) (\S{1,512}) HTTP/1\.[01]\r\n")
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +36,7 @@ class _RefusedError(Exception):
 
 
 async def serve_connection(inside: socket.socket, allowed: Sequence[Destination], sandbox_id: str) -> None:
-    """Serves one connection out of a sandbox, and closes it.
+    """Serves one connection out of a sandbox to the proxy, and closes it.
 
     Args:
         inside: Non-blocking, just accepted.
@@ -46,22 +45,40 @@ async def serve_connection(inside: socket.socket, allowed: Sequence[Destination]
     """
     with inside:
         try:
-            destination, rest = await _read_request(inside, allowed)
-            outside = await _connect(destination)
+            request, rest = await _read_request(inside, allowed)
+            outside = await _connect(request.destination)
         except _RefusedError as refusal:
             _log.info("connection_refused", sandbox=sandbox_id, answer=refusal.status)
             await _answer(inside, refusal.status)
             return
         with outside:
-            await _answer(inside, "200 Connection established")
-            await _send(outside, rest)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_copy, inside, outside)
-                tasks.start_soon(_copy, outside, inside)
+            if request.is_tunnel:
+                await _answer(inside, "200 Connection established")
+            await _send(outside, request.head + rest)
+            await _copy_both(inside, outside)
 
 
-async def _read_request(inside: socket.socket, allowed: Sequence[Destination]) -> tuple[Destination, bytes]:
-    """Returns where to, and what followed the request already."""
+async def serve_port(inside: socket.socket, place: Destination, sandbox_id: str) -> None:
+    """Serves one connection out of a sandbox to a port of the machine's loopback, and closes it.
+
+    Args:
+        inside: Non-blocking, just accepted.
+        place: The port.
+        sandbox_id: For the log.
+    """
+    with inside:
+        try:
+            outside = await _connect(place)
+        except _RefusedError as refusal:
+            # What the client speaks is not known: it finds its connection closed.
+            _log.info("connection_refused", sandbox=sandbox_id, answer=refusal.status)
+            return
+        with outside:
+            await _copy_both(inside, outside)
+
+
+async def _read_request(inside: socket.socket, allowed: Sequence[Destination]) -> tuple[ProxyRequest, bytes]:
+    """Returns what is asked for, and what followed the request's head already."""
     head = b""
     with anyio.move_on_after(_HEAD_SECONDS):
         while b"\r\n\r\n" not in head:
@@ -69,18 +86,16 @@ async def _read_request(inside: socket.socket, allowed: Sequence[Destination]) -
             if not chunk or len(head) + len(chunk) > _MOST_HEAD_BYTES:
                 raise _RefusedError("400 Bad Request")
             head += chunk
-    match = _REQUEST.match(head)
-    if match is None or b"\r\n\r\n" not in head:
+    head, end, rest = head.partition(b"\r\n\r\n")
+    if not end:
         raise _RefusedError("400 Bad Request")
-    if match[1] != b"CONNECT":
-        raise _RefusedError("405 Only CONNECT is served")
     try:
-        destination = Destination.parse(match[2].decode("ascii"))
+        request = read_head(head)
     except ValueError as error:
         raise _RefusedError("400 Bad Request") from error
-    if "*" in destination.host or not covered(destination, allowed):
+    if "*" in request.destination.host or not covered(request.destination, allowed):
         raise _RefusedError("403 Not in this sandbox's list")
-    return destination, head.partition(b"\r\n\r\n")[2]
+    return request, rest
 
 
 async def _connect(destination: Destination) -> socket.socket:
@@ -117,6 +132,12 @@ async def _connect_to(address: str, port: int) -> socket.socket:
 
 async def _answer(inside: socket.socket, status: str) -> None:
     await _send(inside, f"HTTP/1.1 {status}\r\n\r\n".encode())
+
+
+async def _copy_both(inside: socket.socket, outside: socket.socket) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_copy, inside, outside)
+        tasks.start_soon(_copy, outside, inside)
 
 
 async def _copy(source: socket.socket, target: socket.socket) -> None:
