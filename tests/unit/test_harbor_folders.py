@@ -142,7 +142,7 @@ def test_a_task_set_tells_what_cannot_be_run_before_anything_runs(make_task: Mak
     make_task(name="small")
     with pytest.raises(TaskSetError, match=r"task 'wide': environment\.gpus: '2'"):
         load_task_set("harbor", path=str(tmp_path))
-    task_set = HarborTasks(str(tmp_path), unsupported="skip", agent_network="127.0.0.1:1")
+    task_set = HarborTasks(str(tmp_path), unsupported="skip")
     (task,) = task_set.tasks()
     assert task.task_id == "small"
     assert isinstance(task_set.environment(task), HarborEnvironment)

@@ -54,6 +54,24 @@ def test_isolation_reaches_those_that_make_sandboxes() -> None:
     assert "--isolation" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
 
 
+@pytest.mark.parametrize(
+    ("gateway", "isolation", "reached"),
+    [
+        ("127.0.0.1:7078", Isolation.BUBBLEWRAP, "127.0.0.1:7078"),
+        ("0.0.0.0:7078", Isolation.BUBBLEWRAP, "127.0.0.1:7078"),
+        ("10.0.0.5:7078", Isolation.BUBBLEWRAP, "10.0.0.5:7078"),
+        ("127.0.0.1:7078", Isolation.NONE, None),
+        (None, Isolation.BUBBLEWRAP, None),
+    ],
+)
+def test_sandboxes_may_ask_for_the_gateway_of_their_stack(
+    gateway: str | None, isolation: Isolation, reached: str | None
+) -> None:
+    settings = StackSettings(Path("/data"), isolation=isolation)
+    line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2, gateway=gateway)
+    assert _option(line, "--network") == reached
+
+
 def _option(line: list[str], name: str) -> str | None:
     return line[line.index(name) + 1] if name in line else None
 

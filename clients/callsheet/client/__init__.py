@@ -54,7 +54,14 @@ from callsheet.client.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from callsheet.client.gateway import GatewayAccess, PromptDrift, SampledTurn, TrainingSample, TrajectorySamples
+from callsheet.client.gateway import (
+    GATEWAY_PLACE,
+    GatewayAccess,
+    PromptDrift,
+    SampledTurn,
+    TrainingSample,
+    TrajectorySamples,
+)
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
@@ -111,6 +118,7 @@ from callsheet.client.weights import (
 )
 
 __all__ = [
+    "GATEWAY_PLACE",
     "AccessDeniedError",
     "Action",
     "ActionCancelledError",

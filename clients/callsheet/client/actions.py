@@ -104,8 +104,9 @@ class EnvReset(Action[EnvResetResult]):
         image: Name of the root file system it sees, all of it writable: in the managers' stores, or in a registry that
             they may pull from. Empty is the manager's system, read-only.
         repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
-        network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, `*.` and
-            a name for any below it, or an address; empty reaches nothing.
+        network: Places it can connect to by TCP: "host:port" with a name, `*.` and a name for any below it, or an
+            address; empty reaches nothing. A port of 127.0.0.1 is the manager's machine's. All else is reached through
+            the proxy of HTTPS_PROXY and HTTP_PROXY.
         defaults: What the sandbox's commands take where they say nothing themselves.
         build: A Dockerfile that the image is built of, in place of `image`.
     """

@@ -9,11 +9,11 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -22,6 +22,9 @@ from callsheet.client.settings import ClientOptions
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:7078"
 """Where `callsheet up` has its gateway by default."""
+GATEWAY_PLACE: Final = "gateway"
+"""Names the gateway among the places of `EnvReset.network`."""
+_PORTS: Final = {"http": 80, "https": 443}
 _CODES: Final = {
     400: RefusalCode.INVALID_ARGUMENT,
     401: RefusalCode.UNAUTHENTICATED,
@@ -171,6 +174,22 @@ def decode_samples(found: Mapping[str, Any]) -> TrajectorySamples:
 def gateway_url(options: ClientOptions) -> str:
     """Returns the gateway's URL without a slash at its end."""
     return (options.gateway or DEFAULT_GATEWAY).rstrip("/")
+
+
+def named_places(network: Sequence[str], options: ClientOptions) -> Sequence[str]:
+    """Returns places as managers read them: "host:port" of the gateway for its name, and others as they are.
+
+    What is no tuple of places is refused elsewhere, and returned as it is.
+    """
+    if not isinstance(network, tuple):
+        return network
+    return tuple(_gateway_place(options) if place == GATEWAY_PLACE else place for place in network)
+
+
+def _gateway_place(options: ClientOptions) -> str:
+    url = urlsplit(gateway_url(options))
+    host = url.hostname or ""
+    return f"{f'[{host}]' if ':' in host else host}:{url.port or _PORTS.get(url.scheme, 0)}"
 
 
 async def _ask(

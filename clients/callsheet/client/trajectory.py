@@ -22,7 +22,7 @@ from callsheet.client.errors import (
     not_found,
     unfit,
 )
-from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key, read_samples
+from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key, named_places, read_samples
 from callsheet.client.jobs import LOST_TO_INFRA, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Failed, FailureKind, Outcome
@@ -254,7 +254,10 @@ class Trajectory(ActionVerbs):
         build: ImageBuild | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[EnvResetResult]:
-        """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`."""
+        """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`.
+
+        The word "gateway" in `network` stands for `ClientOptions.gateway`: an agent in the sandbox reaches it then.
+        """
         reset = EnvReset(
             listed(files),
             set_up,
@@ -263,7 +266,7 @@ class Trajectory(ActionVerbs):
             service=service,
             image=image,
             repeat_set_up=repeat_set_up,
-            network=listed(network),
+            network=named_places(listed(network), self.client.options),
             defaults=defaults,
             build=build,
         )

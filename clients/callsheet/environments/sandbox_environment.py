@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from callsheet.client import (
@@ -120,6 +120,10 @@ class SandboxEnvironment:
         self._demands = demands
         self._label_of = label_of
         self._patience_s = patience_s
+
+    def let_reach(self, *places: str) -> None:
+        """Lets its sandbox reach further places; see `EnvReset.network`."""
+        self._world = replace(self._world, network=(*self._world.network, *places))
 
     async def reset(self, trajectory: Trajectory) -> Beginning:
         """Makes the sandbox with its files, and runs the set-up."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from callsheet.client import Command, GatewayAccess, Sampling, Timeouts, Trajectory
+from callsheet.client import GATEWAY_PLACE, Command, GatewayAccess, Sampling, Timeouts, Trajectory
 from callsheet.environments import (
     AgentEnvironment,
     Environment,
@@ -20,6 +20,7 @@ from callsheet.environments import (
     PolicyFactory,
     TokenPolicy,
 )
+from callsheet.environments.sandbox_environment import SandboxEnvironment
 from callsheet.environments.task_sets import import_by_name
 from callsheet.evaluation.settings import GATEWAY, EvaluationSettings
 
@@ -104,7 +105,7 @@ class CommandAgent:
 def with_agent(
     environment: Environment | AgentEnvironment, settings: EvaluationSettings
 ) -> Environment | AgentEnvironment:
-    """Returns the environment with the agent of the settings in it, if they name one.
+    """Returns the environment with the agent of the settings in it, if they name one. Its sandbox reaches the gateway.
 
     Raises:
         ValueError: It has an agent of its own.
@@ -113,6 +114,8 @@ def with_agent(
         return environment
     if isinstance(environment, AgentEnvironment):
         raise ValueError(f"agent: {type(environment).__name__} has an agent of its own, so none can be given")
+    if isinstance(environment, SandboxEnvironment):
+        environment.let_reach(GATEWAY_PLACE)
     return CommandAgent(environment, settings.agent, settings.deadline)
 
 

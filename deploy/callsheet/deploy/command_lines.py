@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Final
 
 from callsheet.deploy.gateway_process import gateway_arguments
 from callsheet.deploy.manager_process import ManagerOptions
@@ -12,13 +13,22 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.tokens import token_path
 from callsheet.managers.inference.settings import DEFAULT_ENGINE, DEFAULT_SERVICE, share_of_cores
 from callsheet.managers.kind import MANAGER_KINDS
-from callsheet.managers.sandbox.settings import CoreSharing
+from callsheet.managers.sandbox.network.destinations import LOOPBACK
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 from callsheet.options.common import LogFormat
 from callsheet.options.declaration import command_line
 
+_ANY_HOST: Final = frozenset({"", "0.0.0.0", "[::]"})
+
 
 def role_arguments(
-    role: str, settings: StackSettings, *, address: str, cores: int, gateway: str = "", metrics: str | None = None
+    role: str,
+    settings: StackSettings,
+    *,
+    address: str,
+    cores: int,
+    gateway: str | None = None,
+    metrics: str | None = None,
 ) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
@@ -29,7 +39,7 @@ def role_arguments(
         settings: The stack's.
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
-        gateway: Where the gateway listens.
+        gateway: Where the gateway listens; None where there is none.
         metrics: Where the scheduler has its metrics; None for nowhere.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
@@ -47,6 +57,7 @@ def role_arguments(
         return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
     to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
     if role == Role.GATEWAY:
+        assert gateway is not None
         return [*gateway_arguments(settings, gateway, to_dial), *command_line(ManagerOptions, logs), *extra]
     common = {
         "scheduler": to_dial,
@@ -56,7 +67,7 @@ def role_arguments(
         "memory_mib": settings.memory_mib,
         "drain_timeout": float(settings.drain_s),
     }
-    divided = command_line(MANAGER_KINDS.get(role).settings, _divided(role, settings, cores))
+    divided = command_line(MANAGER_KINDS.get(role).settings, _divided(role, settings, cores, gateway))
     return ["manager", role, *command_line(ManagerOptions, common | logs), *divided, *extra]
 
 
@@ -65,13 +76,14 @@ def _to_dial(address: str) -> str:
     return f"localhost:{address.rpartition(':')[2]}"
 
 
-def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object]:
+def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None) -> dict[str, object]:
     """What the stack tells a manager about its part of the machine, by option."""
     own_model = role == Role.INFERENCE and settings.model_directory is not None
     told: dict[str, object] = {
         "data_dir": settings.data_dir,
         "isolation": settings.isolation,
         "share_cores": settings.share_cores,
+        "network": _reached(settings, gateway),
         # Who names a model wants it, and wants to know at once if it cannot be loaded.
         "load_at_first_use": not own_model,
         # Reward managers have an option of this name for models of their own.
@@ -91,3 +103,11 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         # One manager runs all commands: two pools would leave each of them half of the cores.
         told["test_suites"] = False
     return told
+
+
+def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...] | None:
+    """What sandboxes may ask to reach: the stack's gateway, which lets in who has a key, for agents in them."""
+    if gateway is None or settings.isolation is Isolation.NONE:
+        return None
+    host, _, port = gateway.rpartition(":")
+    return (f"{LOOPBACK if host in _ANY_HOST else host}:{port}",)

@@ -121,7 +121,12 @@ class Stack:
             name=role,
             module=command_module(),
             arguments=role_arguments(
-                role, self.settings, address=self.address, cores=self._cores, metrics=self._metrics_listen
+                role,
+                self.settings,
+                address=self.address,
+                cores=self._cores,
+                gateway=self._gateway,
+                metrics=self._metrics_listen,
             ),
             environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=self._log_path(role),

@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,6 @@ class CodingTasks:
         seed: Of the order of tasks.
         image: The sandbox's root file system; empty takes the manager's.
         cache: Where source releases are kept; empty takes the user's cache directory.
-        network: Places that sandboxes may reach, with commas between them: a gateway, for an agent in the sandbox.
 
     Raises:
         ValueError: There is no such package.
@@ -49,7 +48,6 @@ class CodingTasks:
     seed: int = 0
     image: str = ""
     cache: str = ""
-    network: str = ""
 
     def __post_init__(self) -> None:
         known = {package.name for package in PACKAGES}
@@ -72,8 +70,7 @@ class CodingTasks:
         bug = next(bug for bug in BUGS if task_id_of(bug) == task.data["bug"])
         directory = Path(self.cache) if self.cache else default_cache_directory(os.environ) / "sources"
         prepared = prepare_task(bug, _releases(directory)[bug.package])
-        world = coding_world(prepared, image=self.image)
-        return SandboxEnvironment(replace(world, network=_listed(self.network)))
+        return SandboxEnvironment(coding_world(prepared, image=self.image))
 
     def _names(self) -> tuple[str, ...]:
         return _listed(self.packages) or tuple(each.name for each in PACKAGES)

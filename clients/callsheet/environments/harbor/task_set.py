@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from callsheet.client import GATEWAY_PLACE
 from callsheet.environments.environment import EpisodeTask
 from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
 from callsheet.environments.harbor.folders import find_tasks, read_task
@@ -30,8 +31,7 @@ class HarborTasks:
         path: A task folder, or a folder of task folders.
         network: Places that the sandboxes of tasks with the internet may reach, with commas between them, such as
             "*:443,*:80"; "none" runs these tasks without. Managers must allow the places.
-        agent: Shell command of an agent that is run in each sandbox, in place of a policy.
-        agent_network: Places that all sandboxes may reach, for an agent in them: the gateway's HOST:PORT.
+        agent: Shell command of an agent that is run in each sandbox, in place of a policy. It reaches the gateway.
         unsupported: "refuse" or "skip" tasks that need what sandboxes do not have.
 
     Raises:
@@ -41,7 +41,6 @@ class HarborTasks:
     path: str
     network: str = ""
     agent: str = ""
-    agent_network: str = ""
     unsupported: str = REFUSE
 
     def __post_init__(self) -> None:
@@ -61,8 +60,11 @@ class HarborTasks:
             HarborTaskError: Its folder has changed, and cannot be run any more.
         """
         found = read_task(Path(task.data["folder"]))
-        environment = HarborEnvironment(found, network_of(found, self.network) + _listed(self.agent_network))
-        return HarborAgent(environment, self.agent) if self.agent else environment
+        environment = HarborEnvironment(found, network_of(found, self.network))
+        if not self.agent:
+            return environment
+        environment.let_reach(GATEWAY_PLACE)
+        return HarborAgent(environment, self.agent)
 
     def _read(self) -> list[HarborTask]:
         tasks, problems = [], []
