@@ -22,6 +22,7 @@ import verl
 from callsheet.client.sync import SyncClient
 from callsheet.integrations.verl import (
     CallsheetServerClient,
+    CountingAgentLoopManager,
     dataset_rows,
     group_advantages,
     score_by_actions,
@@ -227,6 +228,22 @@ async def test_verls_newer_trainer_gets_no_output_of_what_is_lost(
     assert not any(masked.response_mask)
     assert (masked.extra_fields["callsheet_replaced"], masked.extra_fields["callsheet_excluded"]) == (1, 1.0)
     assert masked.extra_fields["callsheet_failure"] == "INFRA/state_lost"
+
+
+async def test_the_older_trainers_log_has_the_counts_of_a_step(
+    model: Path, tmp_path: Path, address: str, job: str
+) -> None:
+    config = config_of(model, tmp_path, address, job, tasks="LostNoteTasks", settings="replacements: 1")
+    found = await ran(config, "callsheet_episode", 2)
+    told = CountingAgentLoopManager(config, None)._performance_metrics([found.meta_info.pop("metrics")], found)
+    counts = {name: value for name, value in told.items() if name.startswith("callsheet/")}
+    assert counts == {
+        "callsheet/excluded": 2.0,
+        "callsheet/failed": 0.0,
+        "callsheet/replaced": 2.0,
+        "callsheet/excluded/INFRA/state_lost": 2.0,
+    }
+    assert "agent_loop/tool_calls/mean" in told
 
 
 async def test_lost_episodes_are_replaced(model: Path, tmp_path: Path, address: str, job: str) -> None:

@@ -33,6 +33,7 @@ from callsheet.environments import (
 )
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
 from callsheet.integrations.verl import lent, score
+from callsheet.integrations.verl.counts import absent_samples, failure_counts
 from callsheet.integrations.verl.lent import LentTrajectory, lending, lent_trajectory
 from callsheet.integrations.verl.policy import ServerPolicy
 from callsheet.integrations.verl.rows import dataset_rows, output_fields, task_of, version_spans
@@ -216,3 +217,25 @@ async def test_a_trajectory_is_lent_within_its_block_alone() -> None:
     with lending(given) as held:
         assert lent_trajectory() is held
     assert lent_trajectory() is None
+
+
+def test_a_steps_failures_are_counted_by_kind_and_reason() -> None:
+    samples: list[dict[str, Any]] = [
+        {"callsheet_failed": 1.0, "callsheet_failure": "ENV/no_server", "callsheet_replaced": 1},
+        {"callsheet_excluded": 1.0, "callsheet_failure": "INFRA/lost"},
+        {"callsheet_failed": 0.0, "callsheet_excluded": 0.0, "callsheet_failure": ""},
+        {},
+    ]
+    assert failure_counts(samples, absent=2) == {
+        "callsheet/excluded": 3.0,
+        "callsheet/failed": 1.0,
+        "callsheet/replaced": 1.0,
+        "callsheet/failed/ENV/no_server": 1.0,
+        "callsheet/excluded/INFRA/lost": 1.0,
+    }
+    assert failure_counts([]) == {"callsheet/excluded": 0.0, "callsheet/failed": 0.0, "callsheet/replaced": 0.0}
+
+
+def test_samples_that_are_not_there_are_counted() -> None:
+    assert absent_samples(["a_b_0_0", "a_b_0_1", "a_b_2_0", "c_1_0"], 3) == 3
+    assert absent_samples([], 3) == 0

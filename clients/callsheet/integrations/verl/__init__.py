@@ -14,14 +14,19 @@ from callsheet.integrations.verl.score import LostRewardError, score_by_actions
 if TYPE_CHECKING:
     from callsheet.integrations.verl.advantages import group_advantages
     from callsheet.integrations.verl.agent_loop import EpisodeAgentLoop
-    from callsheet.integrations.verl.manager import CallsheetAgentLoopManagerTQ
-    from callsheet.integrations.verl.server_client import CallsheetAgentLoopManager, CallsheetServerClient
+    from callsheet.integrations.verl.manager import (
+        CallsheetAgentLoopManager,
+        CallsheetAgentLoopManagerTQ,
+        CountingAgentLoopManager,
+    )
+    from callsheet.integrations.verl.server_client import CallsheetServerClient
     from callsheet.integrations.verl.tools import SandboxTool, SandboxToolAgentLoop
 
 __all__ = [
     "CallsheetAgentLoopManager",
     "CallsheetAgentLoopManagerTQ",
     "CallsheetServerClient",
+    "CountingAgentLoopManager",
     "EpisodeAgentLoop",
     "LostRewardError",
     "SandboxTool",
@@ -32,9 +37,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CallsheetAgentLoopManager": "server_client",
+    "CallsheetAgentLoopManager": "manager",
     "CallsheetAgentLoopManagerTQ": "manager",
     "CallsheetServerClient": "server_client",
+    "CountingAgentLoopManager": "manager",
     "EpisodeAgentLoop": "agent_loop",
     "SandboxTool": "tools",
     "SandboxToolAgentLoop": "tools",

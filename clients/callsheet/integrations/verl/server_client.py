@@ -11,7 +11,6 @@ from callsheet.environments.policy import MAX_CONTINUATIONS
 from callsheet.integrations.verl.lent import job_of, lent_trajectory
 from callsheet.integrations.verl.rows import VERSIONS
 from callsheet.integrations.verl.sampling import sampling_of
-from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
@@ -103,14 +102,3 @@ def _output(parts: list[GenerateResult]) -> TokenOutput:
         num_preempted=0,
         extra_fields=extra,
     )
-
-
-class CallsheetAgentLoopManager(AgentLoopManager):
-    """Gives all agent loops of the older trainer a `CallsheetServerClient`, by `agent.agent_loop_manager_class`.
-
-    CALLSHEET_SCHEDULER and CALLSHEET_JOB of the driver's process say where and for which job.
-    """
-
-    def __init__(self, config: Any, llm_client: Any, *args: Any, **kwargs: Any) -> None:
-        del llm_client
-        super().__init__(config, CallsheetServerClient(config), *args, **kwargs)
