@@ -61,8 +61,8 @@ class Trainer:
 
 
 TRAINERS = {
-    # AsyncGRPOTrainer imports the last two.
-    "trl": Trainer(package="trl", newest="1.16.0", oldest="1.14.0", besides=("aiohttp", "requests")),
+    # AsyncGRPOTrainer imports the first two; adapters are of the last one.
+    "trl": Trainer(package="trl", newest="1.16.0", oldest="1.14.0", besides=("aiohttp", "requests", "peft")),
     # 0.3 has the interface of old, which 0.4 has dropped.
     "verifiers": Trainer(package="verifiers", newest="0.4.0", oldest="0.4.0", besides=("psutil",), first=()),
     # 0.9.0 has another bookkeeping of tokens in its agent loops.

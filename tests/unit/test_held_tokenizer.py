@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from callsheet.gateway.renderers.held_tokenizer import renderer_of
-from callsheet.integrations.trl.publishing import canary_of, tensors_of, unwrapped
+from callsheet.integrations.trl.publishing import canary_of, tensors_of
+from callsheet.integrations.trl.whole_model import unwrapped
 from safetensors.torch import load
 
 from tests.support.hf_models import byte_level_tokenizer, reference_log_probs, seeded_model
@@ -53,11 +54,10 @@ def test_tensors_that_share_memory_travel_once() -> None:
     assert sorted(found) == ["embed", "other"]
 
 
-def test_a_model_in_a_wrapper_is_found_and_an_adapter_refused() -> None:
+def test_a_model_in_wrappers_is_found() -> None:
     model = torch.nn.Linear(1, 1)
     wrapped = torch.nn.Module()
     wrapped.module = model
-    assert unwrapped(wrapped) is model
-    model.peft_config = {}
-    with pytest.raises(ValueError, match="no adapters yet"):
-        unwrapped(model)
+    compiled = torch.nn.Module()
+    compiled._orig_mod = wrapped
+    assert unwrapped(compiled) is model

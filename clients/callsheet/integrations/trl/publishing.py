@@ -12,6 +12,7 @@ from callsheet.client import Canary, EngineState, RolloutStatus, Tensors
 from callsheet.client.weights import Source, UpdateModeName
 from callsheet.integrations.trl.rollout import CallsheetRollout
 from callsheet.integrations.trl.session import TrainerSession
+from callsheet.integrations.trl.whole_model import unwrapped, whole_weights
 from transformers import TrainerCallback
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,8 @@ def check_served(status: RolloutStatus, version: int) -> None:
 class PublishWeights(TrainerCallback):
     """A callback that publishes the policy's weights at the begin of training and after steps of the optimiser.
 
-    With `use_vllm=False` TRL pushes weights nowhere. Engines would go on with those that they began with.
+    With `use_vllm=False` TRL pushes weights nowhere. Engines would go on with those that they began with. Adapters of
+    PEFT are merged into what is published, and the training goes on with them apart.
 
     Args:
         rollout: The rollouts. Their job publishes the weights, for the service that generates for them.
@@ -159,8 +161,11 @@ class PublishWeights(TrainerCallback):
         error: Exception | None = None
         if state.is_world_process_zero:
             try:
-                canary = canary_of(plain) if self.canary else None
-                version = self.publisher.publish(self._source(plain), canary)
+                with whole_weights(plain) as (whole, weights):
+                    canary = canary_of(whole) if self.canary else None
+                    source = self._source(whole, weights)
+                version = self.publisher.publish(source, canary)
+                self._remove_old(version)
                 logger.info("published version %d of the weights at step %d", version, state.global_step)
             except Exception as raised:
                 error = raised
@@ -171,37 +176,24 @@ class PublishWeights(TrainerCallback):
         if told:
             raise WeightsNotServedError(f"the first process did not publish the weights: {told}")
 
-    def _source(self, model: Any) -> Source:
+    def _source(self, model: Any, weights: Mapping[str, Any]) -> Source:
         if self.directory is None:
-            return Tensors(tensors_of(model.state_dict()))
-        version = self.publisher.next_version()
-        place = self.directory / f"version-{version}"
-        model.save_pretrained(place)
-        for old in saved_before(self.directory, version, self.keep):
-            shutil.rmtree(old, ignore_errors=True)
+            return Tensors(tensors_of(weights))
+        place = self.directory / f"version-{self.publisher.next_version()}"
+        model.save_pretrained(place, state_dict=dict(weights))
         return place
+
+    def _remove_old(self, version: int) -> None:
+        """Removes saved models once a newer one is served: engines may need the one before until then."""
+        if self.directory is not None:
+            for old in saved_before(self.directory, version, self.keep):
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def saved_before(directory: Path, version: int, keep: int) -> list[Path]:
     """Returns the saved models that are to go: all but the newest `keep`."""
     numbered = [(path.name.removeprefix("version-"), path) for path in directory.glob("version-*")]
     return [path for number, path in numbered if number.isdecimal() and int(number) <= version - keep]
-
-
-def unwrapped(model: Any) -> Any:
-    """Returns the model itself, without what spreads it over processes.
-
-    Raises:
-        ValueError: This process does not have all of its weights, or they are an adapter's.
-    """
-    while hasattr(model, "module"):
-        model = model.module
-    if hasattr(model, "peft_config"):
-        raise ValueError(f"model is a {type(model).__name__}; PublishWeights takes no adapters yet: merge them")
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "ds_id") or hasattr(parameter, "full_tensor"):
-            raise ValueError(f"{name} is spread over processes; PublishWeights takes whole models only")
-    return model
 
 
 def tensors_of(state: Mapping[str, Any]) -> bytes:
