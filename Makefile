@@ -64,6 +64,7 @@ e2b: $(SETUP)
 
 # Not a part of `make test` either: real trainers, each in an environment of gigabytes below build/. TRAINERS="trl" for one.
 trainers: $(SETUP)
+	scripts/system_packages.sh demo
 	$(BIN)/python scripts/trainers.py $(TRAINERS)
 
 # A whole training run with TRL, three seeds, and comparisons with other rollouts. Half an hour. TRAIN_ARGS="--only seeds".

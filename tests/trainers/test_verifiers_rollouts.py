@@ -289,3 +289,10 @@ async def test_the_frozen_adapter_runs_unchanged(address_of_roots: str) -> None:
                 assert (await runtime.read(call["path"])).decode() == call["data"]
         assert await runtime.runtime.score(task["score"]["script"]) == task["score"]["components"]
         await runtime.stop()
+
+
+async def test_an_agent_with_a_loop_of_its_own_asks_the_endpoint(plugin: str, address: str, endpoint: str) -> None:
+    env = env_of(plugin, address, "tests.trainers.asking_agent:AskingTasks", count=2, network="")
+    traces = [trace for episode in await episodes_of(env, endpoint) for trace in episode.traces]
+    assert [trace.errors for trace in traces] == [[]] * 2
+    assert [(trace.reward, trace.num_turns) for trace in traces] == [(1.0, 2)] * 2

@@ -48,7 +48,7 @@ LOOPS = """
   _target_: callsheet.integrations.verl.agent_loop.EpisodeAgentLoop
   scheduler: {address}
   job_id: {job}
-  task_set: tests.trainers.verl_parts:{tasks}
+  task_set: {tasks}
   {settings}
 - name: callsheet_tools
   _target_: callsheet.integrations.verl.tools.SandboxToolAgentLoop
@@ -89,7 +89,7 @@ def config_of(
     job: str,
     *,
     tool: str = "LocalNoteTool",
-    tasks: str = "VerlNoteTasks",
+    tasks: str = "tests.trainers.verl_parts:VerlNoteTasks",
     settings: str = "",
 ) -> Any:
     """verl's whole configuration."""
@@ -216,7 +216,9 @@ class KeepingWorker(AgentLoopWorker):
 async def test_verls_newer_trainer_gets_no_output_of_what_is_lost(
     model: Path, tmp_path: Path, address: str, job: str
 ) -> None:
-    config = config_of(model, tmp_path, address, job, tasks="LostNoteTasks", settings="replacements: 1")
+    config = config_of(
+        model, tmp_path, address, job, tasks="tests.trainers.verl_parts:LostNoteTasks", settings="replacements: 1"
+    )
     row = dataset_rows(VerlNoteTasks(1))[0]
     trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
     given = {"raw_prompt": row["prompt"], "extra_info": row["extra_info"], "agent_name": "callsheet_episode"}
@@ -233,7 +235,9 @@ async def test_verls_newer_trainer_gets_no_output_of_what_is_lost(
 async def test_the_older_trainers_log_has_the_counts_of_a_step(
     model: Path, tmp_path: Path, address: str, job: str
 ) -> None:
-    config = config_of(model, tmp_path, address, job, tasks="LostNoteTasks", settings="replacements: 1")
+    config = config_of(
+        model, tmp_path, address, job, tasks="tests.trainers.verl_parts:LostNoteTasks", settings="replacements: 1"
+    )
     found = await ran(config, "callsheet_episode", 2)
     told = CountingAgentLoopManager(config, None)._performance_metrics([found.meta_info.pop("metrics")], found)
     counts = {name: value for name, value in told.items() if name.startswith("callsheet/")}

@@ -42,7 +42,8 @@ class Trainer(CountsFailures, Computed):
 
 @pytest.fixture
 def queue() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # As many as its actors want; they need little of them.
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     try:
         transfer_queue.init()
         yield

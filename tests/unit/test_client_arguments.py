@@ -262,6 +262,8 @@ def test_addresses(target: str) -> None:
 def test_the_environment_says_where_the_scheduler_is(tmp_path: Any) -> None:
     assert Client.from_env({}).target == "127.0.0.1:7077"
     assert Client.from_env({"CALLSHEET_SCHEDULER": "host:1"}).target == "host:1"
+    named = Client.from_env({"CALLSHEET_SCHEDULER": "host:1", "CALLSHEET_TOKEN": "secret"}, target="other:2")
+    assert (named.target, named.options.token) == ("other:2", "secret")
     token = tmp_path / "token"
     token.write_text("secret\n")
     for environ in ({"CALLSHEET_TOKEN": "secret"}, {"CALLSHEET_TOKEN_FILE": str(token)}):

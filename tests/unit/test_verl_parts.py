@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from callsheet.client import (
+    Client,
     CommandResult,
     EnvResetResult,
     Failed,
@@ -32,7 +33,7 @@ from callsheet.environments import (
     run_episode,
 )
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
-from callsheet.integrations.verl import lent, score
+from callsheet.integrations.verl import lent
 from callsheet.integrations.verl.counts import absent_samples, failure_counts
 from callsheet.integrations.verl.lent import LentTrajectory, lending, lent_trajectory
 from callsheet.integrations.verl.policy import ServerPolicy
@@ -190,7 +191,7 @@ async def passes(job: Job, response: str, row: Mapping[str, Any]) -> Outcome[Rew
 
 async def scored(monkeypatch: pytest.MonkeyPatch, outcome: Outcome[RewardResult]) -> dict[str, Any]:
     fake = FakeClient()
-    monkeypatch.setattr(score, "Client", lambda *_: fake)
+    monkeypatch.setattr(Client, "from_env", lambda **_: fake)
     return await score_by_actions("fake:1", passes, job_id="job")("notes", "text", outcome, {})
 
 

@@ -72,7 +72,7 @@ class Client:
         return client
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, target: str | None = None) -> Self:
         """Returns a client as environment variables say; it connects when it is first used.
 
         CALLSHEET_SCHEDULER is the address (127.0.0.1:7077), CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE the token,
@@ -81,11 +81,13 @@ class Client:
 
         Args:
             environ: The variables; None takes those of the process.
+            target: An address in place of the variable's; None or empty takes that.
 
         Raises:
             InvalidArgumentError: A variable is wrong.
         """
-        return cls(*from_environment(os.environ if environ is None else environ))
+        named, options = from_environment(os.environ if environ is None else environ)
+        return cls(target or named, options)
 
     async def open_job(
         self,

@@ -53,9 +53,9 @@ class SyncClient:
         return client
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, target: str | None = None) -> Self:
         """See `Client.from_env`."""
-        return cls(Client.from_env(environ))
+        return cls(Client.from_env(environ, target=target))
 
     open_job = giving(SyncJob, blocking(Client.open_job))
     job = giving(SyncJob, plain(Client.job))

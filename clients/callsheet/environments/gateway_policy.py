@@ -11,7 +11,16 @@ from typing import Any, Final, NoReturn
 
 import anyio
 import anyio.to_thread
-from callsheet.client import Cancelled, Failed, FailureKind, GatewayAccess, Reason, TrainingSample, Trajectory
+from callsheet.client import (
+    Cancelled,
+    Failed,
+    FailureKind,
+    GatewayAccess,
+    Reason,
+    Sampling,
+    TrainingSample,
+    Trajectory,
+)
 from callsheet.client.gateway import gateway_opener
 from callsheet.client.settings import ClientOptions
 from callsheet.environments.policy import ReplyLimitError
@@ -42,6 +51,11 @@ class GatewaySampling:
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
+
+    @classmethod
+    def of(cls, sampling: Sampling) -> GatewaySampling:
+        """Returns what forces a trainer's sampling on an agent: samples are then drawn as the trainer takes them."""
+        return GatewaySampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens)
 
     async def access(self, trajectory: Trajectory) -> GatewayAccess:
         """Returns a key of the trajectory with this sampling."""

@@ -130,7 +130,8 @@ class CallsheetRolloutWorker:
             size = self._num_generations
             seats = [Seat(f"{group_id}/{index}", group_id, size, task) for index in range(size)]
             of = self._rollout
-            filled = await fill_seats(await of.session.job(), of.task_set, seats, self._policies, settings=of.seats)
+            settings = self._policies.forced_on(of.seats)
+            filled = await fill_seats(await of.session.job(), of.task_set, seats, self._policies, settings=settings)
             self._tell(group_metrics(filled, of.rule))
             for sample in graded(filled, of.rule):
                 await anyio.to_thread.run_sync(self._put, self._sample(sample, number), abandon_on_cancel=True)

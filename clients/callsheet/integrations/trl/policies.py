@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from callsheet.client import ActionOptions, Sampling
-from callsheet.environments import EpisodePolicy, EpisodeTask, TokenPolicy
+from callsheet.environments import EpisodePolicy, EpisodeTask, GatewaySampling, TokenPolicy
+from callsheet.environments.seats import SeatSettings
 from callsheet.gateway.conversations.renderer import Renderer
 
 
@@ -26,6 +27,10 @@ class PolicyMaker:
     max_completion_tokens: int
     model: str = "policy"
     options: ActionOptions | None = None
+
+    def forced_on(self, seats: SeatSettings) -> SeatSettings:
+        """Returns settings that force this sampling on black-box agents, unless they name another."""
+        return replace(seats, agent_sampling=seats.agent_sampling or GatewaySampling.of(self.sampling))
 
     def __call__(self, task: EpisodeTask) -> EpisodePolicy:
         """Returns the policy of one trajectory."""

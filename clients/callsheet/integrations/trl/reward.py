@@ -36,7 +36,7 @@ class CallsheetReward:
         job_id: The job. Opening it again attaches.
         name: Names the reward in TRL's logs.
         rule: What becomes of failures.
-        options: How to connect.
+        options: How to connect; None takes the variables of the environment, as `Client.from_env` does.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CallsheetReward:
         rule: FailureRule = _DEFAULT_RULE,
         options: ClientOptions | None = None,
     ) -> None:
-        self.client = Client(target, options)
+        self.client = Client(target, options) if options is not None else Client.from_env(target=target)
         self.action = action
         self.job_id = job_id
         self.rule = rule

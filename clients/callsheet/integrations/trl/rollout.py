@@ -58,7 +58,7 @@ class CallsheetRollout:
         seats: Turns, replacements and deadlines.
         job: How the job is opened.
         generate: What goes with each generate action, for instance `timeouts`.
-        options: How to connect.
+        options: How to connect; None takes the variables of the environment, as `Client.from_env` does.
         task_options: Options of a task set that is given by its name.
     """
 
@@ -116,7 +116,8 @@ class CallsheetRollout:
         return columns(filled, self.rule, end_token=end_token, max_completion_tokens=completion_tokens(trainer.args))
 
     async def _fill(self, seats: Sequence[Seat], policies: PolicyMaker) -> list[FilledSeat]:
-        return await fill_seats(await self.session.job(), self.task_set, seats, policies, settings=self.seats)
+        settings = policies.forced_on(self.seats)
+        return await fill_seats(await self.session.job(), self.task_set, seats, policies, settings=settings)
 
     def policies(
         self,

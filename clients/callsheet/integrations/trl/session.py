@@ -42,7 +42,7 @@ class TrainerSession:
         target: The scheduler's address, "host:port".
         job_id: The job. A trainer that is started again under the same id finds what had run, and repeats nothing.
         settings: How the job is opened.
-        options: How to connect.
+        options: How to connect; None takes the variables of the environment, as `Client.from_env` does.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TrainerSession:
         settings: JobSettings = _DEFAULTS,
         options: ClientOptions | None = None,
     ) -> None:
-        self.client = Client(target, options)
+        self.client = Client(target, options) if options is not None else Client.from_env(target=target)
         self.job_id = job_id
         self.settings = settings
         self._begin()

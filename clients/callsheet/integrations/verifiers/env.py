@@ -97,7 +97,7 @@ class CallsheetEnv(vf.Env[CallsheetEnvConfig]):
     async def _job(self) -> Job:
         """The job; opening it again attaches. Each loop of each process has a connection of its own."""
         if self._client is None:
-            self._client = Client(self.config.scheduler) if self.config.scheduler else Client.from_env()
+            self._client = Client.from_env(target=self.config.scheduler)
         return await self._client.open_job(self.config.job, share=self.config.share, grace_s=self.config.grace_s)
 
     def _gateway(self, sandbox: BorrowedSandbox) -> Any:

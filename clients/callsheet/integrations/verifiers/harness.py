@@ -8,7 +8,6 @@ from typing import Any
 import verifiers.v1 as vf
 from callsheet.client import FailureKind
 from callsheet.environments import FailureRule, TaskSet, load_task_set, run_episode
-from callsheet.environments.environment import AgentEnvironment
 from callsheet.integrations.verifiers.notes import note_episode
 from callsheet.integrations.verifiers.policy import EndpointPolicy
 from callsheet.integrations.verifiers.runtime import CallsheetRuntime
@@ -57,21 +56,22 @@ class EpisodeHarness(vf.Harness[EpisodeHarnessConfig]):
 
         Raises:
             SandboxError: The service failed; the trace is no sample.
-            TypeError: The runtime is not Callsheet's, or the task has no environment with turns.
+            TypeError: The runtime or the task is not Callsheet's.
         """
         del ctx, mcp_urls
         if not isinstance(runtime, CallsheetRuntime) or not isinstance(data, CallsheetTaskData):
             raise TypeError("EpisodeHarness is for a CallsheetTask in CallsheetEnv, which lends it a trajectory")
         task = data.episode_task()
         environment = _task_set(data).environment(task)
-        if isinstance(environment, AgentEnvironment):
-            raise TypeError(f"{type(environment).__name__} runs an agent of its own, which verifiers cannot record")
         policy = EndpointPolicy(
             endpoint, secret, lambda: trace.stop_condition is not None, timeout_s=self.config.reply_s
         )
         runtime.sandbox.made_by_environment()
         trajectory = runtime.sandbox.trajectory
-        record = await run_episode(trajectory, environment, task, policy, max_turns=self.config.max_turns)
+        # An agent of its own asks the same endpoint, which records its calls.
+        record = await run_episode(
+            trajectory, environment, task, policy, max_turns=self.config.max_turns, agent_sampling=policy.access
+        )
         reward = note_episode(trace, record, self.config.rule())
         if reward.is_excluded:
             raise SandboxError(str(record.failure))

@@ -30,6 +30,9 @@ class EndpointAccess(GatewaySampling):
 class EndpointPolicy:
     """Replies by chat completions of a rollout's endpoint, which records every call in its trace.
 
+    Attributes:
+        access: The endpoint, also for an agent with a loop of its own.
+
     Args:
         endpoint: Base URL, which ends with "/v1".
         secret: Its bearer token.
@@ -40,7 +43,8 @@ class EndpointPolicy:
     def __init__(
         self, endpoint: str, secret: str, is_stopped: Callable[[], bool], *, timeout_s: float = 3600.0
     ) -> None:
-        self._asked = GatewayPolicy(EndpointAccess(endpoint=endpoint, secret=secret), timeout_s=timeout_s)
+        self.access = EndpointAccess(endpoint=endpoint, secret=secret)
+        self._asked = GatewayPolicy(self.access, timeout_s=timeout_s)
         self._is_stopped = is_stopped
 
     async def reply(self, trajectory: Trajectory, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:

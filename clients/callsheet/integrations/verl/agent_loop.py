@@ -14,6 +14,7 @@ from callsheet.environments import (
     EpisodeRecord,
     EpisodeTask,
     FailureRule,
+    GatewaySampling,
     TaskSet,
     TokenPolicy,
     load_task_set,
@@ -119,7 +120,12 @@ class EpisodeAgentLoop(AgentLoopBase):
 
     async def _episode(self, task: EpisodeTask, params: dict[str, Any]) -> EpisodeRecord:
         environment = self.task_set.environment(task)
-        policy = None if isinstance(environment, AgentEnvironment) else self._policy(params)
+        is_agent = isinstance(environment, AgentEnvironment)
+        if is_agent and self.generate == "verl":
+            rule = "its agent speaks to Callsheet's gateway and not to verl's servers: set generate to 'callsheet'"
+            raise ValueError(f"generate is 'verl', but task_set makes {type(environment).__name__}: {rule}")
+        policy = None if is_agent else self._policy(params)
+        forced = GatewaySampling.of(sampling_of(params, self.rollout_config.response_length))
         return await roll_out(
             await job_of(self.client, self.job_id),
             f"{task.task_id[:100]}-{uuid.uuid4().hex[:12]}",
@@ -127,6 +133,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             task,
             policy,
             max_turns=self.max_turns,
+            agent_sampling=forced,
             deadline_s=self.deadline_s,
         )
 

@@ -56,8 +56,8 @@ def lending(lent: LentTrajectory) -> Iterator[LentTrajectory]:
 
 @lru_cache(maxsize=8)
 def client_of(scheduler: str) -> Client:
-    """Returns this process's client of a scheduler; an empty address takes the environment's variables."""
-    return Client(scheduler) if scheduler else Client.from_env()
+    """Returns this process's client, as the environment's variables say; an empty address takes theirs, too."""
+    return Client.from_env(target=scheduler)
 
 
 async def job_of(client: Client, job_id: str, settings: dict[str, Any] | None = None) -> Job:

@@ -44,9 +44,9 @@ def score_by_actions(
         job_id: The job. Opening it again attaches.
         rule: What becomes of failures.
         attempts: How many actions are tried where the service fails, each with its own retries.
-        options: How to connect.
+        options: How to connect; None takes the variables of the environment, as `Client.from_env` does.
     """
-    client = Client(target, options)
+    client = Client(target, options) if options is not None else Client.from_env(target=target)
 
     async def compute_score(
         data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None, **_: Any

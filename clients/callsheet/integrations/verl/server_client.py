@@ -44,7 +44,7 @@ class CallsheetServerClient(LLMServerClient):
         **kwargs: Any,
     ) -> None:
         super().__init__(config, load_balancer_handle, **kwargs)
-        self.client = Client(target) if target else Client.from_env()
+        self.client = Client.from_env(target=target)
         self.job_id = job_id or os.environ.get(_JOB_VARIABLE, "verl")
         self.model = model
         self.options: ActionOptions = options or {}
