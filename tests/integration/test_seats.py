@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.client import Client, FailureKind, Job, Trajectory
+from callsheet.client import Client, Failed, FailureKind, Job, Trajectory
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
@@ -119,3 +119,32 @@ async def test_a_spare_trajectory_whose_group_has_its_quorum_does_nothing(addres
     failure = found[-1].record.failure
     assert failure is not None
     assert failure.kind is FailureKind.CANCELLED
+
+
+class OneIsLostLate(WordTasks):
+    """Words whose environments fail in the first sibling's trajectory, once it is redundant."""
+
+    def environment(self, task: EpisodeTask) -> WordEnvironment:
+        return LateLosingEnvironment(task.data["word"], 1)
+
+
+class LateLosingEnvironment(WordEnvironment):
+    """Tells in one trajectory that the service failed, when its group has its quorum."""
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        if trajectory.trajectory_id == "step-1/g/0":
+            while (await trajectory.status()).end is None:  # noqa: ASYNC110 - the scheduler does not tell by itself
+                await anyio.sleep(0.05)
+            lost: Failed[None] = Failed(FailureKind.INFRA)
+            lost.unwrap()
+        return await super().step(trajectory, reply)
+
+
+async def test_what_is_lost_after_its_group_has_its_quorum_is_not_replaced(address: str) -> None:
+    settings = SeatSettings(spare=1)
+    siblings = [Seat(f"step-1/g/{number}", "step-1/g", 2, TASKS.tasks()[0]) for number in range(2)]
+    async with Client(address) as client, await client.open_job("lost-late") as job:
+        with anyio.fail_after(_DEADLINE_S):
+            found = await fill_seats(job, OneIsLostLate(1), siblings, saying, settings=settings)
+    assert [each.record.trajectory_id for each in found] == ["step-1/g/spare-0", "step-1/g/1"]
+    assert [each.replaced for each in found] == [0, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 from callsheet.managers.sandbox.network.plain_http import read_head
 
@@ -23,9 +25,10 @@ def test_a_tunnel_says_where_to_and_nothing_else() -> None:
     ],
 )
 def test_a_url_becomes_a_path_at_its_server(target: str, destination: str, origin: str) -> None:
-    request = read_head(f"POST {target} HTTP/1.1\r\nHost: h".encode())
+    request = read_head(f"POST {target} HTTP/1.1\r\nHost: another".encode())
     assert str(request.destination) == destination
-    assert request.head == f"POST {origin} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode()
+    authority = urlsplit(target).netloc
+    assert request.head == f"POST {origin} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n".encode()
 
 
 def test_what_is_between_client_and_proxy_goes_no_further() -> None:

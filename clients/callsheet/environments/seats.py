@@ -23,6 +23,7 @@ from callsheet.client import (
     OnInfra,
     Opening,
     Trajectory,
+    TrajectoryEnd,
 )
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
@@ -210,10 +211,15 @@ async def fill_seat(
                 return FilledSeat(record, replaced, repeated=True)
             # It was closed while no trainer was there: what it lacks cannot run in it any more.
             left_behind += 1
-        elif record.failure is not None and record.failure.is_infra and budget.take():
+        elif _left_its_seat(trajectory, record) and budget.take():
             replaced += 1
         else:
             return FilledSeat(record, replaced, repeated=closed_before)
+
+
+def _left_its_seat(trajectory: Trajectory, record: EpisodeRecord) -> bool:
+    """Whether another may take the seat: not where the group had its quorum before the failure was told."""
+    return record.failure is not None and record.failure.is_infra and trajectory.end is TrajectoryEnd.LOST
 
 
 def _group_of(job: Job, seat: Seat, left_behind: int, settings: SeatSettings) -> Group:

@@ -11,8 +11,10 @@ CONNECT = b"CONNECT"
 _LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,6000}) (HTTP/1\.[01])\Z")
 _ABSOLUTE = re.compile(rb"http://([^/?#@]{1,300})([/?]\S*)?\Z", re.IGNORECASE)
 _HTTP_PORT = 80
-# Between a client and its proxy alone (RFC 9110, section 7.6.1), besides what Connection names.
-_HOP = frozenset({b"connection", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"keep-alive"})
+# Between a client and its proxy alone (RFC 9110, section 7.6.1), besides what Connection names; and what is replaced.
+_HOP = frozenset(
+    {b"host", b"connection", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"keep-alive"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ def read_head(head: bytes) -> ProxyRequest:
         raise ValueError("neither CONNECT nor an http URL")
     path = url[2] or b"/"
     origin = path if path.startswith(b"/") else b"/" + path
-    kept = [b" ".join((method, origin, version)), *_end_to_end(fields), b"Connection: close"]
+    # The URL says which server is meant, whatever the field says (section 3.2.2).
+    kept = [b" ".join((method, origin, version)), b"Host: " + url[1], *_end_to_end(fields), b"Connection: close"]
     return ProxyRequest(_host_and_port(url[1].decode("ascii")), b"\r\n".join(kept) + b"\r\n\r\n")
 
 
