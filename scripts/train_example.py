@@ -4,7 +4,8 @@
     scripts/train_example.py --only seeds      one part of it
 
 The trainer is TRL in the environment that scripts/trainers.py makes; the stack is of the environment that this script
-runs in. Figures, plots and models are written below build/train-example. Exit code 1 if a figure is below its bar.
+runs in. Figures, plots and models are written below build/train-example. Exit code 1 if a figure that decides is below
+its bar. Those without spare trajectories stand beside the same bars and do not decide: they tell what scheduling costs.
 """
 
 from __future__ import annotations
@@ -142,14 +143,14 @@ def run_comparisons(python: Path, model: Path, address: str, rounds: int) -> dic
 def judge(
     seeds: Sequence[Mapping[str, Any]], comparisons: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 ) -> list[dict[str, Any]]:
-    """Returns each figure with its bar, and whether it is met."""
+    """Returns each figure with its bar, whether that is met, and whether it decides how the whole went."""
     found: list[dict[str, Any]] = []
     for run in seeds:
         first, last = rise(run)
         name = f"seed {run['seed']}"
-        rose = {"figure": f"{name}: rise of the reward", "value": last - first, "bar": LEAST_RISE}
+        rose = {"figure": f"{name}: rise of the reward", "value": last - first, "bar": LEAST_RISE, "decides": True}
         found.append({**rose, "first": first, "last": last, "met": last - first >= LEAST_RISE})
-        took = {"figure": f"{name}: seconds", "value": run["seconds"], "bar": MOST_SECONDS}
+        took = {"figure": f"{name}: seconds", "value": run["seconds"], "bar": MOST_SECONDS, "decides": True}
         found.append({**took, "met": run["seconds"] <= MOST_SECONDS})
     for (load, rival), bar in BARS.items():
         if not comparisons:
@@ -157,13 +158,14 @@ def judge(
         theirs = median(step_s(run) for run in comparisons[load][rival])
         for name in OURS:
             ours = median(step_s(run) for run in comparisons[load][name])
-            told = {"figure": f"{load}: step time of {rival} over {name}", "value": theirs / ours, "bar": bar}
-            found.append({**told, "ours_s": ours, "theirs_s": theirs, "met": theirs / ours >= bar})
+            figure = {"figure": f"{load}: step time of {rival} over {name}", "value": theirs / ours, "bar": bar}
+            told = {**figure, "decides": name == OURS[0], "ours_s": ours, "theirs_s": theirs}
+            found.append({**told, "met": theirs / ours >= bar})
     return found
 
 
 def main() -> int:
-    """Runs what is asked for; returns 1 if a figure is below its bar."""
+    """Runs what is asked for; returns 1 if a figure that decides is below its bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=["seeds", "comparisons"], help="one part of it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -189,7 +191,7 @@ save(Path({str(model)!r}), 0)"
     (PLACE / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     draw(PLACE, seeds, comparisons)
     print(json.dumps(told, indent=1))
-    return int(not all(figure["met"] for figure in figures))
+    return int(not all(figure["met"] for figure in figures if figure["decides"]))
 
 
 if __name__ == "__main__":

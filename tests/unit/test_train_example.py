@@ -48,6 +48,7 @@ def test_a_figure_below_its_bar_is_told(theirs: float, met: bool) -> None:
     }
     figures = judge([run([0.25, 1.0])], {"well": rivals, "faults": rivals})
     by_name = {figure["figure"]: figure["met"] for figure in figures}
+    assert {figure["figure"].rpartition(" over ")[2] for figure in figures if not figure["decides"]} == {"no spare"}
     assert by_name["seed 0: rise of the reward"]
     assert by_name["faults: step time of local over callsheet"] == met
     assert not by_name["faults: step time of local over no spare"]
