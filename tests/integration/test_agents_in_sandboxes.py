@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from callsheet.client import Client, ClientOptions
+from callsheet.client import Client, ClientOptions, Command
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
@@ -19,6 +19,26 @@ from tests.support.binaries import require_program
 from tests.support.gateways import script
 
 pytestmark = pytest.mark.anyio
+
+ASK_AS = """python3 -I -c '
+import json, os, urllib.error, urllib.request
+
+def ask(what, path, key, body=None):
+    names = {"x-callsheet-job": "keys", "x-callsheet-trajectory": "other", "x-forwarded-for": "127.0.0.1"}
+    headers = {"content-type": "application/json", "authorization": "Bearer " + key, **({} if body else names)}
+    content = json.dumps(body or {}).encode() if path != "/callsheet/v1/samples" else None
+    try:
+        status = urllib.request.urlopen(urllib.request.Request(os.environ["URL"] + path, content, headers)).status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    print(what + ":", status)
+
+chat = {"model": "any", "messages": [{"role": "user", "content": "How?"}]}
+ask("chat as own", "/v1/chat/completions", os.environ["KEY"], chat)
+ask("chat as other", "/v1/chat/completions", "keys/other", chat)
+ask("keys", "/callsheet/v1/keys", "")
+ask("samples", "/callsheet/v1/samples", "")
+'"""
 
 
 @pytest.fixture
@@ -44,6 +64,24 @@ async def test_an_evaluated_agent_speaks_to_the_model_from_its_sandbox(stack: St
     async with Client(stack.address, ClientOptions(gateway=stack.gateway_url)) as client:
         results = await Evaluation("tests.support.asking_world:AskingTasks", settings).run(client)
     assert [(each.status, each.score, each.failure) for each in results] == [("scored", 1.0, None)] * 2
+
+
+async def test_code_in_a_sandbox_acts_for_its_trajectory_alone(stack: Stack) -> None:
+    assert stack.gateway_url is not None
+    options = ClientOptions(gateway=stack.gateway_url)
+    async with (
+        Client(stack.address, options) as client,
+        await client.open_job("keys") as job,
+        job.trajectory("other"),
+        job.trajectory("own") as trajectory,
+    ):
+        (await trajectory.env_reset(network=["gateway"])).unwrap()
+        access = await trajectory.gateway()
+        # No tokens are asked for here: from the machine itself any name would do.
+        command = Command.shell(ASK_AS, environment={"URL": stack.gateway_url, "KEY": access.api_key})
+        said = (await trajectory.env_step(command)).unwrap().stdout.decode().splitlines()
+        assert said == ["chat as own: 200", "chat as other: 403", "keys: 403", "samples: 403"]
+        assert (await job.trajectory("other").samples()).samples == ()
 
 
 async def test_a_reset_names_the_gateway_by_a_word(stack: Stack) -> None:

@@ -16,11 +16,12 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import structlog
+from callsheet.credentials.sandboxes import SANDBOX_SOURCE
 from callsheet.gateway.chat import BadRequestError, ChatReply
 from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
 from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
-from callsheet.gateway.server.callers import Callers
+from callsheet.gateway.server.callers import Caller, Callers
 from callsheet.gateway.server.calls import Calls
 from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
@@ -67,11 +68,16 @@ class GatewayApi:
         self._started_at = int(started_at)
         self._refusals = EarlyRefusals()
 
+    async def _identify(self, request: Request) -> Caller:
+        from_sandbox = request.client is not None and request.client.host == SANDBOX_SOURCE
+        session = request.path_params.get("session", "")
+        return await self._callers.identify(request.headers, session, from_sandbox=from_sandbox)
+
     async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
         """A call of a dialect."""
         whole_path = request.url.path
         try:
-            caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+            caller = await self._identify(request)
             content = await _body(request)
         except (NoReplyError, HTTPException):
             self._refusals.note(whole_path, request.headers, time.time())
@@ -94,14 +100,14 @@ class GatewayApi:
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a call of Anthropic's messages would have."""
-        caller = await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        caller = await self._identify(request)
         content = await _body(request)
         asked = await _in_thread_if_large(content, lambda: messages.read(_object(content)))
         return JSONResponse(messages.token_count(await self._calls.count_tokens(caller, asked)))
 
     async def list_models(self, request: Request) -> Response:
         """The models that are served, or one of them."""
-        await self._callers.identify(request.headers, request.path_params.get("session", ""))
+        await self._identify(request)
         served = {model.name: model for model in await self._models.all()}
         lengths = {name: {"context_length": model.context_length} for name, model in served.items()}
         name = request.path_params.get("model")
@@ -114,13 +120,13 @@ class GatewayApi:
 
     async def issue_key(self, request: Request) -> Response:
         """A key of a trajectory, for its trainer."""
-        caller = await self._callers.identify(request.headers)
+        caller = await self._identify(request)
         body = _object(await _body(request))
         return JSONResponse(self._trainers.issue_key(caller, body))
 
     async def samples(self, request: Request) -> Response:
         """The samples of a trajectory, for its trainer."""
-        caller = await self._callers.identify(request.headers)
+        caller = await self._identify(request)
         return Response(await self._trainers.samples(caller), media_type="application/json")
 
 

@@ -62,12 +62,13 @@ class Callers:
         self.secret = secret
         self._known: OrderedDict[bytes, tuple[float, CallerIdentity | None]] = OrderedDict()
 
-    async def identify(self, headers: Mapping[str, str], session: str = "") -> Caller:
+    async def identify(self, headers: Mapping[str, str], session: str = "", *, from_sandbox: bool = False) -> Caller:
         """Returns who makes a call.
 
         Args:
             headers: Of the request.
             session: What its path names: a key, a trajectory of the caller's job, or JOB/TRAJECTORY.
+            from_sandbox: Whether a program in a sandbox calls. It must show a key, also where no tokens are asked for.
 
         Raises:
             NoReplyError: Nobody who may, or it is not clear for which job.
@@ -76,6 +77,8 @@ class Callers:
         for text in (session, shown):
             if is_key(text):
                 return self._of_key(text)
+        if from_sandbox:
+            raise NoReplyError(_FORBIDDEN, "a program in a sandbox calls: it must show the key of its trajectory")
         identity = await self._ask(shown)
         if identity is None:
             raise NoReplyError(_UNKNOWN, f"the caller is not known: show {_HOW}")

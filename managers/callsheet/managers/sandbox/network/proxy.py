@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import anyio
 import structlog
+from callsheet.credentials.sandboxes import SANDBOX_SOURCE
 from callsheet.managers.sandbox.network.addresses import addresses_of
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.network.plain_http import ProxyRequest, read_head
@@ -23,6 +24,7 @@ _CONNECT_SECONDS = 15.0
 _SILENCE_SECONDS = 900.0
 _MOST_HEAD_BYTES = 8192
 _CHUNK_BYTES = 1 << 16
+_LOOPBACK = "127."
 
 _log = structlog.get_logger(__name__)
 
@@ -118,6 +120,8 @@ async def _connect_to(address: str, port: int) -> socket.socket:
     outside = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         outside.setblocking(False)
+        if address.startswith(_LOOPBACK):
+            outside.bind((SANDBOX_SOURCE, 0))
         number = outside.connect_ex((address, port))
         if number == errno.EINPROGRESS:
             await anyio.wait_writable(outside)
