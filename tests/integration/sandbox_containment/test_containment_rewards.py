@@ -241,13 +241,14 @@ async def test_a_judge_begins_with_a_home_of_its_own_that_is_removed(executor: S
 
 _COUNTER = """
 import os, time
-open("ready", "w").close()
 n = 0
 while True:
     n += 1
     with open("new", "w") as file:
         file.write(str(n))
     os.rename("new", "count")
+    if n == 1:
+        open("ready", "w").close()
     time.sleep(0.005)
 """
 _COUNTS = "import time; a = open('count').read(); time.sleep(0.3); print(a != open('count').read())"
