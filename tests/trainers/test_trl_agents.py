@@ -6,7 +6,6 @@ import shutil
 import socket
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,10 @@ pytest.importorskip("trl")
 
 from callsheet.client import ClientOptions
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights
-from trl import GRPOTrainer
 
 from tests.trainers.asking_agent import AskingTasks
 from tests.trainers.stacks import running_stack
-from tests.trainers.test_trl_rollout import config, trainer_of
+from tests.trainers.test_trl_rollout import config, trainer_of, watched
 
 
 def test_an_agents_tokens_are_trained_on(model_directory: Path, tmp_path: Path) -> None:
@@ -33,13 +31,7 @@ def test_an_agents_tokens_are_trained_on(model_directory: Path, tmp_path: Path) 
         rollout = CallsheetRollout(address, AskingTasks(), job_id=f"agents-{uuid.uuid4().hex[:8]}", options=options)
         args = config(tmp_path, temperature=0.9, max_completion_length=256)
         trainer = trainer_of(model_directory, rollout, args, callbacks=[PublishWeights(rollout)])
-        seen: list[dict[str, list[Any]]] = []
-
-        def watched(prompts: list[Any], of: GRPOTrainer) -> dict[str, list[Any]]:
-            seen.append(rollout(prompts, of))
-            return seen[-1]
-
-        trainer.rollout_func = watched
+        seen = watched(trainer, rollout)
         trainer.train()
     assert len(seen) == 2
     for columns in seen:

@@ -63,18 +63,24 @@ def trainer_of(model: Path, rollout: CallsheetRollout, args: GRPOConfig, **other
     )
 
 
+def watched(trainer: GRPOTrainer, rollout: CallsheetRollout) -> list[dict[str, list[Any]]]:
+    """Has a trainer's rollouts kept; returns where."""
+    seen: list[dict[str, list[Any]]] = []
+
+    def rolled_out(prompts: list[Any], of: GRPOTrainer) -> dict[str, list[Any]]:
+        seen.append(rollout(prompts, of))
+        return seen[-1]
+
+    trainer.rollout_func = rolled_out
+    return seen
+
+
 def test_it_trains_with_weights_that_flow(address: str, model_directory: Path, tmp_path: Path) -> None:
     job_id = f"train-{uuid.uuid4().hex[:8]}"
     rollout = pickle.loads(pickle.dumps(CallsheetRollout(address, NoteTasks(), job_id=job_id)))
     publish = PublishWeights(rollout, close_job=False)
     trainer = trainer_of(model_directory, rollout, config(tmp_path), callbacks=[publish])
-    seen: list[dict[str, list[Any]]] = []
-
-    def watched(prompts: list[Any], of: GRPOTrainer) -> dict[str, list[Any]]:
-        seen.append(rollout(prompts, of))
-        return seen[-1]
-
-    trainer.rollout_func = watched
+    seen = watched(trainer, rollout)
     trainer.train()
     logged = [entry for entry in trainer.state.log_history if "callsheet/excluded" in entry]
     assert len(logged) == len(seen) == 2

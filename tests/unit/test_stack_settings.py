@@ -61,6 +61,7 @@ def test_isolation_reaches_those_that_make_sandboxes() -> None:
         ("0.0.0.0:7078", Isolation.BUBBLEWRAP, "127.0.0.1:7078"),
         ("10.0.0.5:7078", Isolation.BUBBLEWRAP, "10.0.0.5:7078"),
         ("127.0.0.1:7078", Isolation.NONE, None),
+        ("[::1]:7078", Isolation.BUBBLEWRAP, None),
         (None, Isolation.BUBBLEWRAP, None),
     ],
 )

@@ -106,8 +106,11 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
 
 
 def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...] | None:
-    """What sandboxes may ask to reach: the stack's gateway, which lets in who has a key, for agents in them."""
-    if gateway is None or settings.isolation is Isolation.NONE:
+    """What sandboxes may ask to reach: the stack's gateway, which lets in who has a key, for agents in them.
+
+    IPv6 has one address of the loopback, so that a gateway there could not tell sandboxes from the machine.
+    """
+    host, _, port = (gateway or "").rpartition(":")
+    if gateway is None or settings.isolation is Isolation.NONE or host == "[::1]":
         return None
-    host, _, port = gateway.rpartition(":")
     return (f"{LOOPBACK if host in _ANY_HOST else host}:{port}",)

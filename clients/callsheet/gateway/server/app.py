@@ -16,7 +16,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.credentials.sandboxes import SANDBOX_SOURCE
+from callsheet.credentials.sandboxes import is_sandbox
 from callsheet.gateway.chat import BadRequestError, ChatReply
 from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
@@ -69,7 +69,7 @@ class GatewayApi:
         self._refusals = EarlyRefusals()
 
     async def _identify(self, request: Request) -> Caller:
-        from_sandbox = request.client is not None and request.client.host == SANDBOX_SOURCE
+        from_sandbox = request.client is not None and is_sandbox(request.client.host)
         session = request.path_params.get("session", "")
         return await self._callers.identify(request.headers, session, from_sandbox=from_sandbox)
 

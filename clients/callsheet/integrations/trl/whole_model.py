@@ -50,8 +50,8 @@ def whole_weights(model: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         for layer in _adapted_layers(model)
         for parameter in layer.get_base_layer().parameters(recurse=False)
     ]
-    model.merge_adapter()
     try:
+        model.merge_adapter()
         yield model.get_base_model(), _plain_names(model)
     finally:
         model.unmerge_adapter()
