@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,11 @@ def lora(**changes: object) -> LoraConfig:
     return LoraConfig(r=4, lora_alpha=64, target_modules="all-linear", task_type=TaskType.CAUSAL_LM, **changes)
 
 
+def by_turns(completions: list[Any], **_: Any) -> list[float]:
+    """Scores that differ in each group, so that each step changes the adapters."""
+    return [float(at % 2) for at in range(len(completions))]
+
+
 @pytest.mark.parametrize("by", ["tensors", "directory"])
 def test_it_trains_adapters_and_publishes_whole_models(
     address: str, model_directory: Path, tmp_path: Path, by: str
@@ -35,7 +41,9 @@ def test_it_trains_adapters_and_publishes_whole_models(
     # The trainer's own answer proves each version: engines that lacked the adapters would not agree with it.
     publish = PublishWeights(rollout, close_job=False, directory=tmp_path / "saved" if by == "directory" else None)
     args = config(tmp_path, learning_rate=1e-2)
-    trainer = trainer_of(model_directory, rollout, args, callbacks=[publish], peft_config=lora())
+    trainer = trainer_of(
+        model_directory, rollout, args, callbacks=[publish], peft_config=lora(), reward_funcs=[by_turns]
+    )
     below = {name: each.detach().clone() for name, each in trainer.model.named_parameters() if "lora_" not in name}
     before = trainer.model(input_ids=PROMPT).logits.detach()
     trainer.train()

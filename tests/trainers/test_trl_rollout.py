@@ -55,7 +55,7 @@ def trainer_of(model: Path, rollout: CallsheetRollout, args: GRPOConfig, **other
     return GRPOTrainer(
         model=str(model),
         processing_class=AutoTokenizer.from_pretrained(model),
-        reward_funcs=[callsheet_score],
+        reward_funcs=others.pop("reward_funcs", [callsheet_score]),
         rollout_func=rollout,
         train_dataset=Dataset.from_list(rollout.dataset_rows()),
         args=args,
