@@ -19,24 +19,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(120)]
 
 _DEADLINE_S = 100.0
 _POLL_S = 0.02
-_TASKS, _TRIALS = 20, 2
+_TASKS, _TRIALS = 12, 2
 
 
 def _command(cluster: Cluster, results: Path, *options: str) -> list[str]:
     return [
         *(sys.executable, "-m", "callsheet.cli.main", "eval", "tests.support.nap_environment:NapTasks"),
         *("--scheduler", cluster.address, "--policy", "tests.support.nap_environment:NappingPolicy"),
-        # So long that trials are under way on each manager when one is killed.
-        *(
-            "--task-option",
-            "step_s=0.5",
-            "--task-option",
-            f"count={_TASKS}",
-            "--trials",
-            f"{_TRIALS}",
-            "--concurrency",
-            "16",
-        ),
+        # So long that a step which was seen to start is still under way when its manager is killed.
+        *("--task-option", "step_s=0.5", "--task-option", f"count={_TASKS}"),
+        *("--trials", f"{_TRIALS}", "--concurrency", "16"),
         *("--results", str(results), "--json", *options),
     ]
 
@@ -57,6 +49,18 @@ async def _until(results: Path, count: int, status: str, evaluation: anyio.abc.P
     """Waits for so many results of a status; what another process writes is no event here."""
     while sum(line["status"] == status for line in _lines(results)) < count:
         assert evaluation.returncode is None, f"it ended before {count} results were {status}"
+        await anyio.sleep(_POLL_S)
+
+
+async def _until_a_step_starts(start_log: Path, evaluation: anyio.abc.Process) -> None:
+    """Waits for one more step of a trial on the manager of that log: between two trials it has nothing to lose."""
+
+    def count() -> int:
+        return start_log.read_text().count('"kind": "env_step"') if start_log.exists() else 0
+
+    before = count()
+    while count() == before:
+        assert evaluation.returncode is None, "it ended before another step started"
         await anyio.sleep(_POLL_S)
 
 
@@ -86,6 +90,7 @@ async def test_each_trial_has_one_result_whatever_is_killed(tmp_path: Path) -> N
             command = _command(cluster, results, "--infra-retries", "0")
             evaluation = await _start(command)
             await _until(results, 4, "scored", evaluation)
+            await _until_a_step_starts(cluster.start_log(0), evaluation)
             await cluster.managers[0].kill()
             await _until(results, 1, "infra", evaluation)
             evaluation.kill()

@@ -85,11 +85,15 @@ class Cluster:
         times = ("--manager-lease", f"{lease_s:g}", "--heartbeat-interval", f"{lease_s / 10:g}")
         place = ("--listen", self.address, "--data-dir", str(directory / "data"), "--log-format", "json")
         self.scheduler = self.add("scheduler", "callsheet.cli.main", "scheduler", *place, *times, *options)
-        self.managers = [self._add_manager(f"m-{number}") for number in range(managers)]
+        self.managers = [self._add_manager(number) for number in range(managers)]
 
     def start_logs(self) -> list[Path]:
         """The files that list every start of an attempt, one for each manager that ever started one."""
         return sorted(self.directory.glob("starts-*.jsonl"))
+
+    def start_log(self, manager: int) -> Path:
+        """The file that lists what one manager started; none before it runs."""
+        return self.directory / f"starts-m-{manager}.jsonl"
 
     def add(self, name: str, module: str, *arguments: str) -> Part:
         """Adds a process that is stopped with the cluster; it is not started yet."""
@@ -115,9 +119,9 @@ class Cluster:
         for part in reversed(self._parts):
             await part.stop()
 
-    def _add_manager(self, name: str) -> Part:
-        start_log = self.directory / f"starts-{name}.jsonl"
-        return self.add(name, "tests.support.logging_manager", self.address, name, str(start_log))
+    def _add_manager(self, number: int) -> Part:
+        name, start_log = f"m-{number}", str(self.start_log(number))
+        return self.add(name, "tests.support.logging_manager", self.address, name, start_log)
 
 
 @asynccontextmanager
