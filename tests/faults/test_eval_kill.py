@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.clusters import ROOT, Cluster, open_cluster
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 _DEADLINE_S = 100.0
 _POLL_S = 0.02
