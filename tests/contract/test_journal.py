@@ -23,15 +23,12 @@ from callsheet.scheduler.core.records import (
     JobOpened,
     PolicyVersionPublished,
     Record,
-    Recovered,
-    RecoveredAction,
-    RecoveredJob,
-    RecoveredTrajectory,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
 )
+from callsheet.scheduler.core.recovered import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
 from callsheet.scheduler.store.errors import (
     DatabaseLockedError,
     DataDirectoryLockedError,

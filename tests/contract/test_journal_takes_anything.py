@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import CoreCommand, Dispatch, Persist
-from callsheet.scheduler.core.model import RefusedError
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import Stepper
 from callsheet.scheduler.planner.first_come import FirstComePlanner

@@ -19,11 +19,6 @@ from callsheet.scheduler.core.records import (
     JobOpened,
     PolicyVersionPublished,
     Record,
-    Recovered,
-    RecoveredAction,
-    RecoveredJob,
-    RecoveredRollout,
-    RecoveredTrajectory,
     RolloutBegun,
     RolloutChanged,
     TrajectoryBegan,
@@ -31,6 +26,13 @@ from callsheet.scheduler.core.records import (
     TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
+)
+from callsheet.scheduler.core.recovered import (
+    Recovered,
+    RecoveredAction,
+    RecoveredJob,
+    RecoveredRollout,
+    RecoveredTrajectory,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from callsheet.scheduler.core import records
+from callsheet.scheduler.core import records, recovered
 from callsheet.scheduler.core.commands import OutcomeFacts
 from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import (
@@ -80,9 +80,9 @@ class SimJournal:
     """What survives a crash of the scheduler: committed records, kept as the real journal keeps them."""
 
     epoch: int = 0
-    jobs: dict[str, records.RecoveredJob] = field(default_factory=dict)
-    trajectories: dict[tuple[str, str], records.RecoveredTrajectory] = field(default_factory=dict)
-    actions: dict[ActionKey, records.RecoveredAction] = field(default_factory=dict)
+    jobs: dict[str, recovered.RecoveredJob] = field(default_factory=dict)
+    trajectories: dict[tuple[str, str], recovered.RecoveredTrajectory] = field(default_factory=dict)
+    actions: dict[ActionKey, recovered.RecoveredAction] = field(default_factory=dict)
     outcomes: dict[ActionKey, bytes] = field(default_factory=dict)
     forgotten: list[tuple[str, bytes]] = field(default_factory=list)
     alive_at: float | None = None
@@ -96,9 +96,9 @@ class SimJournal:
     def _apply(self, record: records.Record) -> None:
         match record:
             case records.JobOpened(job_id, spec, epoch, sequence):
-                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
+                self.jobs[job_id] = recovered.RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
-                self.trajectories[job_id, trajectory_id] = records.RecoveredTrajectory(
+                self.trajectories[job_id, trajectory_id] = recovered.RecoveredTrajectory(
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
                 )
             case records.TrajectoryPlaced() as placed:
@@ -116,7 +116,7 @@ class SimJournal:
             case records.JobLease(job_id, expired, left):
                 self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.ActionSubmitted() as new:
-                self.actions[ActionKey(new.job_id, new.action_id)] = records.RecoveredAction(
+                self.actions[ActionKey(new.job_id, new.action_id)] = recovered.RecoveredAction(
                     new.job_id,
                     new.action_id,
                     new.trajectory_id,
@@ -162,16 +162,16 @@ class SimJournal:
     def _replace_action(self, key: ActionKey, **changes: object) -> None:
         row = self.actions[key]
         values = {name: getattr(row, name) for name in row.__slots__}
-        self.actions[key] = records.RecoveredAction(**{**values, **changes})
+        self.actions[key] = recovered.RecoveredAction(**{**values, **changes})
 
     def _replace_trajectory(self, key: tuple[str, str], **changes: object) -> None:
         row = self.trajectories[key]
         values = {name: getattr(row, name) for name in row.__slots__}
-        self.trajectories[key] = records.RecoveredTrajectory(**{**values, **changes})
+        self.trajectories[key] = recovered.RecoveredTrajectory(**{**values, **changes})
 
-    def recovered(self) -> records.Recovered:
+    def recovered(self) -> recovered.Recovered:
         """What a restarted scheduler continues from."""
-        return records.Recovered(
+        return recovered.Recovered(
             tuple(self.jobs.values()),
             tuple(self.trajectories.values()),
             tuple(self.actions.values()),

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.forgotten import ENTRY_BYTES
-from callsheet.scheduler.core.model import ActionKind, GroupRequest, RefusedError
+from callsheet.scheduler.core.model import ActionKind, GroupRequest
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.state import CoreSettings
 
 from tests.support.core_requests import action_request, job_request, trajectory_request

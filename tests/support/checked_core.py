@@ -11,7 +11,8 @@ from collections.abc import Callable
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import CoreCommand
 from callsheet.scheduler.core.entities import Action, FinishedAction
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionRequest, ActionState, RefusedError, Token
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionRequest, ActionState, Token
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import NodeDescription
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 

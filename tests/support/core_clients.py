@@ -14,12 +14,12 @@ from callsheet.scheduler.core.model import (
     ActionRequest,
     JobRequest,
     Opened,
-    RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
     TrajectoryResult,
 )
 from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.core.refusals import RefusedError
 
 from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.model import ActionKey, FailureKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKey, FailureKind
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.summaries import MAX_CLOSED_JOBS, Summaries
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, RefusedError, Timeouts
+from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, Timeouts
 from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 

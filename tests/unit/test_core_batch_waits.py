@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.batches import GROUP_IDLE_S
-from callsheet.scheduler.core.model import GroupRequest, OnInfra, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.model import GroupRequest, OnInfra, TrajectoryEnd
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.waiting_takers import MAX_TAKERS, PLACE_KEPT_S
 
 from tests.support.core_requests import JOB, job_request, trajectory_request

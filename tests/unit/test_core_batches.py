@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED
-from callsheet.scheduler.core.model import GroupRequest, RefusalCode, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.model import GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.staleness import StalenessPolicy
 from callsheet.scheduler.core.waiting_takers import MAX_TAKERS
 from callsheet.scheduler.planner.answers.explain import explain

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Cancellation
-from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKind, ActionState
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, key_of
 from tests.support.core_world import world_with_sandbox, world_with_trajectory

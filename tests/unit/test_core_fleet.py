@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, RefusalCode, Token
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Token
+from callsheet.scheduler.core.refusals import RefusalCode
 from callsheet.scheduler.core.registration import NodeDescription, RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of

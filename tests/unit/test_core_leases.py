@@ -6,15 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
-    ActionKind,
-    ActionState,
-    Opened,
-    Opening,
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-)
+from callsheet.scheduler.core.model import ActionKind, ActionState, Opened, Opening, TrajectoryEnd
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import CoreSettings
 
 from tests.support.core_requests import action_request, job_request, key_of

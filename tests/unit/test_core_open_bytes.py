@@ -10,7 +10,8 @@ import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.machine import handle
-from callsheet.scheduler.core.model import ActionKey, ActionRequest, Demand, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKey, ActionRequest, Demand
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.step import MAX_EVENTS_PER_STEP, Stepper
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 

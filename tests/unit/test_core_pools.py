@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.model import ActionKind, RefusedError
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 

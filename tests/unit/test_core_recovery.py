@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.machine import next_deadline
-from callsheet.scheduler.core.model import ActionKind, ActionState, RefusedError, TimeoutKind, Timeouts
+from callsheet.scheduler.core.model import ActionKind, ActionState, TimeoutKind, Timeouts
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of

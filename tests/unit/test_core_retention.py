@@ -8,7 +8,8 @@ import pytest
 from callsheet.scheduler.core import events, records, retention
 from callsheet.scheduler.core.commands import CoreCommand, Persist
 from callsheet.scheduler.core.forgotten import ENTRY_BYTES, ForgottenWork, entry
-from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKind, ActionState
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.engine_weights import WeightsStanding, WeightsTold
-from callsheet.scheduler.core.model import ActionKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.rollouts import FIRST_RETRY_S
 from callsheet.scheduler.planner.answers.explain import explain
 

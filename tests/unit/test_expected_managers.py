@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.deploy.roles import expected_roles
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError, Timeouts
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, Timeouts
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.state import CoreSettings
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
-    ActionKey,
-    ActionKind,
-    FailureKind,
-    RefusalCode,
-    RefusedError,
-    TimeoutKind,
-    Token,
-)
+from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
 from callsheet.scheduler.core.plan import GrantPrediction
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,

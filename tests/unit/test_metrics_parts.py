@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from callsheet.scheduler.core.commands import OutcomeFacts
 from callsheet.scheduler.core.events import AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, FailureKind, RefusalCode
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.refusals import RefusalCode
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.web.metrics import collect, render

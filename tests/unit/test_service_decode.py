@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
-    GroupRequest,
-    OnInfra,
-    PriorityClass,
-    RefusalCode,
-    RefusedError,
     RetryPolicy,
     SandboxCopy,
     Timeouts,
 )
-from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, decode_action, decode_job, decode_trajectory
-from callsheet.v1 import action_pb2, common_pb2, job_pb2
+from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, decode_action
+from callsheet.v1 import action_pb2, common_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 from google.protobuf import text_format
+
+from tests.support.refusals import refusal
 
 BASE = 'job_id: "j" action_id: "a" '
 SANDBOXED = BASE + 'trajectory_id: "t" '
@@ -33,14 +29,6 @@ NAN, INF = "nan", "inf"
 
 def spec(text: str) -> action_pb2.ActionSpec:
     return text_format.Parse(text, action_pb2.ActionSpec())
-
-
-def refusal(decode: Callable[[], object], code: RefusalCode = RefusalCode.INVALID_ARGUMENT) -> RefusedError:
-    with pytest.raises(RefusedError) as refused:
-        decode()
-    assert refused.value.code is code
-    assert refused.value.retry_after is None
-    return refused.value
 
 
 def demand(text: str) -> str:
@@ -428,61 +416,6 @@ def test_references_to_stored_payloads_are_collected() -> None:
     assert [each.size for each in decode_action(step)[1]] == [7, 7]
 
 
-JOBS_REFUSED = [
-    ('job_id: "j" grace {}', "job.grace", "above 0"),
-    ('job_id: "j" grace { seconds: -1 }', "job.grace", "between 0"),
-    ("", "job.job_id", "1 to 256"),
-    ('job_id: "j" share: -1', "job.share", "between 0"),
-    ('job_id: "j" share: nan', "job.share", "between 0"),
-    ('job_id: "j" priority_class: 9', "job.priority_class", "not a value"),
-    ('job_id: "j" max_actions: -1', "job.max_actions", "at least 0"),
-    ('job_id: "j" staleness { max_versions: -1 }', "job.staleness.max_versions", "at least 0"),
-]
-
-
-@pytest.mark.parametrize(("text", "field", "rule"), JOBS_REFUSED)
-def test_a_broken_job_is_refused(text: str, field: str, rule: str) -> None:
-    refused = refusal(lambda: decode_job(text_format.Parse(text, job_pb2.JobSpec())))
-    assert refused.field == field
-    assert rule in refused.rule
-
-
-def test_a_job_has_defaults() -> None:
-    job = decode_job(job_pb2.JobSpec(job_id="j"))
-    assert (job.weight, job.priority_class, job.max_actions, job.max_staleness) == (1.0, PriorityClass.TRAIN, 0, 0)
-
-
-TRAJECTORIES_REFUSED = [
-    ('job_id: "j" trajectory_id: "t" deadline {}', "trajectory.deadline", "above 0"),
-    (
-        'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 on_infra: 9 }',
-        "trajectory.group.on_infra",
-        "not a",
-    ),
-    ('trajectory_id: "t"', "trajectory.job_id", "1 to 256"),
-    ('job_id: "j"', "trajectory.trajectory_id", "1 to 256"),
-    ('job_id: "j" trajectory_id: "t" idle_timeout { seconds: -1 }', "trajectory.idle_timeout", "between 0"),
-    ('job_id: "j" trajectory_id: "t" group {}', "trajectory.group.size", "at least 1"),
-    ('job_id: "j" trajectory_id: "t" group { size: 2 }', "trajectory.group.group_id", "1 to 256"),
-    ('job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 quorum: 3 }', "trajectory.group.quorum", "between"),
-    ('job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 quorum: -1 }', "trajectory.group.quorum", "between"),
-]
-
-
-@pytest.mark.parametrize(("text", "field", "rule"), TRAJECTORIES_REFUSED)
-def test_a_broken_trajectory_is_refused(text: str, field: str, rule: str) -> None:
-    refused = refusal(lambda: decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())))
-    assert refused.field == field
-    assert rule in refused.rule
-
-
-def test_a_group_without_a_quorum_needs_all() -> None:
-    text = 'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 4 }'
-    trajectory = decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec()))
-    assert trajectory.group == GroupRequest("g", 4, 4)
-    assert trajectory.idle_timeout == 3600.0
-
-
 @pytest.mark.parametrize(
     ("milli", "units", "most_cores"),
     [
@@ -505,17 +438,3 @@ def test_a_fraction_of_a_core_is_rounded_up_and_bounds_its_use(
     (cpu,) = request.demand.entries
     assert (cpu.min_units, cpu.max_units) == units
     assert request.demand.most_cores() == most_cores
-
-
-def test_a_job_may_name_its_grace_and_a_trajectory_its_deadline() -> None:
-    job = decode_job(text_format.Parse('job_id: "j" grace { seconds: 7 }', job_pb2.JobSpec()))
-    assert (job.grace, job.detached) == (7.0, False)
-    assert decode_job(job_pb2.JobSpec(job_id="j", detached=True)).detached
-    text = 'job_id: "j" trajectory_id: "t" deadline { seconds: 9 }'
-    assert decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())).deadline == 9.0
-
-
-def test_a_group_says_what_becomes_of_lost_members() -> None:
-    text = 'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 on_infra: ON_INFRA_MASK infra_budget: 0 }'
-    group = decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())).group
-    assert group == GroupRequest("g", 2, 2, OnInfra.MASK, 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.commands import CancelAttempt
-from callsheet.scheduler.core.model import RefusalCode, Token
+from callsheet.scheduler.core.model import Token
+from callsheet.scheduler.core.refusals import RefusalCode
 from callsheet.scheduler.service.sessions import ClientStream, ManagerStream
 from callsheet.scheduler.service.unread import UnreadBytes
 from callsheet.v1 import outcome_pb2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.model import ActionKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
 from callsheet.scheduler.planner.answers.question_now import question_of

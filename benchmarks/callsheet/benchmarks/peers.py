@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core.commands import Dispatch
 from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined, ReplyTo
-from callsheet.scheduler.core.model import Opened, RefusedError
+from callsheet.scheduler.core.model import Opened
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 
 

@@ -20,7 +20,6 @@ from callsheet.scheduler.core.model import (
     JobRequest,
     Opened,
     PriorityClass,
-    RefusedError,
     RetryPolicy,
     Timeouts,
     Token,
@@ -28,6 +27,7 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
     TrajectoryResult,
 )
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 from callsheet.scheduler.core.staleness import StalenessPolicy
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState

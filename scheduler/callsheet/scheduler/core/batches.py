@@ -13,23 +13,16 @@ from callsheet.scheduler.core.buffer import BufferedTrajectory, BundleKey, Lease
 from callsheet.scheduler.core.commands import GiveBatch
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import open_job
-from callsheet.scheduler.core.model import (
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-    TrajectoryResult,
-    failed_precondition,
-    invalid,
-    not_found,
-)
+from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
 from callsheet.scheduler.core.records import (
     BatchAcknowledged,
     BatchReturned,
     BatchTaken,
     BufferedTrajectoriesRemoved,
-    RecoveredBatch,
     TrajectoryBuffered,
 )
+from callsheet.scheduler.core.recovered import RecoveredBatch
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid, not_found
 from callsheet.scheduler.core.staleness import Unselected, why_not_selected
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.waiting_takers import MAX_TAKERS, WaitingTaker

@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from callsheet.scheduler.core.events import AttemptResult, ReplyTo
-from callsheet.scheduler.core.model import (
-    ActionKey,
-    ActionKind,
-    ActionRequest,
-    ActionState,
-    Opened,
-    RefusedError,
-    TimeoutKind,
-    Token,
-)
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionRequest, ActionState, Opened, TimeoutKind, Token
 from callsheet.scheduler.core.peers import BatchTaker, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import SandboxRef
 
 

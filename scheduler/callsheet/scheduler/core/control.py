@@ -7,8 +7,9 @@ from callsheet.scheduler.core.commands import DrainManager, PauseAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, failed_precondition, invalid, not_found
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionState
 from callsheet.scheduler.core.recall import unknown_action
+from callsheet.scheduler.core.refusals import failed_precondition, invalid, not_found
 from callsheet.scheduler.core.resizing import resize, wish_fulfilled
 from callsheet.scheduler.core.state import SchedulerState
 

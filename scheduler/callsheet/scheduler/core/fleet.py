@@ -10,16 +10,9 @@ from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
 from callsheet.scheduler.core.metering import buckets_of
-from callsheet.scheduler.core.model import (
-    CPU,
-    ActionKind,
-    FailureKind,
-    RefusalCode,
-    RefusedError,
-    failed_precondition,
-    invalid,
-)
+from callsheet.scheduler.core.model import CPU, ActionKind, FailureKind
 from callsheet.scheduler.core.peers import ManagerSession
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.rollouts import advance_services, reconnected, registered, weights_told
 from callsheet.scheduler.core.servability import note_arrival

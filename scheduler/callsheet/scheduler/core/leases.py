@@ -9,9 +9,9 @@ from __future__ import annotations
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.idleness import worked
-from callsheet.scheduler.core.model import failed_precondition, not_found
 from callsheet.scheduler.core.peers import ClientSession
 from callsheet.scheduler.core.records import JobLease
+from callsheet.scheduler.core.refusals import failed_precondition, not_found
 from callsheet.scheduler.core.state import SchedulerState
 
 # What is left of a lease is journalled so many times, though not more often nor more rarely than this; in seconds.

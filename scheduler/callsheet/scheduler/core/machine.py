@@ -13,7 +13,7 @@ from callsheet.scheduler.core import attempts, batches, control, events, expiry,
 from callsheet.scheduler.core.commands import CoreCommand, Refuse
 from callsheet.scheduler.core.events import Event, Request
 from callsheet.scheduler.core.metering import next_refill
-from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.state import SchedulerState
 
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from callsheet.scheduler.core.entities import Job
-from callsheet.scheduler.core.model import (
-    ActionRequest,
-    JobRequest,
-    RefusalCode,
-    RefusedError,
-    TrajectoryRequest,
-    invalid,
-)
+from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, invalid
 from callsheet.scheduler.core.state import SchedulerState
 
 # Of a job or a trajectory: far more than its fields take; what remains are fields that this contract does not know.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from callsheet.scheduler.core.model import Opened, RefusedError
+from callsheet.scheduler.core.model import Opened
+from callsheet.scheduler.core.refusals import RefusedError
 
 
 class ClientSession(Protocol):

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.closed import ClosedTrajectory
 from callsheet.scheduler.core.entities import Job
-from callsheet.scheduler.core.model import (
-    ActionKey,
-    RefusalCode,
-    RefusedError,
-    TrajectoryRequest,
-    not_found,
-)
+from callsheet.scheduler.core.model import ActionKey, TrajectoryRequest
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, not_found
 from callsheet.scheduler.core.state import SchedulerState
 
 _NO_LONGER_KEPT = "all that was kept of it is that it was"

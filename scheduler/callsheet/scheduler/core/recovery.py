@@ -25,13 +25,13 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
     TrajectoryResult,
 )
-from callsheet.scheduler.core.records import (
+from callsheet.scheduler.core.records import SchedulerAway
+from callsheet.scheduler.core.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredJob,
     RecoveredRollout,
     RecoveredTrajectory,
-    SchedulerAway,
 )
 from callsheet.scheduler.core.retention import keep
 from callsheet.scheduler.core.settling import count_open, restore_closed

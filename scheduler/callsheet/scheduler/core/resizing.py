@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.commands import ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Manager
-from callsheet.scheduler.core.model import CPU, ActionState, Demand, ResourceDemand, failed_precondition
+from callsheet.scheduler.core.model import CPU, ActionState, Demand, ResourceDemand
 from callsheet.scheduler.core.plan import CoreChange
+from callsheet.scheduler.core.refusals import failed_precondition
 from callsheet.scheduler.core.state import SchedulerState
 
 

@@ -22,8 +22,9 @@ from callsheet.scheduler.core.engine_weights import (
     WeightsTold,
 )
 from callsheet.scheduler.core.entities import Job, Manager
-from callsheet.scheduler.core.model import ActionKind, RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.records import RolloutBegun, RolloutChanged
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.suggestions import did_you_mean

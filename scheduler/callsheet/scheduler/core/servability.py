@@ -14,10 +14,9 @@ from callsheet.scheduler.core.model import (
     ActionState,
     Demand,
     FailureKind,
-    RefusedError,
     ResourceDemand,
-    failed_precondition,
 )
+from callsheet.scheduler.core.refusals import RefusedError, failed_precondition
 from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX, names_image
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState

@@ -21,10 +21,7 @@ from callsheet.scheduler.core.model import (
     ActionState,
     Opened,
     Opening,
-    RefusalCode,
-    RefusedError,
     SandboxCopy,
-    failed_precondition,
 )
 from callsheet.scheduler.core.open_work import check_room, check_room_for_job
 from callsheet.scheduler.core.peers import Watcher
@@ -36,6 +33,7 @@ from callsheet.scheduler.core.records import (
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition
 from callsheet.scheduler.core.retention import drop_job
 from callsheet.scheduler.core.rollouts import begin_rollout, end_rollouts
 from callsheet.scheduler.core.servability import check_servable

@@ -22,16 +22,14 @@ from callsheet.scheduler.core.model import (
     OnInfra,
     Opened,
     Opening,
-    RefusalCode,
-    RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
     TrajectoryResult,
-    failed_precondition,
 )
 from callsheet.scheduler.core.open_work import check_room_for_trajectory
 from callsheet.scheduler.core.recall import check_trajectory_not_forgotten, closed_trajectory, unknown_group
 from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition
 from callsheet.scheduler.core.settling import closed_now, count_open, join
 from callsheet.scheduler.core.state import SchedulerState
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
+from callsheet.scheduler.core.model import ActionKey, ActionState
 from callsheet.scheduler.core.records import ActionSummary
+from callsheet.scheduler.core.refusals import RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.answers.holders import Holder, holders

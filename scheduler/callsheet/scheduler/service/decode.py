@@ -23,8 +23,8 @@ from callsheet.scheduler.core.model import (
     SpeedUp,
     Timeouts,
     TrajectoryRequest,
-    invalid,
 )
+from callsheet.scheduler.core.refusals import invalid
 from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import (

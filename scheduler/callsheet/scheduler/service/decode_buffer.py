@@ -7,8 +7,9 @@ from typing import Final
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.batches import MAX_BATCH
-from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult, invalid
+from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
 from callsheet.scheduler.core.peers import BatchTaker
+from callsheet.scheduler.core.refusals import invalid
 from callsheet.scheduler.service.rules import at_least, blob, few, identifier, known, longer_than_zero, within
 from callsheet.v1 import buffer_pb2, client_service_pb2, common_pb2
 from google.protobuf import duration_pb2

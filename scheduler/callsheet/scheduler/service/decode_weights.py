@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from callsheet.scheduler.core.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.model import Token, invalid
+from callsheet.scheduler.core.model import Token
+from callsheet.scheduler.core.refusals import invalid
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rules import (
     MAX_SECONDS,

@@ -5,7 +5,8 @@ It passes by the core and the journal: it is worth nothing once the outcome is t
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import Token, invalid
+from callsheet.scheduler.core.model import Token
+from callsheet.scheduler.core.refusals import invalid
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.rules import at_least, known
 from callsheet.scheduler.service.sessions import ClientStream

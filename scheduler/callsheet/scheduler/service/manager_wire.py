@@ -8,8 +8,9 @@ from typing import Final
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.generations import GeneratedTokens
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token, invalid
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
 from callsheet.scheduler.core.peers import ManagerSession
+from callsheet.scheduler.core.refusals import invalid
 from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from callsheet.scheduler.access.identity import Identity, Scope, is_part_of
 from callsheet.scheduler.core.entities import Manager
-from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore

@@ -14,8 +14,8 @@ import anyio
 import grpc
 import grpc.aio
 from callsheet.scheduler.access.methods import OPEN_TO_ALL
-from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.quotas import TokenBucket
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.registration import QuotaDescription
 from callsheet.scheduler.service.guard import Handler, caller
 from callsheet.scheduler.service.limit_settings import LimitSettings

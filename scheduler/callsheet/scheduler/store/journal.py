@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from callsheet.scheduler.core.records import (
-    MAX_FINISHED,
-    Record,
+from callsheet.scheduler.core.records import MAX_FINISHED, Record
+from callsheet.scheduler.core.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredBatch,

@@ -9,7 +9,8 @@ from typing import Final
 
 from callsheet.scheduler.core.commands import OutcomeFacts
 from callsheet.scheduler.core.events import AttemptFailed
-from callsheet.scheduler.core.model import ActionKind, RefusalCode
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.refusals import RefusalCode
 from callsheet.scheduler.core.state import OutcomeEncoder
 
 BOUNDS_S: Final = (

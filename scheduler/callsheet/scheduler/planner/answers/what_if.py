@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import CPU
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
 from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
