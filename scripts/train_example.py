@@ -169,7 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=["seeds", "comparisons"], help="one part of it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=2, help="of the comparisons")
     given = parser.parse_args()
     trl = trainers.TRAINERS["trl"]

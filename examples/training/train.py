@@ -164,8 +164,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="directory of the model")
     parser.add_argument("--out", type=Path, required=True, help="file for the figures")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--spare", type=int, default=0, help="spare trajectories of each group, for callsheet")
     for name in ("work-s", "slow", "hanging", "crashing", "limit-s"):
         default = getattr(Load(), name.replace("-", "_"))
