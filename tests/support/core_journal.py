@@ -6,9 +6,18 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from callsheet.scheduler.core import records, recovered
+from callsheet.scheduler.core import records
 from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest, TrajectoryResult
+from callsheet.scheduler.core.recovered import (
+    Recovered,
+    RecoveredAction,
+    RecoveredBatch,
+    RecoveredFinished,
+    RecoveredJob,
+    RecoveredRollout,
+    RecoveredTrajectory,
+)
 from callsheet.scheduler.core.recovery import RequestDecoder
 
 Row = tuple[str, str]
@@ -18,18 +27,18 @@ class CoreJournal:
     """What survives the core. Requests are kept beside their specs, so that "decoding" is looking them up."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, recovered.RecoveredJob] = {}
-        self.trajectories: dict[Row, recovered.RecoveredTrajectory] = {}
-        self.actions: dict[Row, recovered.RecoveredAction] = {}
+        self.jobs: dict[str, RecoveredJob] = {}
+        self.trajectories: dict[Row, RecoveredTrajectory] = {}
+        self.actions: dict[Row, RecoveredAction] = {}
         self.outcomes: dict[Row, bytes] = {}
         self.finished: dict[Row, records.ActionSummary] = {}
         self.closed: list[records.ClosedAction] = []
         self.forgotten: dict[str, list[bytes]] = {}
         self.alive_at: float | None = None
         self.away: list[tuple[float, float]] = []
-        self.rollouts: dict[str, recovered.RecoveredRollout] = {}
-        self.buffered: dict[Row, recovered.RecoveredFinished] = {}
-        self.batches: dict[Row, recovered.RecoveredBatch] = {}
+        self.rollouts: dict[str, RecoveredRollout] = {}
+        self.buffered: dict[Row, RecoveredFinished] = {}
+        self.batches: dict[Row, RecoveredBatch] = {}
         self._offers: dict[bytes, WeightsOffer] = {}
         self._results: dict[bytes, TrajectoryResult] = {}
         self._job_requests: dict[bytes, JobRequest] = {}
@@ -65,7 +74,7 @@ class CoreJournal:
     def _apply(self, record: records.Record) -> None:
         match record:
             case records.JobOpened(job_id, spec, epoch, sequence):
-                self.jobs[job_id] = recovered.RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
+                self.jobs[job_id] = RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
             case records.JobClosed(job_id):
                 del self.jobs[job_id]
                 self.forgotten.pop(job_id, None)
@@ -79,11 +88,11 @@ class CoreJournal:
             case records.PolicyVersionPublished(job_id, version):
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
             case records.RolloutBegun(job_id, name, version, epoch, sequence, plan):
-                self.rollouts[name] = recovered.RecoveredRollout(job_id, name, version, epoch, sequence, plan)
+                self.rollouts[name] = RecoveredRollout(job_id, name, version, epoch, sequence, plan)
             case records.RolloutChanged(name, reference, begun):
                 self.rollouts[name] = replace(self.rollouts[name], reference=reference, begun=begun)
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
-                self.trajectories[job_id, trajectory_id] = recovered.RecoveredTrajectory(
+                self.trajectories[job_id, trajectory_id] = RecoveredTrajectory(
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
                 )
             case records.TrajectoryBegan(job_id, trajectory_id, version):
@@ -127,15 +136,15 @@ class CoreJournal:
             case records.TrajectoryBuffered():
                 key = (record.job_id, record.trajectory_id)
                 assert key not in self.buffered, f"{key} finished twice"
-                values = {each.name: getattr(record, each.name) for each in fields(recovered.RecoveredFinished)}
-                self.buffered[key] = recovered.RecoveredFinished(**values)
+                values = {each.name: getattr(record, each.name) for each in fields(RecoveredFinished)}
+                self.buffered[key] = RecoveredFinished(**values)
             case records.BufferedTrajectoriesRemoved(job_id, trajectory_ids):
                 for trajectory_id in trajectory_ids:
                     del self.buffered[job_id, trajectory_id]
             case records.BatchTaken(job_id, batch_id):
                 assert (job_id, batch_id) not in self.batches, f"{batch_id} was taken twice"
                 values = {each.name: getattr(record, each.name) for each in fields(records.BatchTaken)}
-                self.batches[job_id, batch_id] = recovered.RecoveredBatch(**values)
+                self.batches[job_id, batch_id] = RecoveredBatch(**values)
             case records.BatchReturned(job_id, batch_id):
                 del self.batches[job_id, batch_id]
             case records.BatchAcknowledged(job_id, batch_id, trajectory_ids, forgotten, size):
@@ -155,7 +164,7 @@ class CoreJournal:
         match record:
             case records.ActionSubmitted(job_id, action_id, trajectory_id, body_hash, spec, submitted, copies):
                 assert (job_id, action_id) not in self.actions, f"{action_id} was submitted twice"
-                self.actions[job_id, action_id] = recovered.RecoveredAction(
+                self.actions[job_id, action_id] = RecoveredAction(
                     job_id,
                     action_id,
                     trajectory_id,
@@ -196,14 +205,14 @@ class CoreJournal:
                 )
                 self.outcomes[job_id, action_id] = outcome
 
-    def _open_row(self, job_id: str, action_id: str) -> recovered.RecoveredAction:
+    def _open_row(self, job_id: str, action_id: str) -> RecoveredAction:
         key = (job_id, action_id)
         assert key not in self.outcomes, f"{key} has its outcome already: {self.outcomes[key]!r}"
         return self.actions[key]
 
-    def recovered(self) -> recovered.Recovered:
+    def recovered(self) -> Recovered:
         """What a restarted scheduler continues from."""
-        return recovered.Recovered(
+        return Recovered(
             tuple(self.jobs.values()),
             tuple(self.trajectories.values()),
             tuple(self.actions.values()),

@@ -6,9 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator
 
 import anyio
-from callsheet.scheduler.store.errors import (
-    PayloadNotFoundError,
-)
+from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore
 
 

@@ -27,15 +27,7 @@ from callsheet.scheduler.core.model import (
 from callsheet.scheduler.core.refusals import invalid
 from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.refusals import to_seconds
-from callsheet.scheduler.service.rules import (
-    at_least,
-    identifier,
-    known,
-    longer_than_zero,
-    seconds,
-    short_text,
-    within,
-)
+from callsheet.scheduler.service.rules import at_least, identifier, known, longer_than_zero, seconds, short_text, within
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
 from callsheet.v1.set_ups import set_up_name
 
