@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks train-example
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang bench-kv-sglang agents check budget docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks train-example
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -80,7 +80,11 @@ bench-weights-sglang: $(SETUP)
 bench-kv-sglang: $(SETUP)
 	$(BIN)/python scripts/bench_kv.py sglang $(BENCH_ARGS)
 
-check: lint types layers protos-lint protos-check
+check: budget lint types layers protos-lint protos-check
+
+# Statements by room, beside what each may have. pyproject.toml has the table.
+budget: $(SETUP)
+	$(BIN)/python scripts/statement_budget.py
 
 # Every page is read anew, as the reference comes from docstrings, options and protos. A warning is an error.
 docs: $(SETUP)

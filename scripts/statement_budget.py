@@ -1,0 +1,102 @@
+"""Counts the statements of each room, and fails where a room has more than its budget.
+
+    python3 scripts/statement_budget.py [ROOT]
+
+A statement is a node `ast.stmt` of Python's syntax tree: shorter names and longer lines win nothing. Tests and
+generated code are left out. The budgets are in pyproject.toml, `tool.callsheet.statement-budget`. A commit that raises
+one says in its body which code was removed for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_COUNTED = ("tests", "build", "dist")
+GENERATED = ("_pb2.py", "_pb2_grpc.py")
+NAMESPACE = "callsheet"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a room or a file."""
+
+    statements: int = 0
+    lines: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.statements + other.statements, self.lines + other.lines)
+
+
+def sources(root: Path) -> Iterator[Path]:
+    """Yields the Python files that count, relative to `root`."""
+    for top in sorted(root.iterdir()):
+        if top.name.startswith(".") or top.name in NOT_COUNTED:
+            continue
+        for path in sorted(top.rglob("*.py")) if top.is_dir() else [top] * (top.suffix == ".py"):
+            if not path.name.endswith(GENERATED):
+                yield path.relative_to(root)
+
+
+def room_of(path: Path) -> str:
+    """Returns the room of a source file.
+
+    A room is a package of one of the portions of `callsheet`, as in `scheduler/core`. The modules beside the packages
+    of a portion are the room `scheduler`. A top folder that is no portion is one room.
+    """
+    top, *folders = path.parts[:-1] or (".",)
+    if folders[:1] != [NAMESPACE]:
+        return top
+    inner = folders[1:]
+    if inner[:1] == [top]:
+        inner = inner[1:]
+    return "/".join([top, *inner[:1]])
+
+
+def sizes(root: Path) -> dict[str, Size]:
+    """Returns the size of each room that has a statement."""
+    found: dict[str, Size] = {}
+    for path in sources(root):
+        text = (root / path).read_text(encoding="utf-8")
+        statements = sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(text, str(path))))
+        if statements:
+            room = room_of(path)
+            found[room] = found.get(room, Size()) + Size(statements, text.count("\n"))
+    return found
+
+
+def findings(found: Mapping[str, Size], budgets: Mapping[str, int]) -> list[str]:
+    """Returns a sentence for each room over its budget, without a budget, or without code."""
+    over = [
+        f"{room} has {size.statements} statements; its budget is {budgets[room]}"
+        for room, size in sorted(found.items())
+        if size.statements > budgets.get(room, size.statements)
+    ]
+    unknown = [f"{room} has no budget" for room in sorted(found.keys() - budgets.keys())]
+    empty = [f"{room} has a budget and no code" for room in sorted(budgets.keys() - found.keys())]
+    return over + unknown + empty
+
+
+def main(root: Path) -> int:
+    """Prints the table, then the findings; returns the exit code."""
+    with (root / "pyproject.toml").open("rb") as file:
+        budgets = tomllib.load(file)["tool"]["callsheet"]["statement-budget"]
+    found = sizes(root)
+    rows = [(room, size.statements, budgets.get(room, 0), size.lines) for room, size in sorted(found.items())]
+    total = sum(found.values(), Size())
+    print(f"{'room':24} {'statements':>10} {'budget':>7} {'lines':>7}")
+    for row in [*rows, ("all", total.statements, sum(budgets.values()), total.lines)]:
+        print("{:24} {:>10} {:>7} {:>7}".format(*row))
+    wrong = findings(found, budgets)
+    for sentence in wrong:
+        print(f"statement_budget: {sentence}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT))
