@@ -34,7 +34,6 @@ def _benchmarks() -> Mapping[str, Any]:
         dispatch,
         gateway,
         groups,
-        kv,
         planner,
         real,
         rewards,
@@ -46,6 +45,6 @@ def _benchmarks() -> Mapping[str, Any]:
     from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, gateway, groups, kv, planner, real, rewards, sandbox, sim, soak, staleness, weights):
+    for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak, staleness, weights):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

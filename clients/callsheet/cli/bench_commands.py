@@ -9,7 +9,6 @@ import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.gateway.settings import GatewayBenchSettings
 from callsheet.benchmarks.groups.settings import GroupsBenchSettings
-from callsheet.benchmarks.kv.settings import KvBenchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
@@ -63,25 +62,6 @@ def groups(*, settings: GroupsBenchSettings, as_json: AsJson = False) -> None:
         from callsheet.benchmarks.groups.run import run_groups_bench
     _log_warnings()
     report = measure(as_json, lambda progress: anyio.run(run_groups_bench, settings, progress), render)
-    if report.findings:
-        raise typer.Exit(1)
-
-
-@options_of(settings=KvBenchSettings)
-def kv(*, settings: KvBenchSettings, as_json: AsJson = False) -> None:
-    """Measure KV admission on an engine that really computes.
-
-    The same trajectories run with it and without, at demands that the engine's KV cache can meet and cannot. It ends
-    with exit code 1 if it costs throughput, or does not spare the engine what it would compute anew.
-    """
-    with needs("bench"), needs("inference"):
-        from callsheet.benchmarks.kv.render import render
-        from callsheet.benchmarks.kv.run import UnusableEngineError, run_kv_bench
-    _log_errors()
-    try:
-        report = measure(as_json, lambda progress: anyio.run(run_kv_bench, settings, progress), render)
-    except UnusableEngineError as error:
-        raise CommandError(str(error)) from error
     if report.findings:
         raise typer.Exit(1)
 

@@ -6,14 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings, ScenarioSource
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure, print_either, progress_on_stderr, say
-
-KV = "kv"
-"""The workload whose engines are short of KV; it has policies and figures of its own."""
 
 if TYPE_CHECKING:
     from callsheet.benchmarks.simulator.comparison.ranges import RangeFile
@@ -26,16 +22,10 @@ def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson =
     It runs in virtual time. Prints ACT of external actions (overhead included), longest waits, the wait to start, the
     step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside
     bounds that no policy can beat.
-
-    --workload kv is about engines whose KV caches are short. It has policies and bars of its own and takes three seeds
-    or more; of the other options it heeds --seed, --seeds and --processes. The exit code is 1 below a bar.
     """
     at_once = options.processes or len(os.sched_getaffinity(0))
     if options.calibrate:
         _calibrate(at_once, source.trace, as_json=as_json)
-        return
-    if source.workload == KV:
-        _kv(options, at_once, as_json=as_json)
         return
     with needs("bench"):
         from callsheet.benchmarks.simulator.policies import POLICIES
@@ -50,18 +40,6 @@ def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson =
         source, seeds = expected.recorded_with(source, seeds)
         settings = ComparisonSettings(source, seeds, options.policies or expected.policies, at_once)
     _compare(settings, options, expected, as_json=as_json)
-
-
-def _kv(options: ComparisonOptions, processes: int, *, as_json: bool) -> None:
-    with needs("bench"):
-        from callsheet.benchmarks.simulator.kv.comparison import run_kv_comparison
-        from callsheet.benchmarks.simulator.kv.render import render
-        from callsheet.benchmarks.simulator.kv.settings import LEAST_SEEDS, KvSettings
-    seeds = tuple(range(options.seed, options.seed + max(options.seeds, LEAST_SEEDS)))
-    settings = KvSettings(seeds, processes=processes)
-    report = measure(as_json, lambda progress: run_kv_comparison(settings, progress), render)
-    if report.missed:
-        raise typer.Exit(1)
 
 
 def _compare(

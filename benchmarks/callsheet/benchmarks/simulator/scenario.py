@@ -83,13 +83,11 @@ class Generation:
         seconds: Time it takes whatever else runs; used where the scenario has no engines.
         prompt_tokens: Context at the start of the turn.
         output_tokens: Tokens it writes.
-        known_tokens: Tokens of its prompt that its trajectory had an engine compute before.
     """
 
     seconds: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    known_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,6 @@ class EngineType:
     Attributes:
         kv_tokens: Tokens of KV cache; a sequence that does not fit waits.
         keeps_prefixes: Whether a trajectory's context stays there between its turns, as far as there is room.
-        longest_prefix_first: Whether those in line with the most tokens cached go first, and not those who came first.
     """
 
     name: str
@@ -235,7 +232,6 @@ class EngineType:
     max_batch: Annotated[int, Between(low=1)]
     kv_tokens: Annotated[int, Between(low=1)]
     keeps_prefixes: bool = True
-    longest_prefix_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

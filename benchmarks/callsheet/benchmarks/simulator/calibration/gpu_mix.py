@@ -66,7 +66,7 @@ _CONTEXT_TOKENS = 8_000
 _MAX_BATCH = 256  # beyond what the batch of RollArt brings to any engine
 
 
-def engine_of(gpu: GpuClass, number: int, context_tokens: float = _CONTEXT_TOKENS) -> EngineType:
+def engine_of(gpu: GpuClass, number: int) -> EngineType:
     """Engines of one GPU each, with the rates that follow from the class's figures, for sequences of that length."""
     flops, bandwidth = _OF_FLOPS * gpu.flops, _OF_BANDWIDTH * gpu.bytes_per_s
     return EngineType(
@@ -75,7 +75,7 @@ def engine_of(gpu: GpuClass, number: int, context_tokens: float = _CONTEXT_TOKEN
         gpus=1,
         prefill_tokens_per_s=flops / (2.0 * _PARAMETERS),
         step_s=_WEIGHT_BYTES / bandwidth,
-        step_per_sequence_s=context_tokens * _TOKEN_BYTES / bandwidth + 2.0 * _PARAMETERS / flops,
+        step_per_sequence_s=_CONTEXT_TOKENS * _TOKEN_BYTES / bandwidth + 2.0 * _PARAMETERS / flops,
         max_batch=_MAX_BATCH,
         kv_tokens=int((_OF_MEMORY * gpu.memory_bytes - _WEIGHT_BYTES) / _TOKEN_BYTES),
         keeps_prefixes=False,

@@ -19,7 +19,7 @@ class ScenarioSource:
 
     workload: Annotated[
         str,
-        Setting("coding, deepsearch, math, games, mopd, mixed or kv; names the machines of a trace.", default="coding"),
+        Setting("coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.", default="coding"),
     ]
     mode: Annotated[
         Mode, Setting("One step of N trajectories, or N live ones, replaced as they end.", default=Mode.ONESHOT)

@@ -45,10 +45,6 @@ class Engine:
     prefill stops decoding for as long as it takes. Prefixes of trajectories that do not run stay in what is left of the
     KV cache. The least recently used give way, from their ends and by as much as is needed, as the leaves of a radix
     tree do.
-
-    Attributes:
-        prefilled_tokens: Tokens of prompts that were computed so far, and of them `repeated_tokens` once more: they had
-            been in its cache, or in another engine's.
     """
 
     def __init__(self, kind: EngineType, events: EventQueue) -> None:
@@ -64,8 +60,6 @@ class Engine:
         self._ends: list[tuple[float, int, EngineSequence]] = []
         self._sequence = 0
         self._wakes_at = inf
-        self.prefilled_tokens = 0
-        self.repeated_tokens = 0
 
     def load(self, owner: Hashable) -> EngineStatus:
         """What the engine tells, to one who asks for that trajectory."""
@@ -119,8 +113,6 @@ class Engine:
             self._decodes_from = now
 
     def _admit(self) -> None:
-        if self.kind.longest_prefix_first and len(self._waiting) > 1:
-            self._waiting = deque(sorted(self._waiting, key=lambda each: -self._cached.get(each.owner, 0)))
         while self._waiting and self._fits(self._waiting[0]):
             self._run(self._waiting.popleft())
         self._wake()
@@ -136,8 +128,6 @@ class Engine:
         self._kv_tokens += sequence.kv_tokens
         self._evict(self._kv_tokens + self._cached_tokens - self.kind.kv_tokens)
         to_prefill = max(0, sequence.generation.prompt_tokens - cached)
-        self.prefilled_tokens += to_prefill
-        self.repeated_tokens += max(0, min(sequence.generation.known_tokens - cached, to_prefill))
         self._decodes_from = max(self._decodes_from, self._events.now) + to_prefill / self.kind.prefill_tokens_per_s
         self._running[sequence.owner] = sequence
         self._sequence += 1

@@ -1,1 +1,0 @@
-"""KV admission against plain routing, on an engine that really computes."""

@@ -1,1 +1,0 @@
-"""Ways to route generations, each at several settings."""
