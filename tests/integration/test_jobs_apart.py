@@ -101,7 +101,6 @@ async def answers(me: Caller) -> AsyncIterator[tuple[str, Any]]:
         (me.admin.PauseAction, admin_service_pb2.PauseActionRequest(key=mine)),
         (me.admin.GetStatus, admin_service_pb2.GetStatusRequest()),
         (me.admin.WhatIf, admin_service_pb2.WhatIfRequest(pool="node", nodes=1)),
-        (me.admin.GetPredictionErrors, admin_service_pb2.GetPredictionErrorsRequest()),
         (me.client.CancelAction, client_service_pb2.CancelActionRequest(key=mine)),
         (me.client.CancelWork, client_service_pb2.CancelWorkRequest(job_id="mine")),
         (me.client.CloseJob, client_service_pb2.CloseJobRequest(job_id="mine")),

@@ -31,7 +31,6 @@ _COMMANDS = (
     ("status",),
     ("jobs",),
     ("explain", "a", "--job", "j"),
-    ("predictions",),
     ("what-if", "--pool", "p", "--nodes", "1"),
     ("cancel", "j"),
     ("close", "j"),

@@ -44,7 +44,6 @@ COMMANDS: list[tuple[str, ...]] = [
     ("submit", "env-step"),
     ("status",),
     ("explain",),
-    ("predictions",),
     ("jobs",),
     ("cancel",),
     ("close",),

@@ -11,7 +11,7 @@ from callsheet.scheduler.planner.answers.question_now import question_of
 from callsheet.scheduler.planner.answers.remaining import Lives
 from callsheet.scheduler.planner.answers.what_if import Comparison, ask
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
-from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
+from callsheet.scheduler.service.admin_answers import what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
 from tests.support.core_world import CoreWorld, node, service, world_with_sandbox
@@ -132,10 +132,6 @@ def test_answers_as_messages() -> None:
     assert message.before.mean_act_s == found.before.mean_act_s
     (waiting,) = message.after.classes
     assert (waiting.name, waiting.waiting, waiting.stuck) == ("reward any of job with 1 cpu", 24, 0)
-    predictors = taught(ActionKind.REWARD, 10.0)
-    errors = predictors.errors()[ActionKind.REWARD]
-    told = prediction_errors(ActionKind.REWARD, errors)
-    assert (told.observations, told.mean_absolute_log) == (100, errors.mean_absolute)
 
 
 def test_what_waits_behind_a_hung_command_waits_for_long() -> None:

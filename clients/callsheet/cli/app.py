@@ -15,7 +15,7 @@ from callsheet.cli.eval_command import evaluate
 from callsheet.cli.facade_command import facade_app
 from callsheet.cli.gateway_command import gateway
 from callsheet.cli.health_command import health
-from callsheet.cli.inspect_commands import explain, predictions, status, what_if
+from callsheet.cli.inspect_commands import explain, status, what_if
 from callsheet.cli.job_commands import cancel, close, drain, jobs, rollout
 from callsheet.cli.log_command import logs
 from callsheet.cli.manager_commands import manager_app
@@ -64,7 +64,6 @@ for command in (
     close,
     drain,
     logs,
-    predictions,
     what_if,
     health,
     demo,

@@ -1,8 +1,7 @@
-"""`callsheet status`, `explain`, `predictions` and `what-if`: what the scheduler knows and expects."""
+"""`callsheet status`, `explain` and `what-if`: what the scheduler knows and expects."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from callsheet.client.admin_predictions import ExpectedRun, PredictionErrors, WhatIf
+    from callsheet.client.admin_predictions import ExpectedRun, WhatIf
     from callsheet.client.admin_values import (
         EngineWeights,
         Explanation,
@@ -46,12 +45,6 @@ def explain(
 ) -> None:
     """Tell why an action is where it is, and its whole story."""
     show(ask(scheduler, lambda admin: admin.explain(job, action)), as_json, _print_explanation)
-
-
-def predictions(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
-    """Show how good the predictions of recent actions were."""
-    found = {"kinds": ask(scheduler, lambda admin: admin.prediction_errors())}
-    show(found, as_json, lambda found: _print_errors(found["kinds"]))
 
 
 def what_if(
@@ -180,22 +173,6 @@ def _expectation(expected: ExpectedRun) -> str:
         f"{expected.high_s:.3g} s), {expected.use:.2g} cores, {expected.peak_memory_mb:.0f} MB at its peak; "
         f"from {expected.observations:.3g} like runs and their kin"
     )
-
-
-def _print_errors(found: tuple[PredictionErrors, ...]) -> None:
-    rows = [
-        [
-            errors.kind.value if errors.kind else "?",
-            str(errors.observations),
-            f"{math.exp(errors.mean_absolute_log):.2f}",
-            f"{math.exp(errors.mean_log):.2f}",
-            "-" if errors.explained is None else f"{errors.explained:.2f}",
-            f"{errors.peak_exceeded:.2f}",
-        ]
-        for errors in found
-    ]
-    columns = ["kind", "runs #", "typical factor off #", "took / predicted #", "explained #", "peaks above #"]
-    print_table("Predictions", columns, rows)
 
 
 def _print_what_if(found: WhatIf) -> None:

@@ -16,11 +16,10 @@ import anyio
 import grpc.aio
 from callsheet.client.admin_decode import (
     decode_explanation,
-    decode_prediction_errors,
     decode_status,
     decode_what_if,
 )
-from callsheet.client.admin_predictions import PredictionErrors, WhatIf
+from callsheet.client.admin_predictions import WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
 from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.blobs import BlobReader
@@ -129,12 +128,6 @@ class AdminClient:
         request = admin_service_pb2.WhatIfRequest()
         put(request, "", pool=pool, nodes=nodes)
         return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
-
-    async def prediction_errors(self) -> tuple[PredictionErrors, ...]:
-        """Returns how good the predictions of recent actions were, by kind."""
-        request = admin_service_pb2.GetPredictionErrorsRequest()
-        response = await self._call(self._connection().admin.GetPredictionErrors, request)
-        return tuple(map(decode_prediction_errors, response.kinds))
 
     async def pause(self, job_id: str, action_id: str) -> None:
         """Pauses a running attempt; its grant stays.

@@ -7,7 +7,6 @@ from callsheet.client.admin_predictions import (
     ClassOutlook,
     ExpectedRun,
     Outlook,
-    PredictionErrors,
     SharedCores,
     WhatIf,
 )
@@ -66,11 +65,6 @@ def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanatio
 def decode_what_if(message: admin_service_pb2.WhatIfResponse) -> WhatIf:
     """Returns what more nodes would do."""
     return take(WhatIf, message, before=_outlook(message.before), after=_outlook(message.after))
-
-
-def decode_prediction_errors(message: admin_service_pb2.PredictionErrors) -> PredictionErrors:
-    """Returns the prediction errors of a kind."""
-    return take(PredictionErrors, message, kind=_KIND.get(message.kind))
 
 
 def _outlook(message: admin_service_pb2.Outlook) -> Outlook:

@@ -1,10 +1,8 @@
-"""What the scheduler predicts: of an action, of a larger pool, and how good that has been. Times are in seconds."""
+"""What the scheduler predicts of an action, and of a larger pool. Times are in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from callsheet.client.actions import ActionKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +100,3 @@ class WhatIf:
     before: Outlook
     after: Outlook
     summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionErrors:
-    """Errors of the recent predictions of a kind: each was compared before anything was learned from the run.
-
-    Attributes:
-        kind: The kind; None for one newer than this client.
-        observations: Runs compared so far.
-        mean_absolute_log: Mean of abs(log(actual / predicted)); 0.7 is a factor of two.
-        mean_log: Mean of log(actual / predicted).
-        explained: Share of the variance of log-seconds that predictions explain, 0 where they are no better than the
-            mean; None for few runs, and for runs so alike that there is nothing to explain.
-        peak_exceeded: Share of measured memory peaks above the predicted ones.
-    """
-
-    kind: ActionKind | None
-    observations: int
-    mean_absolute_log: float
-    mean_log: float
-    explained: float | None
-    peak_exceeded: float

@@ -50,11 +50,6 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfResponse.FromString,
                 )
-        self.GetPredictionErrors = channel.unary_unary(
-                '/callsheet.v1.AdminService/GetPredictionErrors',
-                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsRequest.SerializeToString,
-                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsResponse.FromString,
-                )
 
 
 class AdminServiceServicer(object):
@@ -112,13 +107,6 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetPredictionErrors(self, request, context):
-        """How good the predictions of recent actions were, by kind.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,11 +144,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.WhatIf,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfResponse.SerializeToString,
-            ),
-            'GetPredictionErrors': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetPredictionErrors,
-                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsRequest.FromString,
-                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -289,22 +272,5 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/WhatIf',
             callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.WhatIfResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def GetPredictionErrors(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/GetPredictionErrors',
-            callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsRequest.SerializeToString,
-            callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

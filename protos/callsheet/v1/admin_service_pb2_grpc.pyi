@@ -67,12 +67,6 @@ class AdminServiceStub:
     ]
     """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool."""
 
-    GetPredictionErrors: grpc.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.GetPredictionErrorsRequest,
-        callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse,
-    ]
-    """How good the predictions of recent actions were, by kind."""
-
 class AdminServiceAsyncStub:
     """Inspection and manual control."""
 
@@ -121,12 +115,6 @@ class AdminServiceAsyncStub:
         callsheet.v1.admin_service_pb2.WhatIfResponse,
     ]
     """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool."""
-
-    GetPredictionErrors: grpc.aio.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.GetPredictionErrorsRequest,
-        callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse,
-    ]
-    """How good the predictions of recent actions were, by kind."""
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
     """Inspection and manual control."""
@@ -190,13 +178,5 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.admin_service_pb2.WhatIfResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.WhatIfResponse]]:
         """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool."""
-
-    @abc.abstractmethod
-    def GetPredictionErrors(
-        self,
-        request: callsheet.v1.admin_service_pb2.GetPredictionErrorsRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse]]:
-        """How good the predictions of recent actions were, by kind."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

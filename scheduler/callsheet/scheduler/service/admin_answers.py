@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
-from callsheet.scheduler.planner.predictors import KindErrors, Prediction
+from callsheet.scheduler.planner.predictors import Prediction
 from callsheet.scheduler.planner.predictors.log_normal import quantile
-from callsheet.v1 import action_pb2, admin_service_pb2
+from callsheet.v1 import admin_service_pb2
 
 # Of the standard normal distribution: nine in ten are below.
 NINE_IN_TEN = 1.2816
@@ -29,18 +28,6 @@ def what_if_response(comparison: Comparison) -> admin_service_pb2.WhatIfResponse
     _fill_outlook(response.before, comparison.before)
     _fill_outlook(response.after, comparison.after)
     return response
-
-
-def prediction_errors(kind: ActionKind, errors: KindErrors) -> admin_service_pb2.PredictionErrors:
-    """How good predictions of a kind were."""
-    return admin_service_pb2.PredictionErrors(
-        kind=action_pb2.ActionKind.ValueType(kind),
-        observations=errors.observations,
-        mean_absolute_log=errors.mean_absolute,
-        mean_log=errors.bias,
-        explained=errors.explained,
-        peak_exceeded=errors.peak_exceeded,
-    )
 
 
 def _fill_outlook(message: admin_service_pb2.Outlook, outlook: Outlook) -> None:

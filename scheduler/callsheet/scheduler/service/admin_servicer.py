@@ -16,7 +16,7 @@ from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
-from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
+from callsheet.scheduler.service.admin_answers import what_if_response
 from callsheet.scheduler.service.admin_explain import explanation_of
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
 from callsheet.scheduler.service.guard import caller
@@ -115,15 +115,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state, now = self._loop.state, self._loop.clock.now()
         question = ask(state, request.pool, request.nodes, now, self._predictors)
         return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
-
-    async def GetPredictionErrors(  # noqa: N802
-        self, request: admin_service_pb2.GetPredictionErrorsRequest, context: Context
-    ) -> admin_service_pb2.GetPredictionErrorsResponse:
-        """How good the predictions of recent actions were."""
-        errors = self._predictors.errors()
-        return admin_service_pb2.GetPredictionErrorsResponse(
-            kinds=[prediction_errors(kind, errors[kind]) for kind in sorted(errors)]
-        )
 
 
 def _key_of_own(message: common_pb2.ActionKey) -> ActionKey:

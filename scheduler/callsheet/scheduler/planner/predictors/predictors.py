@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.planner.predictors.errors import ErrorSummary, RunningErrors
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, quantile
 from callsheet.scheduler.planner.predictors.settings import PredictorSettings
 from callsheet.scheduler.planner.predictors.statistics import LabelStatistics, TaskMoments, amdahl_slowness
@@ -71,7 +70,6 @@ class Predictors:
     def __init__(self, settings: PredictorSettings | None = None) -> None:
         self.settings = settings or PredictorSettings()
         self.tree = Tree(self.settings)
-        self._errors: dict[ActionKind, RunningErrors] = {}
         self.revision = 0
 
     def predict(
@@ -102,7 +100,7 @@ class Predictors:
         )
 
     def observe(self, observation: ObservedRun) -> None:
-        """Learns from a run; its prediction is judged first.
+        """Learns from a run.
 
         Raises:
             ValueError: A number of the observation is not finite or negative, or it ran with less than one unit.
@@ -111,17 +109,10 @@ class Predictors:
         self.revision += 1
         key = observation.key
         branch = self.tree.touch(key)
-        errors = self._errors.setdefault(key.kind, RunningErrors())
         if observation.execution_s > 0.0:
-            self._observe_duration(observation, branch, errors)
+            self._observe_duration(observation, branch)
         if observation.peak_memory_mb > 0.0:
-            exceeded = observation.peak_memory_mb > self._peak(key.kind, branch)
-            errors.peak(exceeded)
             self._observe_memory(observation, branch)
-
-    def errors(self) -> ErrorSummary:
-        """How good recent predictions were, by kind; kinds of which nothing ended by itself are left out."""
-        return {kind: errors.summary() for kind, errors in self._errors.items() if errors.observations}
 
     def take_changes(self, most: int) -> Changes:
         """What differs from what was taken before, to be saved: up to `most` nodes, none once all were taken."""
@@ -195,7 +186,7 @@ class Predictors:
         mean, variance, _ = _own(mean, doubt, own, moments)
         return quantile(mean, min(math.sqrt(variance), _MOST_SD), self.settings.memory_quantile)
 
-    def _observe_duration(self, observation: ObservedRun, branch: Branch, errors: RunningErrors) -> None:
+    def _observe_duration(self, observation: ObservedRun, branch: Branch) -> None:
         settings, statistics = self.settings, branch.statistics
         fraction = statistics.amdahl.fraction(observation.amdahl_hint, settings.amdahl_sd)
         slowness = amdahl_slowness(fraction, observation.units)
@@ -210,7 +201,6 @@ class Predictors:
             if weight < _LEAST_WEIGHT:
                 return
         else:
-            errors.duration(log_seconds, _with_hint(belief, statistics, observation.hint_s).mean)
             if observation.hint_s > 0.0:
                 statistics.hints.observe(log_seconds - math.log(observation.hint_s))
             if observation.cpu_s > 0.0:
