@@ -62,14 +62,13 @@ def test_every_policy_is_reported_by_seed_and_as_means() -> None:
         assert figures["step_s"] >= report["bounds"]["step_s"] * 0.999
 
 
-def test_sustained_runs_report_a_rate(tmp_path: Path) -> None:
+def test_sustained_runs_report_a_rate() -> None:
     report = _report(
         "--workload", "games", "--mode", "sustained", "--trajectories", "4", "--policy", "callsheet", "--policy",
-        "os_sharing", "--plots", str(tmp_path / "page"),
+        "os_sharing",
     )  # fmt: skip
     assert set(report["policies"]) == {"callsheet", "os_sharing"}
     assert all("trajectories_per_hour" in figures for figures in report["policies"].values())
-    assert {"index.html", "act.png"} <= {path.name for path in (tmp_path / "page").iterdir()}
 
 
 def test_no_policy_beats_the_bounds_of_a_sustained_run() -> None:
@@ -80,7 +79,6 @@ def test_no_policy_beats_the_bounds_of_a_sustained_run() -> None:
     )  # fmt: skip
     bounds = report["bounds"]
     assert bounds["step_s"] is None
-    assert report["long_run"]["trajectories_per_hour"] > 0
     for figures in report["policies"].values():
         for key in ("act_mean_s", "act_p50_s", "act_p99_s", "act_p999_s"):
             assert figures[key] >= bounds[key] * 0.99999 > 0

@@ -58,7 +58,7 @@ def test_littles_law() -> None:
     sizes = [draw.expovariate(1.0) for _ in range(5_000)]
     measured = simulate(one_node(poisson_calls(3.5, sizes, seed=15), 4), StartAtOnce)
     arrival_rate = len(measured.actions) / measured.ended_at
-    in_system = measured.outstanding.integral / measured.ended_at
+    in_system = measured.outstanding_s / measured.ended_at
     assert in_system == pytest.approx(arrival_rate * measured.act_mean_s)
 
 

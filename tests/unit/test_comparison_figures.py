@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from callsheet.benchmarks.measuring.statistics import significant
 from callsheet.benchmarks.simulator.comparison.figures import (
-    CoresOverTime,
     Figures,
     JobFigures,
     PolicyResult,
@@ -61,8 +60,6 @@ def _result(name: str, *means: float) -> PolicyResult:
             replace(FIGURES, act_mean_s=mean, wait_max_s=mean),
             {"job": JobFigures(seed, mean, mean, None)},
             ActFigures(mean, mean, mean, mean),
-            (0.0, mean),
-            CoresOverTime((), (), ()),
             0.1,
         )
         for seed, mean in enumerate(means, 1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from callsheet.benchmarks.simulator.best_case import action_s
-from callsheet.benchmarks.simulator.bounds import bounds_of, least, long_run_of
+from callsheet.benchmarks.simulator.bounds import bounds_of, least
 from callsheet.benchmarks.simulator.measurements import ActFigures, act_figures
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
@@ -89,21 +89,6 @@ def test_a_sustained_run_is_bounded_by_its_slots_and_its_cores() -> None:
     # 4 core-seconds each on 2 cores: all 50 of the horizon after the warm-up of a quarter.
     assert busy.trajectories_per_hour == pytest.approx(3600 * 50 / 75.0)
     assert (busy.longest_trajectory_s, busy.work_s, busy.step_s) == (None, None, None)
-
-
-def test_the_long_run_is_the_closed_loop() -> None:
-    rollouts = [trajectory(f"t{index}", (step(3.5),)) for index in range(100)]
-    idle = long_run_of(sustained(one_node(rollouts, 50), live=10, horizon_s=100.0))
-    assert idle is not None
-    # A life of 5 s in 10 slots; the closed loop adds nothing to the actions' own time.
-    assert idle.trajectories_per_hour == pytest.approx(3600 * 10 / 5.0)
-    assert idle.act_mean_s == pytest.approx(2.0)
-    busy = long_run_of(sustained(one_node(rollouts, 2), live=10, horizon_s=100.0))
-    assert busy is not None
-    # 4 core-seconds each on 2 cores; so a cycle takes 20 s, of which 1 s is generation, for 2 actions.
-    assert busy.trajectories_per_hour == pytest.approx(3600 / 2.0)
-    assert busy.act_mean_s == pytest.approx((20.0 - 1.0) / 2)
-    assert long_run_of(one_node(rollouts, 2)) is None
 
 
 def test_where_trajectories_may_be_cancelled_no_throughput_is_promised() -> None:

@@ -18,30 +18,17 @@ def pass_to(events: EventQueue, at: float) -> None:
     events.run(at)
 
 
-def test_a_level_keeps_means_by_bin_and_the_integral() -> None:
+def test_a_level_is_integrated_from_where_it_counts() -> None:
     events = EventQueue()
-    level = Level(events)
-    level.add(2.0)
+    whole, later = Level(events), Level(events, 2.0)
+    for level in (whole, later):
+        level.add(2.0)
     pass_to(events, 1.5)
-    level.add(-1.0)
+    for level in (whole, later):
+        level.add(-1.0)
     pass_to(events, 2.5)
-    width, means = level.series()
-    assert width == 1.0
-    assert means == pytest.approx([2.0, 1.5, 1.0])
-    assert level.integral() == pytest.approx(4.0)
-
-
-def test_bins_widen_and_lose_nothing() -> None:
-    events = EventQueue()
-    level = Level(events)
-    for at in range(5_000):
-        pass_to(events, float(at))
-        level.add(1.0)
-    width, means = level.series()
-    assert width == 8.0
-    assert level.integral() == pytest.approx(sum(range(5_000)))
-    assert means[0] == pytest.approx(4.5)
-    assert sum(means[:-1]) * width + means[-1] * (4_999 - width * (len(means) - 1)) == pytest.approx(level.integral())
+    assert whole.integral() == pytest.approx(4.0)
+    assert later.integral() == pytest.approx(0.5)
 
 
 def test_events_come_in_the_order_of_time_and_then_of_asking() -> None:
@@ -76,11 +63,10 @@ def test_a_reservation_is_held_all_the_time() -> None:
     assert measured.used == pytest.approx(1.5 / 40.0)
 
 
-def test_percentiles_and_quantiles_of_act() -> None:
+def test_percentiles_of_act() -> None:
     steps = [step(float(seconds)) for seconds in range(1, 101)]
     measured = simulate(one_node([trajectory("a", steps)], 1), StartAtOnce)
     assert measured.act_percentile_s(50) == pytest.approx(50.0)
-    assert measured.act_quantiles(3) == pytest.approx((0.5, 50.0, 100.0))
     assert measured.labels == ("reset", "step")
     assert measured.environment_busy == pytest.approx(5050.5 / 5150.5)
     assert figures_of(measured).trajectories_per_hour is None

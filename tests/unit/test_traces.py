@@ -1,11 +1,10 @@
-"""Replay of traces: our own format, two public ones, and the converter. All rows here are made up."""
+"""Replay of recorded trajectories. All rows here are made up."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,8 @@ from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.scenario_rules import check_scenario
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.benchmarks.simulator.traces.agentcgroup import convert
 from callsheet.benchmarks.simulator.traces.replay import read_trace
 from callsheet.scheduler.core.model import ActionKind
-
-_AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:00:00.5000000,100,10
-2023-11-16 18:00:02.0000000,200,407
-2023-11-16 18:00:02.2500000,300,30
-"""
-_MOONCAKE = (
-    '{"timestamp": 1000, "input_length": 6000, "output_length": 50, "hash_ids": [1, 2]}\n'
-    '{"timestamp": 4000, "input_length": 7000, "output_length": 60, "hash_ids": [1, 3]}\n'
-)
 
 
 def _trajectory(**changes: object) -> dict[str, object]:
@@ -49,7 +37,7 @@ def _write(path: Path, *trajectories: dict[str, object]) -> Path:
 
 
 def test_a_trajectory_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (rollout,) = read_trace(_write(tmp_path / "t.jsonl", _trajectory())).trajectories
+    (rollout,) = read_trace(_write(tmp_path / "t.jsonl", _trajectory()))
     (turn,) = rollout.turns
     (step,) = turn.actions
     assert (rollout.name, rollout.task, rollout.memory_mb) == ("one", "one", 200)
@@ -69,7 +57,7 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.write(json.dumps(_trajectory()) + "\n\n")
-    assert len(read_trace(path).trajectories) == 1
+    assert len(read_trace(path)) == 1
 
 
 def test_damaged_packed_files_are_refused(tmp_path: Path) -> None:
@@ -177,137 +165,23 @@ def test_the_longest_and_the_most_often_failing_trajectory_runs_to_its_end(tmp_p
         assert simulate(scenario, POLICIES[policy]).step_s == pytest.approx(2e8, rel=1e-4)
 
 
-def test_requests_in_another_order_arrive_when_they_did(tmp_path: Path) -> None:
-    header, *rows = _AZURE.splitlines(keepends=True)
-    azure, mooncake = [header, *reversed(rows)], reversed(_MOONCAKE.splitlines(keepends=True))
-    for name, text in (("azure", "".join(azure)), ("mooncake", "".join(mooncake))):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        requests = read_trace(path).requests
-        assert requests[0].arrives_s == 0.0
-        assert [request.prompt_tokens for request in requests] == sorted(request.prompt_tokens for request in requests)
-        assert requests[-1].arrives_s == (1.75 if name == "azure" else 3.0)
-
-
-def test_azure_requests_arrive_when_they_did(tmp_path: Path) -> None:
-    path = tmp_path / "azure.csv"
-    path.write_text(_AZURE, encoding="utf-8")
-    scenario = traces.scenario(path, "mopd")
-    assert [rollout.arrives for rollout in scenario.rollouts] == [0.0, 1.5, 1.75]
-    generation = scenario.rollouts[1].turns[0].generation
-    assert (generation.prompt_tokens, generation.output_tokens) == (200, 407)
-    assert generation.seconds == pytest.approx(10.0 + 0.02)
-    assert all(rollout.rewards for rollout in scenario.rollouts)
-
-
-def test_more_requests_than_the_trace_has_go_round(tmp_path: Path) -> None:
-    path = tmp_path / "azure.csv"
-    path.write_text(_AZURE, encoding="utf-8")
-    scenario = traces.scenario(path, "coding", trajectories=10, seed=4)
-    arrivals = [rollout.arrives for rollout in scenario.rollouts]
-    assert arrivals == sorted(arrivals)
-    assert arrivals[0] == 0.0
-    assert len({rollout.turns[0].generation.prompt_tokens for rollout in scenario.rollouts}) == 3
-    assert all(len(rollout.turns) == 1 and rollout.turns[0].actions for rollout in scenario.rollouts)
-
-
-def test_files_of_other_systems_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "azure.csv"
-    path.write_bytes(b"\xef\xbb\xbf" + _AZURE.replace("\n", "\r\n").encode())
-    assert len(read_trace(path).requests) == 3
-
-
-def test_mooncake_requests(tmp_path: Path) -> None:
-    path = tmp_path / "mooncake.jsonl"
-    path.write_text(_MOONCAKE, encoding="utf-8")
-    requests = read_trace(path).requests
-    assert [(r.arrives_s, r.prompt_tokens, r.output_tokens) for r in requests] == [(0.0, 6000, 50), (3.0, 7000, 60)]
+_LINE = json.dumps(_trajectory()) + "\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_AZURE.replace("200", "-2"), r"a:3\.ContextTokens: -2: must be at least 0"),
-        (_AZURE.replace("200", "two"), r"a:3\.ContextTokens: 'two': must be a whole number"),
-        (_AZURE.replace("2023-11-16 18:00:02.0", "18 h"), r"a:3\.TIMESTAMP: '18 h.*': must be like"),
-        (_AZURE + "1,2\n", r"a:5: '1,2': must have 3 fields"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", r"a: '': must hold at least one"),
-        (_MOONCAKE.replace("6000", "-1"), r"a:1\.input_length: -1: must be at least 0"),
-        (_MOONCAKE + "{", r"a:3: '{': must be JSON"),
-        ("hello", r"a:1: 'hello': must begin one of the formats"),
-        ("", r"a: '': must hold at least one"),
-        (
-            "TIMESTAMP,ContextTokens\n",
-            r"a:1: 'TIMESTAMP,ContextTokens': must be TIMESTAMP,ContextTokens,GeneratedTokens",
-        ),
-        ("TIMESTAMP,GeneratedTokens,ContextTokens\n", r"must be TIMESTAMP,ContextTokens,GeneratedTokens"),
-        (_AZURE.replace("200", "9" * 400), r"a:3\.ContextTokens: 9+: must be a finite number"),
-        (_AZURE.replace("200", "9" * 200_000), r"a:3: '\.\.\.': must be CSV: field larger"),
-        ("\n\n" + _AZURE.replace("200", "-2"), r"a:5\.ContextTokens: -2: must be at least 0"),
-        (_AZURE + "\n \n1,2\n", r"a:7: '1,2': must have 3 fields"),
-        ("\n\nhello", r"a:3: 'hello': must begin one of the formats"),
-        ("\n \n", r"a: '': must hold at least one"),
-        (_MOONCAKE.replace("6000", "9" * 400), r"a:1\.input_length: 9+: must be a finite number"),
-        (_MOONCAKE.replace("\n", "\n\n") + "{", r"a:5: '{': must be JSON"),
-        (_MOONCAKE + "9" * 5000, r"a:3: '9+': must be JSON: Exceeds the limit"),
-        (_MOONCAKE + "[" * 100_000, r"a:3: '\[+': must be JSON: maximum recursion"),
+        ("", r"a: '': must hold at least one trajectory"),
+        ("\n \n", r"a: '': must hold at least one trajectory"),
+        ("hello", r"a:1: 'hello': must be JSON"),
+        ("\n\nhello", r"a:3: 'hello': must be JSON"),
+        (_LINE + "\n{", r"a:3: '{': must be JSON"),
+        (_LINE + "9" * 5000, r"a:2: '9+': must be JSON: Exceeds the limit"),
+        (_LINE + "[" * 100_000, r"a:2: '\[+': must be JSON: maximum recursion"),
     ],
 )
-def test_wrong_requests_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_what_holds_no_trajectories_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_trace(path)
-
-
-def _extracted(**changes: object) -> str:
-    return json.dumps(
-        {
-            "id": "runs:fix/attempt_2",
-            "set": "haiku45",
-            "active_s": 20.0,
-            "mem_avg_mb": 210.4,
-            "turns": [[1.5, 1000, 20, 2], [2.5, 1100, 30, 1], [1.0, 1200, 5, 0]],
-            "calls": [
-                [1.5, "TodoWrite", "", 0.1, 0.01, 200.0, 200.0, 0],
-                [1.6, "Bash", "test", 4.0, 5.0, 200.0, 450.2, 1],
-                [8.0, "Read", "", 0.03, -0.002, None, None, 0],
-            ],
-        }
-        | changes
-    )
-
-
-def test_converter_keeps_to_its_rules(tmp_path: Path) -> None:
-    lines = [_extracted(), _extracted(id="other", set="haiku35"), _extracted(id="runs:fix/attempt_3")]
-    path = tmp_path / "converted.jsonl"
-    path.write_text("\n".join(convert(lines, "extracted")) + "\n", encoding="utf-8")
-    first, second = read_trace(path).trajectories
-    assert first.task == second.task == "runs:fix"
-    assert first.memory_mb == 210
-    assert [turn.generation.seconds for turn in first.turns] == [1.6, 2.5, 1.0]
-    assert [[work.label for work in turn.actions] for turn in first.turns] == [["test"], ["file_tool"], []]
-    test, read = first.turns[0].actions[0], first.turns[1].actions[0]
-    assert (test.cpu_s, test.use, test.peak_memory_mb, test.timeout_s) == (4.0, 1.0, 250, 120.0)
-    assert read.alone_s() == pytest.approx(0.03)
-    assert read.use == pytest.approx(0.01)
-    assert read.timeout_s == float("inf")
-
-
-def test_converter_takes_the_typical_use_where_none_was_measured() -> None:
-    call = [0.0, "Bash", "git", 1.0, None, None, None, 0]
-    (line,) = convert([_extracted(turns=[[1.0, 1, 1, 1]], calls=[call])], "extracted")
-    assert json.loads(line)["turns"][0]["actions"][0]["cpu_s"] == pytest.approx(0.64)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda: {"turns": [[1.0, 1, 1, 9]]}, r"turns\[0\]: 9\.0: must not announce more calls than there are"),
-        (lambda: {"turns": [[1.0, 1]]}, r"turns: '\.\.\.': must be a list of lists of 4"),
-        (lambda: {"calls": [[0, "Bash", "git", -1.0, 0, 0, 0, 0]] * 3}, r"calls\[0\]: -1\.0: must be at least 0"),
-    ],
-)
-def test_converter_refuses_what_it_does_not_know(change: Callable[[], dict[str, object]], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        list(convert([_extracted(**change())], "extracted"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings, ScenarioSource
@@ -25,7 +24,7 @@ def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson =
     """
     at_once = options.processes or len(os.sched_getaffinity(0))
     if options.calibrate:
-        _calibrate(at_once, source.trace, as_json=as_json)
+        _calibrate(at_once, as_json=as_json)
         return
     with needs("bench"):
         from callsheet.benchmarks.simulator.policies import POLICIES
@@ -46,14 +45,11 @@ def _compare(
     settings: ComparisonSettings, options: ComparisonOptions, expected: RangeFile | None, *, as_json: bool
 ) -> None:
     with needs("bench"):
-        from callsheet.benchmarks.simulator.comparison.page import write_page
         from callsheet.benchmarks.simulator.comparison.render import render
         from callsheet.benchmarks.simulator.comparison.run import run_comparison
     try:
         with progress_on_stderr() as progress:
             report = run_comparison(settings, options, progress)
-            if options.plots is not None:
-                progress(f"plots: {write_page(options.plots, report)}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error), usage=isinstance(error, ValueError)) from error
     print_either(as_json, report.as_json, lambda: render(report))
@@ -83,8 +79,8 @@ def _check(expected: RangeFile, report: dict[str, Any]) -> None:
     say(f"all {len(verdicts)} figures are in range", err=True)
 
 
-def _calibrate(processes: int, trace: Path | None, *, as_json: bool) -> None:
+def _calibrate(processes: int, *, as_json: bool) -> None:
     with needs("bench"):
         from callsheet.benchmarks.simulator.calibration import calibrate
         from callsheet.benchmarks.simulator.calibration.render import render
-    measure(as_json, lambda progress: calibrate(progress, processes=processes, trace=trace), render)
+    measure(as_json, lambda progress: calibrate(progress, processes=processes), render)

@@ -5,8 +5,7 @@ the capacity, for the step; the slots and the scarcest resource for throughput. 
 (quorums), the cheapest are counted. Trajectories that grow too stale are counted as if they had to finish.
 
 Which actions a run measures is up to its policy, where it cancels trajectories or ends before they all do. So ACT is
-bounded by the best case of the very actions that were measured. What a run without end tends to is no bound and stands
-apart; its source: Denning and Buzen, "The operational analysis of queueing network models", 1978.
+bounded by the best case of the very actions that were measured.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import cycle
-from statistics import fmean
 
-from callsheet.benchmarks.simulator.best_case import ServiceDemand, action_s, demands, generations_s, trajectory_s
-from callsheet.benchmarks.simulator.measurements import WARM_UP, ActFigures
+from callsheet.benchmarks.simulator.best_case import ServiceDemand, demands, trajectory_s
+from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario
 
 
@@ -61,37 +59,9 @@ def bounds_of(scenario: Scenario) -> Bounds:
     return Bounds(longest_s, work_s, max(longest_s, work_s), None)
 
 
-@dataclass(frozen=True, slots=True)
-class LongRun:
-    """What a sustained run without end tends to at best. A short one may be above it or below it.
-
-    Attributes:
-        trajectories_per_hour: What so many trajectories at once, and the scarcest resource, allow.
-        act_mean_s: Mean ACT at that rate, if all trajectories are let in at once.
-    """
-
-    trajectories_per_hour: float
-    act_mean_s: float
-
-
-def long_run_of(scenario: Scenario) -> LongRun | None:
-    """What a scenario tends to; None for one-shot runs."""
-    if scenario.mode is Mode.ONESHOT:
-        return None
-    return LongRun(_throughput(scenario) * 3600.0, _closed_loop_act_s(scenario))
-
-
 def _work_s(scenario: Scenario, demand: ServiceDemand) -> float:
     """Seconds that a resource needs for all that must finish."""
     return max(0.0, _least(scenario, demand.seconds, sum) - demand.saved_up_s)
-
-
-def _throughput(scenario: Scenario) -> float:
-    """Trajectories a second in the long run: N / (Z + S), and 1 / work for every resource; the least of them."""
-    needed = _least(scenario, lambda _: 1.0, sum)
-    alone_s = _least(scenario, lambda rollout: trajectory_s(rollout, scenario.cluster.engines), sum) / needed
-    each_s = [_least(scenario, demand.seconds, sum) / needed for demand in demands(scenario.cluster)]
-    return min([scenario.live / alone_s, *(1.0 / work_s for work_s in each_s if work_s > 0.0)])
 
 
 def _most_per_hour(scenario: Scenario) -> float | None:
@@ -106,7 +76,7 @@ def _most_per_hour(scenario: Scenario) -> float | None:
     most = min(_most_served(scenario, demand) for demand in (slots, *demands(scenario.cluster)))
     if math.isinf(most):
         return None
-    return most / (scenario.horizon_s * (1.0 - WARM_UP)) * 3600.0
+    return most / (scenario.horizon_s - scenario.warm_up_s) * 3600.0
 
 
 def _most_served(scenario: Scenario, demand: ServiceDemand) -> float:
@@ -130,21 +100,6 @@ def _most_served(scenario: Scenario, demand: ServiceDemand) -> float:
             break
         served += 1
     return served
-
-
-def _closed_loop_act_s(scenario: Scenario) -> float:
-    """The response time law: of a trajectory's cycle of N / X seconds, all that is not generation is actions' time.
-
-    It needs generations that take the same time whatever is decided; otherwise the actions' time alone is the bound.
-    """
-    alone_s = fmean([action_s(work) for rollout in scenario.rollouts for work in rollout.works()] or [0.0])
-    if scenario.cluster.engines or scenario.training is not None or any(job.quorum for job in scenario.jobs):
-        return alone_s
-    actions = fmean(sum(1 for _ in rollout.works()) for rollout in scenario.rollouts)
-    generations = fmean(generations_s(rollout, ()) for rollout in scenario.rollouts)
-    if not actions:
-        return alone_s
-    return max(alone_s, (scenario.live / _throughput(scenario) - generations) / actions)
 
 
 def _least(scenario: Scenario, value: Callable[[Rollout], float], combine: Callable[[Iterable[float]], float]) -> float:

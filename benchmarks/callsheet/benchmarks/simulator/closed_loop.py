@@ -30,11 +30,9 @@ class Progress:
         turn: Index of the turn it is in.
         pending: Its tasks without an end.
         generating: Whether it waits for a generation.
-        acting_since: When its actions of now became ready.
-        acting_s: Seconds with actions that were ready or ran, before those.
     """
 
-    __slots__ = ("acting_s", "acting_since", "generating", "index", "live", "pending", "stage", "turn")
+    __slots__ = ("generating", "index", "live", "pending", "stage", "turn")
 
     def __init__(self, live: LiveRollout, index: int) -> None:
         self.live = live
@@ -43,8 +41,6 @@ class Progress:
         self.turn = -1
         self.pending: list[Task] = []
         self.generating = False
-        self.acting_since = 0.0
-        self.acting_s = 0.0
 
 
 class Generations(Protocol):
@@ -108,8 +104,6 @@ class ClosedLoop:
             progress.generating = False
         tasks = progress.pending
         progress.pending = []
-        if tasks:
-            progress.acting_s += self._events.now - progress.acting_since
         progress.stage = Phase.OVER
         self._generations.forget(progress)
         return tasks
@@ -142,14 +136,12 @@ class ClosedLoop:
             self._sequence += 1
             tasks.append(Task(self._sequence, progress.live, work, now))
         progress.pending = list(tasks)
-        progress.acting_since = now
         self._recorder.outstanding.add(len(tasks))
         for task in tasks:
             if progress.stage is not Phase.OVER:
                 self.policy.ready(task)
 
     def _actions_over(self, progress: Progress) -> None:
-        progress.acting_s += self._events.now - progress.acting_since
         if progress.stage is Phase.REWARDS:
             self._finish(progress)
         elif progress.stage is Phase.RESETTING:

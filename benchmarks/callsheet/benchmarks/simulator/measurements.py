@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.policy import Task
 from callsheet.benchmarks.simulator.recorder import ActionColumns, Recorder, RolloutColumns
-from callsheet.benchmarks.simulator.scenario import Mode, Scenario
+from callsheet.benchmarks.simulator.scenario import Scenario
 from callsheet.scheduler.core.model import ActionKind
 
 Floats = npt.NDArray[np.float64]
-WARM_UP = 0.25
-"""Part of a sustained run's horizon that counts for nothing: trajectories that started together drift apart first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,6 @@ class Rollouts:
 
     Attributes:
         job: Index in `Measurements.jobs`.
-        acting_s: Time with external actions that were ready or ran.
         cancelled: Redundant, too stale, or cancelled by the policy.
     """
 
@@ -97,30 +93,12 @@ class Rollouts:
     arrived_at: Floats
     began_at: Floats
     ended_at: Floats
-    acting_s: Floats
     cancelled: npt.NDArray[np.bool_]
 
     @property
     def finished(self) -> npt.NDArray[np.bool_]:
         """Which ones have done all they had to."""
         return (self.ended_at >= 0) & ~self.cancelled
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A quantity over time: its mean in each bin of `bin_s` seconds from 0 on, and its integral over the run."""
-
-    bin_s: float
-    means: tuple[float, ...]
-    integral: float
-
-    def mean_between(self, start_s: float, end_s: float) -> float:
-        """The mean from one time to another; 0 where there is nothing between."""
-        total = 0.0
-        for index, mean in enumerate(self.means):
-            inside = min(end_s, (index + 1) * self.bin_s) - max(start_s, index * self.bin_s)
-            total += mean * max(0.0, inside)
-        return total / (end_s - start_s) if end_s > start_s else 0.0
 
 
 class Measurements:
@@ -132,6 +110,7 @@ class Measurements:
 
     Attributes:
         ended_at: Virtual second at which the run ended.
+        warm_up_s: What of the run counts for nothing, from its start.
         actions: That ended, without those of cancelled trajectories; a sustained run's warm-up is left out.
         rollouts: All that arrived.
         labels: Of actions, by index.
@@ -140,12 +119,12 @@ class Measurements:
         cancelled_actions: Actions that ended in trajectories that were cancelled later.
         counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant, stale or by_policy;
             weight updates.
-        cores_held: Cores booked for commands or reserved for trajectories.
-        cores_used: Cores at work.
-        gpus_held: GPUs of instances that serve a call or come for one.
-        gpus_used: GPUs of instances that serve a call.
-        outstanding: External actions that were ready or ran.
-        live: Trajectories that had begun and not ended.
+        cores_held_s: Core-seconds after the warm-up booked for commands or reserved for trajectories.
+        cores_used_s: Core-seconds of work.
+        gpus_held_s: GPU-seconds of instances that serve a call or come for one.
+        gpus_used_s: GPU-seconds of instances that serve a call.
+        outstanding_s: Seconds that external actions were ready or ran.
+        live_s: Seconds that trajectories had begun and not ended.
     """
 
     def __init__(
@@ -156,6 +135,7 @@ class Measurements:
         self.seed = scenario.seed
         self.policy = policy
         self.ended_at = ended_at
+        self.warm_up_s = scenario.warm_up_s
         self.cores = sum(nodes.cores * nodes.count for nodes in scenario.cluster.cpu)
         self.gpus = sum(nodes.gpus * nodes.count for nodes in scenario.cluster.gpu)
         self.labels = tuple(recorder.labels)
@@ -172,17 +152,12 @@ class Measurements:
         self.actions = all_actions.where(~cancelled & steady)
         self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
         self.turns_ended_at = np.array(recorder.turns_ended_at)
-        self.cores_held = _series(recorder.cores_held)
-        self.cores_used = _series(recorder.cores_used)
-        self.gpus_held = _series(recorder.gpus_held)
-        self.gpus_used = _series(recorder.gpus_used)
-        self.outstanding = _series(recorder.outstanding)
-        self.live = _series(recorder.live)
-
-    @property
-    def warm_up_s(self) -> float:
-        """What of the run counts for nothing, from its start."""
-        return WARM_UP * self.ended_at if self.mode is Mode.SUSTAINED else 0.0
+        self.cores_held_s = recorder.cores_held.integral()
+        self.cores_used_s = recorder.cores_used.integral()
+        self.gpus_held_s = recorder.gpus_held.integral()
+        self.gpus_used_s = recorder.gpus_used.integral()
+        self.outstanding_s = recorder.outstanding.integral()
+        self.live_s = recorder.live.integral()
 
     @property
     def act_mean_s(self) -> float:
@@ -192,12 +167,6 @@ class Measurements:
     def act_percentile_s(self, percentile: float) -> float:
         """A percentile of ACT, in [0, 100]; nan without actions."""
         return float(np.percentile(self.actions.act_s, percentile)) if len(self.actions) else float("nan")
-
-    def act_quantiles(self, count: int) -> tuple[float, ...]:
-        """ACT at evenly spaced fractions, from the least to the greatest."""
-        if not len(self.actions):
-            return ()
-        return tuple(np.quantile(self.actions.act_s, np.linspace(0.0, 1.0, count)).tolist())
 
     def act_of_job_s(self, job: str) -> Floats:
         """ACT of every action of a job's trajectories; the job must be one of `jobs`."""
@@ -238,31 +207,31 @@ class Measurements:
     @property
     def held(self) -> float:
         """Core-seconds held by core-seconds there were; 0 without CPU nodes."""
-        return self._share(self.cores_held, self.cores)
+        return self._share(self.cores_held_s, self.cores)
 
     @property
     def used(self) -> float:
         """Core-seconds used by core-seconds there were; 0 without CPU nodes."""
-        return self._share(self.cores_used, self.cores)
+        return self._share(self.cores_used_s, self.cores)
 
     @property
     def gpu_held(self) -> float:
         """GPU-seconds held for calls by GPU-seconds there were; 0 without GPU nodes."""
-        return self._share(self.gpus_held, self.gpus)
+        return self._share(self.gpus_held_s, self.gpus)
 
     @property
     def gpu_used(self) -> float:
         """GPU-seconds of serving by GPU-seconds there were; 0 without GPU nodes."""
-        return self._share(self.gpus_used, self.gpus)
+        return self._share(self.gpus_used_s, self.gpus)
 
     @property
     def environment_busy(self) -> float:
         """Execution time of resets and steps by the lives of trajectories, from begin to end."""
-        lives = self.live.mean_between(self.warm_up_s, self.ended_at) * (self.ended_at - self.warm_up_s)
-        return self._executed_in_sandboxes_s / lives if lives > 0 else 0.0
+        return self._executed_in_sandboxes_s / self.live_s if self.live_s > 0 else 0.0
 
-    def _share(self, series: Series, capacity: int) -> float:
-        return series.mean_between(self.warm_up_s, self.ended_at) / capacity if capacity else 0.0
+    def _share(self, unit_s: float, capacity: int) -> float:
+        there_were = capacity * (self.ended_at - self.warm_up_s)
+        return unit_s / there_were if there_were > 0 else 0.0
 
     def _per_hour(self, times: Floats) -> float:
         window = self.ended_at - self.warm_up_s
@@ -271,11 +240,6 @@ class Measurements:
 
 def _arrays(columns: ActionColumns | RolloutColumns) -> dict[str, Any]:
     return {name: np.array(column) for name, column in vars(columns).items()}
-
-
-def _series(level: Level) -> Series:
-    width, means = level.series()
-    return Series(width, tuple(means), level.integral())
 
 
 def _mean(values: Floats, empty: float = float("nan")) -> float:

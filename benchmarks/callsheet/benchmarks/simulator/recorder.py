@@ -34,12 +34,11 @@ class RolloutColumns:
         self.arrived_at = array("d")
         self.began_at = array("d")
         self.ended_at = array("d")
-        self.acting_s = array("d")
         self.cancelled = array("b")
 
 
 class Recorder:
-    """What a run leaves behind; `Measurements` reads it.
+    """What a run leaves behind; `Measurements` reads it. Levels are integrated after the warm-up.
 
     Attributes:
         cores_held: Cores booked for running commands, or reserved; at most what a node has.
@@ -50,14 +49,14 @@ class Recorder:
         live: Trajectories that began and have not ended.
     """
 
-    def __init__(self, events: EventQueue) -> None:
+    def __init__(self, events: EventQueue, warm_up_s: float) -> None:
         self._events = events
-        self.cores_held = Level(events)
-        self.cores_used = Level(events)
-        self.gpus_held = Level(events)
-        self.gpus_used = Level(events)
-        self.outstanding = Level(events)
-        self.live = Level(events)
+        self.cores_held = Level(events, warm_up_s)
+        self.cores_used = Level(events, warm_up_s)
+        self.gpus_held = Level(events, warm_up_s)
+        self.gpus_used = Level(events, warm_up_s)
+        self.outstanding = Level(events, warm_up_s)
+        self.live = Level(events, warm_up_s)
         self.labels: dict[str, int] = {}
         self.jobs: dict[str, int] = {}
         self.counts = dict.fromkeys(
@@ -74,7 +73,6 @@ class Recorder:
         rollouts.arrived_at.append(self._events.now)
         rollouts.began_at.append(-1.0)
         rollouts.ended_at.append(-1.0)
-        rollouts.acting_s.append(0.0)
         rollouts.cancelled.append(0)
         return len(rollouts.arrived_at) - 1
 
@@ -83,10 +81,9 @@ class Recorder:
         self.rollouts.began_at[index] = self._events.now
         self.live.add(1)
 
-    def ended(self, index: int, live: LiveRollout, acting_s: float) -> None:
+    def ended(self, index: int, live: LiveRollout) -> None:
         """Notes the end of a trajectory, or that it was cancelled."""
         self.rollouts.ended_at[index] = self._events.now
-        self.rollouts.acting_s[index] = acting_s
         self.rollouts.cancelled[index] = live.cancelled
         if live.began_at >= 0:
             self.live.add(-1)

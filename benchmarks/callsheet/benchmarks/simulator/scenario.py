@@ -292,3 +292,8 @@ class Scenario:
     live: int
     horizon_s: float = float("inf")
     training: Training | None = None
+
+    @property
+    def warm_up_s(self) -> float:
+        """What of a sustained run counts for nothing: trajectories that started together drift apart first."""
+        return 0.25 * self.horizon_s if self.mode is Mode.SUSTAINED else 0.0

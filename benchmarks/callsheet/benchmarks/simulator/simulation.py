@@ -40,7 +40,7 @@ class _Simulation:
         self.scenario = scenario
         self.rolling_updates = False
         self._events = EventQueue()
-        self._recorder = Recorder(self._events)
+        self._recorder = Recorder(self._events, scenario.warm_up_s)
         cluster = scenario.cluster
         events, recorder, ended = self._events, self._recorder, self._attempt_ended
         self._cpus = CpuMachine(cluster, events, used=recorder.cores_used, held=recorder.cores_held, ended=ended)
@@ -211,7 +211,7 @@ class _Simulation:
         live.ended_at = self._events.now
         del self._progress[live]
         self._cpus.remove_sandbox(live)
-        self._recorder.ended(progress.index, live, progress.acting_s)
+        self._recorder.ended(progress.index, live)
         for task, facts in cancelled or ():
             self._policy.ended(task, facts)
         self._policy.finished(live)

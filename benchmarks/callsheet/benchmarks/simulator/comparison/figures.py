@@ -80,22 +80,12 @@ NO_ACTIONS: Final = JobFigures(0, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class CoresOverTime:
-    """Cores over time: `held` and `used` are means of the bins that begin at `starts_s`."""
-
-    starts_s: tuple[float, ...]
-    held: tuple[float, ...]
-    used: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SeedResult:
-    """One run of one policy, with what plots show of it.
+    """One run of one policy.
 
     Attributes:
         jobs: By job.
         act_bounds: What the ACT of the very actions that were measured cannot be below.
-        act_quantiles_s: ACT at evenly spaced fractions, from the least to the greatest.
         cpu_s: CPU seconds that the simulation took.
     """
 
@@ -103,8 +93,6 @@ class SeedResult:
     figures: Figures
     jobs: Mapping[str, JobFigures]
     act_bounds: ActFigures
-    act_quantiles_s: tuple[float, ...]
-    cores: CoresOverTime
     cpu_s: float
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from callsheet.benchmarks.measuring.statistics import rounded, significant
 from callsheet.benchmarks.simulator.comparison.figures import Figures, JobFigures, PolicyResult, Ratio, paired_ratio
 from callsheet.benchmarks.simulator.comparison.load import Load
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
-from callsheet.benchmarks.simulator.comparison.sweeps import OURS, AgeingPoint, CoresPoint, EqualAct
+from callsheet.benchmarks.simulator.comparison.sweeps import OURS, EqualAct
 from callsheet.benchmarks.simulator.scenario import Mode, ScenarioJob
 
 _SPAN_KEYS: Final = {Mode.ONESHOT: "step_s", Mode.SUSTAINED: "trajectories_per_hour"}
@@ -25,10 +25,7 @@ class ComparisonReport:
         results: By policy, in the order asked for; None where a policy does not apply.
         bounds: What no policy can beat, by name; means over the seeds. Those of ACT are of the actions that were
             measured, the least over the policies.
-        long_run: What a sustained run without end tends to, by name; None for one-shot runs.
         ablations: Callsheet without one of its pieces, by what is missing.
-        by_cores: The sweep over cores, by policy.
-        by_ageing: The sweep over callsheet's ageing setting.
         equal_act: How many cores callsheet needs for the ACT of a reservation; None where nobody asked, or none are.
         wall_s: Real seconds that everything took.
     """
@@ -39,10 +36,7 @@ class ComparisonReport:
     jobs: tuple[ScenarioJob, ...]
     results: Mapping[str, PolicyResult | None]
     bounds: Mapping[str, float | None]
-    long_run: Mapping[str, float | None] | None
     ablations: Mapping[str, PolicyResult] = field(default_factory=dict)
-    by_cores: Mapping[str, Sequence[CoresPoint]] = field(default_factory=dict)
-    by_ageing: Sequence[AgeingPoint] = ()
     equal_act: EqualAct | None = None
     wall_s: float = 0.0
 
@@ -89,7 +83,6 @@ class ComparisonReport:
             "generation_scale": source.generation_scale,
             "policies": {name: self._policy(result) for name, result in self.results.items()},
             "bounds": rounded(self.bounds),
-            "long_run": None if self.long_run is None else rounded(self.long_run),
             "ratios_over_callsheet": {
                 name: {key: rounded(asdict(ratio)) for key, ratio in by_figure.items()}
                 for name, by_figure in self.ratios().items()
@@ -98,12 +91,6 @@ class ComparisonReport:
         }
         if self.ablations:
             report["ablations"] = {name: self._policy(result) for name, result in self.ablations.items()}
-        if self.by_cores:
-            report["by_cores"] = {
-                name: [rounded(asdict(point)) for point in line] for name, line in self.by_cores.items()
-            }
-        if self.by_ageing:
-            report["by_ageing"] = [rounded(asdict(point)) for point in self.by_ageing]
         equal = self.equal_act
         report["equal_act"] = rounded({**asdict(equal), "saved": equal.saved}) if equal is not None else None
         return report

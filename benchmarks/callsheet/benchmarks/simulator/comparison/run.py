@@ -8,23 +8,15 @@ from dataclasses import asdict
 from statistics import fmean
 
 from callsheet.benchmarks.measuring.clock import Progress
-from callsheet.benchmarks.simulator.bounds import bounds_of, least, long_run_of
+from callsheet.benchmarks.simulator.bounds import bounds_of, least
 from callsheet.benchmarks.simulator.comparison.figures import PolicyResult
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
 from callsheet.benchmarks.simulator.comparison.runs import Run, run_all
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings
-from callsheet.benchmarks.simulator.comparison.sweeps import (
-    ABLATIONS,
-    OURS,
-    cores_for_equal_act,
-    sweep_ageing,
-    sweep_cores,
-)
+from callsheet.benchmarks.simulator.comparison.sweeps import ABLATIONS, OURS, cores_for_equal_act
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 
-# A sweep has a run for every number of cores, so it takes the policies that say most.
-SWEPT = (OURS, "os_sharing", "tangram", "reserve_1", "fixed_4", "oracle_srpt")
 _RESERVATION = "reserve_1"
 
 
@@ -35,8 +27,8 @@ def run_comparison(
 
     Args:
         settings: Which ones.
-        extras: What else is run: callsheet without each of its pieces, the runs behind the plots of load, resources and
-            frontier, the search for the cores that callsheet needs for a reservation's ACT.
+        extras: What else is run: callsheet without each of its pieces, and the search for the cores that it needs for a
+            reservation's ACT.
         progress: Told what is done.
 
     Raises:
@@ -53,14 +45,9 @@ def run_comparison(
         jobs=first.jobs,
         results=results,
         bounds=_bounds(settings, results),
-        long_run=_long_run(settings),
     )
     if extras.ablations:
         report.ablations = _ablations(settings, progress)
-    if extras.plots is not None and cores:
-        swept = [name for name in SWEPT if name in settings.policies]
-        report.by_cores = sweep_cores(settings, cores, swept, progress)
-        report.by_ageing = sweep_ageing(settings, progress)
     if extras.equal_act and cores:
         report.equal_act = cores_for_equal_act(settings, _RESERVATION, first.live, progress)
     report.wall_s = time.perf_counter() - began
@@ -97,12 +84,6 @@ def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult | N
         acts = least([run.act_bounds for run in runs if run.seed == seed])
         by_seed.append(asdict(acts) | asdict(bounds_of(settings.source.scenario(seed))))
     return _means(by_seed)
-
-
-def _long_run(settings: ComparisonSettings) -> Mapping[str, float | None] | None:
-    """Means over the seeds; None for one-shot runs."""
-    by_seed = [asdict(found) for seed in settings.seeds if (found := long_run_of(settings.source.scenario(seed)))]
-    return _means(by_seed) if by_seed else None
 
 
 def _means(by_seed: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 from callsheet.benchmarks.measuring.clock import Progress
-from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, CoresOverTime, Figures, JobFigures, SeedResult
+from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, SeedResult
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
 from callsheet.benchmarks.simulator.measurements import Floats, Measurements, act_figures
 from callsheet.benchmarks.simulator.policies import POLICIES
@@ -19,8 +19,6 @@ from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.benchmarks.simulator.worker_pool import map_in_processes
-
-QUANTILES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,6 @@ def run_one(run: Run) -> SeedResult | None:
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
         act_bounds=act_figures(measured.actions.best_s),
-        act_quantiles_s=measured.act_quantiles(QUANTILES),
-        cores=_cores(measured),
         cpu_s=time.process_time() - began,
     )
 
@@ -110,9 +106,3 @@ def _job_figures(act_s: Floats) -> JobFigures:
         return NO_ACTIONS
     p50, p99 = np.percentile(act_s, (50, 99)).tolist()
     return JobFigures(len(act_s), float(act_s.mean()), p50, p99)
-
-
-def _cores(measured: Measurements) -> CoresOverTime:
-    held, used = measured.cores_held, measured.cores_used
-    starts = tuple(index * used.bin_s for index in range(len(used.means)))
-    return CoresOverTime(starts, held.means, used.means)

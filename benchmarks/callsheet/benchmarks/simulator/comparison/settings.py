@@ -107,9 +107,6 @@ class ComparisonOptions:
     equal_act: Annotated[bool, Setting("Search for the cores that give a reservation's ACT.", flag="--equal-act")] = (
         False
     )
-    plots: Annotated[
-        Path | None, Setting("Write an HTML page with plots there; runs their sweeps too.", path=PathRule())
-    ] = None
     check: Annotated[
         str | None,
         Setting("Ranges the figures must be in: a file, or the name of one that comes along.", metavar="FILE"),

@@ -1,7 +1,4 @@
-"""Replay of recorded traces: trajectories in our own format, and requests in two formats of public data sets.
-
-docs/reference/trace-format.md describes the formats.
-"""
+"""Replay of recorded trajectories; docs/reference/trace-format.md describes the format."""
 
 from callsheet.benchmarks.simulator.traces.replay import scenario
 
