@@ -97,8 +97,6 @@ async def answers(me: Caller) -> AsyncIterator[tuple[str, Any]]:
                 job_id="mine", action_id="b", service="nop", tool_call=action_pb2.ToolCallInput(method="m")))),
         (me.admin.Explain, admin_service_pb2.ExplainRequest(key=mine)),
         (me.admin.Explain, admin_service_pb2.ExplainRequest(key=common_pb2.ActionKey(action_id="a"))),
-        (me.admin.ResizeAction, admin_service_pb2.ResizeActionRequest(key=mine, resource="cpu", units=1)),
-        (me.admin.PauseAction, admin_service_pb2.PauseActionRequest(key=mine)),
         (me.admin.GetStatus, admin_service_pb2.GetStatusRequest()),
         (me.admin.WhatIf, admin_service_pb2.WhatIfRequest(pool="node", nodes=1)),
         (me.client.CancelAction, client_service_pb2.CancelActionRequest(key=mine)),

@@ -89,16 +89,12 @@ async def test_a_cancel_right_behind_its_dispatch_finds_the_attempt() -> None:
     assert end.cancelled.reason == "at once"
 
 
-@pytest.mark.parametrize("paused", [False, True])
-async def test_a_stuck_executor_is_cut_off(paused: bool) -> None:
+async def test_a_stuck_executor_is_cut_off() -> None:
     executor = ScriptedExecutor()
     async with running_manager(executor, stop_grace_s=0.05) as manager:
         session = await manager.scheduler.next_session()
         await session.dispatch(make_dispatch("a", 1, script="stuck"))
         await executor.wait_call("run a")
-        if paused:
-            await session.send(SchedulerItem(pause=manager_service_pb2.Pause(token=token(1))))
-            await executor.wait_call("pause a")
         await cancel(session, 1)
         (end,) = await session.wait_ends()
         await executor.wait_call("unstuck a")
@@ -133,26 +129,6 @@ async def test_a_result_that_no_message_may_carry_fails_the_attempt() -> None:
     assert (end.failed.kind, end.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "result_too_large")
 
 
-async def test_a_paused_attempt_does_not_time_out() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.send(
-            SchedulerItem(dispatch=make_dispatch("a", 1, script="wait", start_to_close_s=0.05)),
-            SchedulerItem(pause=manager_service_pb2.Pause(token=token(1))),
-            SchedulerItem(dispatch=make_dispatch("b", 2, script="wait", start_to_close_s=0.5)),
-        )
-        # The other attempt times out ten times later on the same clock, so this one would have been first.
-        (end,) = await session.wait_ends()
-        assert end.key.action_id == "b"
-        assert "pause a" in executor.calls
-        await session.send(SchedulerItem(resume=manager_service_pb2.Resume(token=token(1))))
-        (_, end) = await session.wait_ends(2)
-    assert executor.calls.index("resume a") > executor.calls.index("pause a")
-    assert end.failed.reason == "start_to_close"
-    assert end.usage.granted_unit_s["cpu"] > end.execution_s + 0.3
-
-
 async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_rest() -> None:
     executor = ScriptedExecutor()
     async with running_manager(executor) as manager:
@@ -166,18 +142,6 @@ async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_res
     assert end.failed.reason == "start_to_close"
     assert end.execution_s == 0.2
     assert end.usage.granted_unit_s["cpu"] > 0.25
-
-
-async def test_the_clock_goes_on_even_if_the_executor_cannot_resume() -> None:
-    executor = ScriptedExecutor()
-    executor.control_error = RuntimeError("no")
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="wait", start_to_close_s=0.05))
-        await session.send(SchedulerItem(pause=manager_service_pb2.Pause(token=token(1))))
-        await session.send(SchedulerItem(resume=manager_service_pb2.Resume(token=token(1))))
-        (end,) = await session.wait_ends()
-    assert end.failed.reason == "start_to_close"
 
 
 async def test_a_resize_replaces_the_grant_as_a_whole() -> None:
@@ -204,8 +168,6 @@ async def test_orders_for_unknown_attempts_are_ignored() -> None:
         session = await manager.scheduler.next_session()
         await session.send(
             SchedulerItem(resize=manager_service_pb2.Resize(token=token(7), resources={"cpu": 1})),
-            SchedulerItem(pause=manager_service_pb2.Pause(token=token(7))),
-            SchedulerItem(resume=manager_service_pb2.Resume(token=token(7))),
             SchedulerItem(cancel=manager_service_pb2.CancelAttempt(token=token(7))),
             SchedulerItem(ends_acknowledged=manager_service_pb2.EndsAcknowledged(epoch=1, sequences=[7])),
             SchedulerItem(),

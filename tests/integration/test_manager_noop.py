@@ -66,22 +66,6 @@ async def test_an_action_takes_the_time_it_says() -> None:
     assert end.execution_s >= 0.05
 
 
-async def test_a_paused_attempt_ends_only_after_it_is_resumed() -> None:
-    async with running_manager(NoopExecutor(NoopSettings())) as manager:
-        session = await manager.scheduler.next_session()
-        token = manager_service_pb2.FencingToken(epoch=1, sequence=1)
-        # In one batch: it must not end before it is paused.
-        await session.send(
-            SchedulerItem(dispatch=make_dispatch("a", 1, expected_s=0.05)),
-            SchedulerItem(pause=manager_service_pb2.Pause(token=token)),
-        )
-        await session.dispatch(make_dispatch("b", 2, expected_s=0.2))
-        ends = await session.wait_ends(1)
-        assert [end.key.action_id for end in ends] == ["b"]
-        await session.send(SchedulerItem(resume=manager_service_pb2.Resume(token=token)))
-        assert (await session.wait_ends(2))[1].key.action_id == "a"
-
-
 async def test_an_attempt_can_be_stopped() -> None:
     async with running_manager(NoopExecutor(NoopSettings(execution_s=60.0))) as manager:
         session = await manager.scheduler.next_session()

@@ -75,22 +75,17 @@ async def test_every_registration_tells_the_executor_the_cores_it_shares() -> No
         assert list(await executor.wait_shared_cores(2)) == [1]
 
 
-async def test_a_registration_says_what_is_paused_and_how_far_clocks_are() -> None:
+async def test_a_registration_says_how_far_clocks_are() -> None:
     executor = ScriptedExecutor()
     async with running_manager(executor) as manager:
         session = await manager.scheduler.next_session()
         await session.dispatch(make_dispatch("a", 1, script="wait"), make_dispatch("b", 2, script="wait"))
-        await session.send(
-            manager_service_pb2.SchedulerItem(pause=manager_service_pb2.Pause(token=make_dispatch("a", 1).grant.token))
-        )
-        await executor.wait_call("pause a")
         await executor.wait_call("run b")
         session.end()
         running = (await manager.scheduler.next_session()).registration.running
     told = {each.key.action_id: each for each in running}
-    assert (told["a"].paused, told["b"].paused) == (True, False)
     assert all(each.HasField("execution_s") for each in running)
-    assert told["b"].execution_s >= told["a"].execution_s
+    assert told["a"].execution_s >= told["b"].execution_s > 0.0
 
 
 async def test_heartbeats_come_without_being_asked_for() -> None:

@@ -77,7 +77,7 @@ async def test_both_parts_serve_at_once(executor: RewardExecutor) -> None:
     assert score.succeeded.reward.total == 0
 
 
-async def test_steering_reaches_the_part_that_runs(executor: RewardExecutor) -> None:
+async def test_a_resize_reaches_the_part_that_runs(executor: RewardExecutor) -> None:
     attempt = suite_attempt(1, sys.executable, "-c", "import time; time.sleep(60)")
     results: list[AttemptResult] = []
 
@@ -87,8 +87,7 @@ async def test_steering_reaches_the_part_that_runs(executor: RewardExecutor) -> 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            for steer in (executor.pause, executor.resume, executor.resize):
-                await steer(attempt)
+            await executor.resize(attempt)
             attempt.stop_requested.set()
     assert isinstance(results[0], Stopped)
 

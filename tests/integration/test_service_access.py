@@ -85,7 +85,6 @@ async def test_a_job_touches_and_sees_only_its_own(guarded: Guarded) -> None:
                 action=action_pb2.ActionSpec(job_id="theirs", action_id="a")), "job_id"),
             (me.client.GetOutcome, client_service_pb2.GetOutcomeRequest(key=key("theirs")), "key.job_id"),
             (me.admin.Explain, admin_service_pb2.ExplainRequest(key=key("theirs")), "key.job_id"),
-            (me.admin.PauseAction, admin_service_pb2.PauseActionRequest(key=key("theirs")), "key.job_id"),
             (me.admin.GetStatus, admin_service_pb2.GetStatusRequest(), "method"),
             (me.admin.DrainManager, admin_service_pb2.DrainManagerRequest(manager_id="m"), "method"),
         ):  # fmt: skip

@@ -145,10 +145,6 @@ async def test_other_rpcs_name_what_is_wrong(service: RawService) -> None:
         (admin.Explain, admin_service_pb2.ExplainRequest(), INVALID, "key.action_id"),
         (admin.Explain, admin_service_pb2.ExplainRequest(key=unknown), NOT_FOUND, "key"),
         (admin.Explain, admin_service_pb2.ExplainRequest(key=key("", "none")), NOT_FOUND, "key"),
-        (admin.PauseAction, admin_service_pb2.PauseActionRequest(), INVALID, "key.job_id"),
-        (admin.PauseAction, admin_service_pb2.PauseActionRequest(key=unknown), NOT_FOUND, "key"),
-        (admin.ResumeAction, admin_service_pb2.ResumeActionRequest(key=unknown), NOT_FOUND, "key"),
-        (admin.ResizeAction, admin_service_pb2.ResizeActionRequest(key=unknown, units=1), NOT_FOUND, "key"),
         (admin.DrainManager, admin_service_pb2.DrainManagerRequest(manager_id="none"), NOT_FOUND, "manager_id"),
     ]
     for rpc, request, code, field in cases:
@@ -170,21 +166,6 @@ async def test_bytes_that_are_no_message_are_refused(service: RawService, data: 
     assert refusal is not None
     assert (refusal.code, refusal.field) == (INVALID, "request")
     assert method in refusal.rule
-
-
-async def test_what_is_not_running_cannot_be_steered(service: RawService) -> None:
-    item = spec(service="later", unservable=action_pb2.UNSERVABLE_WAIT)
-    assert await service.ask(item) is None
-    waiting = key("job", item.submit.action_id)
-    for call in (
-        service.admin.PauseAction(admin_service_pb2.PauseActionRequest(key=waiting), timeout=ANSWER_S),
-        service.admin.ResumeAction(admin_service_pb2.ResumeActionRequest(key=waiting), timeout=ANSWER_S),
-        service.admin.ResizeAction(admin_service_pb2.ResizeActionRequest(key=waiting, units=1), timeout=ANSWER_S),
-    ):
-        refusal = await refusal_of(call)
-        assert refusal is not None
-        assert (refusal.code, refusal.field) == (PRECONDITION, "key")
-        assert "it is queued" in refusal.rule
 
 
 async def test_an_action_id_of_two_jobs_must_be_told_apart(service: RawService) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import grpc
 import grpc.aio
 import pytest
@@ -18,13 +16,11 @@ from callsheet.client import (
     Client,
     Command,
     Demand,
-    Elastic,
     EnvStep,
     Expired,
     Failed,
     FailedPreconditionError,
     FailureKind,
-    InvalidArgumentError,
     Job,
     SandboxFile,
     Staleness,
@@ -88,54 +84,6 @@ async def test_generic_tools_find_the_services_and_their_health(stack: Stack) ->
             asked = health_pb2.HealthCheckRequest(service=name)
             answer = await health(channel).Check(asked, timeout=ANSWER_S)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-async def test_a_pause_stops_the_command_and_its_clock(job: Job, admin: AdminClient) -> None:
-    limit_s, tick = 4.0, f"0.05{random.randrange(10**8, 10**9)}"
-    # Ends once it has seen the clock jump, however long it runs before it is paused.
-    seeing = f"sleep {tick}; now=$(date +%s)"
-    script = f"now=$(date +%s); last=$now; while [ $((now - last)) -lt 3 ]; do last=$now; {seeing}; done"
-    async with job.trajectory("t") as trajectory:
-        await trajectory.env_reset(service="sandbox")
-        handle = await trajectory.submit(EnvStep(Command.shell(script)), timeouts=Timeouts(start_to_close_s=limit_s))
-        await until(lambda: bool(processes("sleep", tick)))
-        # The scheduler is told of its start, and may hear of it later.
-        await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING)
-        await admin.pause(job.job_id, handle.action_id)
-        with pytest.raises(FailedPreconditionError):
-            await admin.pause(job.job_id, handle.action_id)
-        # Longer than it may run: only a clock that stands still lets it end by itself.
-        await anyio.sleep(limit_s + 0.5)
-        assert (await admin.explain(job.job_id, handle.action_id)).state is ActionState.PAUSED
-        await admin.resume(job.job_id, handle.action_id)
-        outcome = await handle.outcome()
-    # It ended by itself, so it has seen the jump; how long it stood still depends on when it was reached.
-    assert isinstance(outcome, Succeeded), outcome
-    assert outcome.value.exit_code == 0
-    assert outcome.timeline.paused_s > limit_s
-    assert outcome.timeline.execution_s < limit_s
-
-
-async def test_a_resize_reaches_the_running_command(job: Job, admin: AdminClient) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("a second core is missing")
-    mark = random.randrange(10**8, 10**9)
-    async with job.trajectory("t") as trajectory:
-        await trajectory.env_reset(service="sandbox")
-        # How long it sleeps says how many cores it sees.
-        script = f"while :; do n=$(nproc); echo $n; sleep 0.1${{n}}{mark}; done"
-        handle = await trajectory.submit(EnvStep(Command.shell(script)), demand=Demand(cpu=Elastic(1, 2)))
-        await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING)
-        for units in (1, 2, 1):
-            await admin.resize(job.job_id, handle.action_id, units=units)
-            await until(lambda units=units: bool(processes("sleep", f"0.1{units}{mark}")))  # type: ignore[misc]
-        with pytest.raises(InvalidArgumentError):
-            await admin.resize(job.job_id, handle.action_id, units=3)
-        await handle.cancel()
-        outcome = await handle.outcome()
-    assert isinstance(outcome, Cancelled)
-    assert outcome.partial is not None
-    assert {b"1", b"2"} == set(outcome.partial.stdout.split())
 
 
 async def test_a_cancel_kills_the_command_and_keeps_the_sandbox(job: Job) -> None:

@@ -254,24 +254,6 @@ def suite_in_sandbox(trajectory: str, script: str) -> action_pb2.ActionSpec:
     return action
 
 
-async def test_a_paused_command_gets_nothing_and_leaves_its_place(settings: SandboxSettings) -> None:
-    async with _serving(settings) as (executor, tasks):
-        first = await _step(executor, tasks, "first", _BUSY)
-        second = await _step(executor, tasks, "second", _BUSY)
-        await _until(lambda: first.clock_s > 0.05)
-        await executor.pause(first.attempt)
-        charged = first.clock_s
-        assert first.lane is None
-        assert second.lane is Lane.FOREGROUND
-        await _until(lambda: second.clock_s > 0.3)
-        assert first.clock_s == charged
-        await executor.resume(first.attempt)
-        assert first.lane is not None
-        await _until(lambda: first.clock_s > charged + 0.1)
-        await first.end()
-        await second.end()
-
-
 async def test_a_resize_confines_a_running_command_at_once(settings: SandboxSettings) -> None:
     cores = frozenset(sorted(os.sched_getaffinity(0))[:2])
     if len(cores) < 2:

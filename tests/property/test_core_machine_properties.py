@@ -191,13 +191,9 @@ class CoreMachine(CheckedCore):
     # -- operators ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.requests)
-    @rule(data=st.data(), units=st.integers(0, 4), what=st.sampled_from(["resize", "pause", "resume"]))
-    def steer(self, data: st.DataObject, units: int, what: str) -> None:
-        key = data.draw(st.sampled_from(sorted(self.requests)))
-        if what == "resize":
-            self.asked(lambda: self.world.resize(key, units))  # type: ignore[arg-type]
-        else:
-            self.asked(lambda: self.world.pause(key, paused=what == "pause"))  # type: ignore[arg-type]
+    @rule(data=st.data(), cores=st.integers(0, 4))
+    def resize(self, data: st.DataObject, cores: int) -> None:
+        self.world.resize(data.draw(st.sampled_from(sorted(self.requests))), cores)
 
     @rule(manager_id=st.sampled_from(MANAGERS))
     def drain(self, manager_id: str) -> None:

@@ -132,18 +132,6 @@ class CheckedCore(RuleBasedStateMachine):
             assert not isinstance(known, Action) or known.cancel_reason is not None, self.world.why(key)
 
     @invariant()
-    def managers_pause_what_the_core_has_paused(self) -> None:
-        for manager in self.managers.values():
-            manager.read()
-            if not manager.connected:
-                continue
-            for token in manager.running:
-                attempt = self.world.state.attempts.get(token)
-                if attempt is not None and attempt.manager is not None and attempt.started_at:
-                    paused = bool(attempt.paused_since)
-                    assert paused == (token in manager.paused), self.world.why(attempt.action.key)
-
-    @invariant()
     def the_wait_to_start_is_part_of_the_queue_time(self) -> None:
         for key, facts in self.world.outcomes.items():
             assert 0.0 <= facts.start_wait_s <= facts.queue_s + 1e-9, f"{facts}: {self.world.why(key)}"

@@ -188,13 +188,6 @@ class ClientSuite:
                 await admin.outcome(job.job_id, "a", wait_s=_LONG_S)
             assert scope.cancelled_caught
             assert (await _explain_once_running(admin, job.job_id, "a")).story
-            await admin.pause(job.job_id, "a")
-            assert (await admin.explain(job.job_id, "a")).state is ActionState.PAUSED
-            with pytest.raises(FailedPreconditionError):
-                await admin.pause(job.job_id, "a")
-            await admin.resume(job.job_id, "a")
-            with pytest.raises(InvalidArgumentError):
-                await admin.resize(job.job_id, "a", units=1_000_000)
             await admin.cancel(job.job_id, "a", "by a tool")
             assert isinstance(await admin.outcome(job.job_id, "a", wait_s=_LONG_S), Cancelled)
             with pytest.raises(NotFoundError):

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     TrajectoryResult,
 )
 from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.core.plan import CoreChange, Plan
 from callsheet.scheduler.core.refusals import RefusedError
 
 from tests.support.core_journal import CoreJournal
@@ -165,15 +166,9 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.PolicyPublished(reply, job_id, version, offer), reply)
 
-    def resize(self, action: str, units: int, resource: str = "cpu") -> None:
-        """Changes the units of a running attempt."""
-        reply = self._reply()
-        self._ask(events.ResizeRequested(reply, key_of(action), resource, units), reply)
-
-    def pause(self, action: str, *, paused: bool = True) -> None:
-        """Pauses a running attempt, or resumes it."""
-        reply = self._reply()
-        self._ask(events.PauseRequested(reply, key_of(action), paused), reply)
+    def resize(self, action: str | ActionKey, cores: int) -> None:
+        """Has a plan change the cores of a running attempt."""
+        self.handle(events.PlanReady(Plan(core_changes=(CoreChange(key_of(action), cores),))))
 
     def drain(self, manager_id: str) -> None:
         """Takes a manager out of service."""

@@ -20,7 +20,6 @@ class FaithfulManager:
 
     Attributes:
         received: Dispatched attempts that have not started.
-        paused: Attempts that were told to pause and not to resume.
         began: When attempts started.
         running: Started attempts.
         kept: Ends that were not acknowledged.
@@ -34,7 +33,6 @@ class FaithfulManager:
     kept: dict[Token, events.AttemptEnded] = field(default_factory=dict)
     sandboxes: dict[tuple[str, str], str] = field(default_factory=dict)
     connected: bool = False
-    paused: set[Token] = field(default_factory=set)
     began: dict[Token, float] = field(default_factory=dict)
     _read: int = 0
     _incarnation: int = 0
@@ -54,8 +52,6 @@ class FaithfulManager:
                 case commands.Dispatch():
                     assert command.token not in self.received | self.running, "a token was given twice"
                     self.received[command.token] = command
-                case commands.PauseAttempt(token=token, paused=paused):
-                    (self.paused.add if paused else self.paused.discard)(token)
                 case commands.AcknowledgeEnd(token=token):
                     self.kept.pop(token, None)
                 case commands.ReleaseSandbox(sandbox=ref):
@@ -81,7 +77,7 @@ class FaithfulManager:
         self.break_stream(lose_dispatches=True)
         self._incarnation += 1
         self.received, self.running, self.kept, self.sandboxes = {}, {}, {}, {}
-        self.paused, self.began = set(), {}
+        self.began = {}
 
     def register(self, *, heartbeat: bool = True) -> None:
         """Registers, resends the ends it kept, and then says that this was all."""
@@ -89,13 +85,9 @@ class FaithfulManager:
         self._read = 0
         self.connected = True
         running = [
-            self.fake.running(grant, paused=token in self.paused, execution_s=self.clock(token, 1.0))
-            for token, grant in self.running.items()
+            self.fake.running(grant, execution_s=self.clock(token, 1.0)) for token, grant in self.running.items()
         ]
-        running += [
-            self.fake.running(grant, started=False, paused=token in self.paused)
-            for token, grant in self.received.items()
-        ]
+        running += [self.fake.running(grant, started=False) for grant in self.received.values()]
         sandboxes = [SandboxRef(*place, sandbox_id) for place, sandbox_id in self.sandboxes.items()]
         self.fake.join(running, sandboxes, incarnation=str(self._incarnation), heartbeat=False)
         self.read()
@@ -127,7 +119,6 @@ class FaithfulManager:
     def end(self, token: Token, result: events.AttemptResult | None = None) -> None:
         """Ends an attempt, well unless told otherwise. A sandbox that is not there is an honest failure."""
         started = token in self.running
-        self.paused.discard(token)
         self.began.pop(token, None)
         grant = self.running.pop(token, None) or self.received.pop(token)
         request = grant.request

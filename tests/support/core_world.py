@@ -179,7 +179,6 @@ class FakeManager:
         grant: commands.Dispatch,
         *,
         started: bool = True,
-        paused: bool = False,
         execution_s: float | None = None,
     ) -> RunningAttempt:
         """An attempt as it is reported in a registration."""
@@ -191,7 +190,6 @@ class FakeManager:
             dict(grant.resources),
             grant.cores,
             grant.request.body_hash,
-            paused,
             execution_s,
         )
 

@@ -14,7 +14,7 @@ class LaneExplanation:
     """What `explain` tells.
 
     Attributes:
-        lane: None while it is paused.
+        lane: Its lane.
         use: Cores that it is thought to use in the foreground.
         rank_s: Attained CPU seconds less ageing; a command whose rank has fallen far enough is overdue.
         attained_s: CPU seconds it has attained.

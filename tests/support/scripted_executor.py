@@ -118,16 +118,6 @@ class ScriptedExecutor(Executor):
         await self._control("resize", attempt)
 
     @override
-    async def pause(self, attempt: Attempt) -> None:
-        """See Executor."""
-        await self._control("pause", attempt)
-
-    @override
-    async def resume(self, attempt: Attempt) -> None:
-        """See Executor."""
-        await self._control("resume", attempt)
-
-    @override
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """See Executor."""
         self.calls.append(f"release {sandbox.sandbox_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
 import anyio
@@ -43,14 +43,20 @@ class _Sandbox:
             await self.changed.wait()
 
 
+def _taking_part(
+    shared: SharedCores, name: str, sandbox: _Sandbox, among: frozenset[int]
+) -> AbstractAsyncContextManager[None]:
+    given: Any = sandbox
+    return shared.taking_part(KnownCommand(name, 1.0), cast("Sandbox", given), SharedClock(0.0), among)
+
+
 @asynccontextmanager
 async def _running(shared: SharedCores, sandbox: _Sandbox, among: frozenset[int]) -> AsyncIterator[None]:
     """A command that was put on its cores when `among` were shared, beside the loop that moves commands."""
-    given: Any = sandbox
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.serve)
-            async with shared.taking_part(KnownCommand("it", 1.0), cast("Sandbox", given), SharedClock(0.0), among):
+            async with _taking_part(shared, "it", sandbox, among):
                 yield
             tasks.cancel_scope.cancel()
 
@@ -81,8 +87,7 @@ async def test_a_command_that_is_where_it_belongs_is_left_alone() -> None:
     async with _running(shared, sandbox, _FIRST):
         shared.use(_SECOND)
         await sandbox.until_granted(1)
-        # Looked at by the loop for another reason.
-        shared.pause("it")
-        shared.resume("it")
-        await anyio.wait_all_tasks_blocked()
+        # The loop looks at all of them when another one comes.
+        async with _taking_part(shared, "another", _Sandbox(), _SECOND):
+            await anyio.wait_all_tasks_blocked()
     assert sandbox.granted == [_SECOND]

@@ -99,18 +99,13 @@ def test_waiting_for_more_than_a_pool_has_is_explained() -> None:
     assert explain(world.state, world.live("wide"), world.now, world.planner).reason is WaitReason.NO_SERVICE
 
 
-def test_resizing_an_attempt_on_a_pool_books_nothing() -> None:
+def test_an_attempt_on_a_pool_keeps_its_width() -> None:
     world, manager = world_with_pool()
     world.submit(action_request("a", ActionKind.REWARD, demand=elastic(1, 8)))
     world.propose("a", "m", cpu=1)
     manager.start("a")
     world.resize("a", 2)
-    resized = manager.stream.last(commands.ResizeAttempt)
-    assert (resized.resources, resized.cores) == ({"cpu": 2}, ())
-    assert manager.free["cpu"] == 2
-    with pytest.raises(RefusedError, match="2 cores that test-suite shares"):
-        world.resize("a", 3)
-    world.resize("a", 1)
+    assert not manager.stream.all(commands.ResizeAttempt)
     manager.end("a")
     assert manager.free["cpu"] == 2
 

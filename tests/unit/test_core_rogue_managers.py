@@ -27,7 +27,7 @@ def test_a_running_attempt_stays_with_who_was_given_it() -> None:
     world.plan()
     grant = victim.start("a")
     rogue = world.manager("rogue", join=False)
-    rogue.join([replace(victim.running(grant), paused=True, execution_s=1e300)])
+    rogue.join([replace(victim.running(grant), execution_s=1e300)])
     # It reads no payload of what is not its, and is told to leave it.
     assert not world.state.managers["rogue"].attempts
     assert rogue.stream.last(commands.CancelAttempt).token == grant.token
@@ -72,15 +72,6 @@ def test_after_a_restart_an_attempt_waits_for_who_was_given_it() -> None:
     victim.join([victim.running(grant)], [SANDBOX])
     victim.end(grant)
     assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
-
-
-def test_an_attempt_of_another_action_is_not_taken_for_this_one() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
-    grant = manager.start("a")
-    manager.join([replace(manager.running(grant), key=key_of("other"), paused=True)], [SANDBOX])
-    assert not manager.stream.all(commands.PauseAttempt)
 
 
 def test_only_who_has_a_sandbox_loses_it() -> None:

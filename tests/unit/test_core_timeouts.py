@@ -141,21 +141,6 @@ def test_the_backstop_counts_from_the_start_of_the_attempt() -> None:
     assert not manager.stream.all(commands.CancelAttempt)
 
 
-def test_the_backstop_stands_still_while_the_attempt_is_paused() -> None:
-    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
-    manager.live(5)
-    world.pause("a")
-    manager.live(100)
-    assert not manager.stream.all(commands.CancelAttempt)
-    world.pause("a", paused=False)
-    manager.live(6)
-    assert not manager.stream.all(commands.CancelAttempt)
-    manager.live(3)
-    assert manager.stream.all(commands.CancelAttempt)
-    manager.end("a", events.AttemptCancelled())
-    assert world.outcomes[key_of("a")].paused_s == pytest.approx(100.0)
-
-
 def test_a_silent_attempt_is_given_up_and_tried_again() -> None:
     world, manager = running(Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0))
     manager.live(4)
@@ -193,18 +178,6 @@ def test_a_silent_reset_is_tried_again_after_its_backoff() -> None:
     assert manager.grant("behind").sandbox_id == "a#2"
     manager.end(first)
     assert manager.stream.last(commands.ReleaseSandbox).sandbox.sandbox_id == "a#1"
-
-
-def test_silence_while_paused_is_no_fault() -> None:
-    world, manager = running(Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0))
-    world.pause("a")
-    manager.live(60)
-    assert world.state_of("a") is ActionState.PAUSED
-    world.pause("a", paused=False)
-    manager.live(4)
-    assert world.state_of("a") is ActionState.RUNNING
-    manager.live(3)
-    assert world.live("a").attempts == 2
 
 
 def test_an_attempt_that_never_says_it_started_is_silent_too() -> None:
@@ -260,36 +233,6 @@ def test_time_that_was_not_granted_does_not_count_against_the_execution_timeout(
     assert not manager.stream.all(commands.CancelAttempt)
     # The clock was at 9 s when it was told last; the grace is 2 s.
     manager.live(2.5)
-    assert not manager.stream.all(commands.CancelAttempt)
-    manager.live(1.0)
-    assert manager.stream.all(commands.CancelAttempt)
-
-
-def test_a_pause_stops_the_clock_that_was_told_before_it() -> None:
-    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
-    manager.live(5.0)
-    manager.progress("a", 4.0)
-    manager.live(1.0)
-    world.pause("a")
-    manager.live(50.0)
-    world.pause("a", paused=False)
-    manager.live(6.5)
-    assert not manager.stream.all(commands.CancelAttempt), (
-        "told 4 s, 1 s before the pause and 6.5 s after it, of 10 + 2"
-    )
-    manager.live(1.0)
-    assert manager.stream.all(commands.CancelAttempt)
-
-
-def test_a_clock_told_during_a_pause_counts_from_its_end() -> None:
-    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
-    manager.live(1.0)
-    world.pause("a")
-    manager.live(30.0)
-    manager.progress("a", 1.0)
-    manager.live(30.0)
-    world.pause("a", paused=False)
-    manager.live(10.5)
     assert not manager.stream.all(commands.CancelAttempt)
     manager.live(1.0)
     assert manager.stream.all(commands.CancelAttempt)

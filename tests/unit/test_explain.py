@@ -29,8 +29,7 @@ def test_an_action_that_runs_waits_for_nothing() -> None:
     world.plan()
     assert why(world, "a") == Explanation(WaitReason.NONE, "it is dispatched")
     manager.start("a")
-    world.pause("a")
-    assert why(world, "a") == Explanation(WaitReason.NONE, "it is paused")
+    assert why(world, "a") == Explanation(WaitReason.NONE, "it is running")
 
 
 def test_what_fits_is_taken_by_the_next_round() -> None:

@@ -145,30 +145,6 @@ async def test_a_stop_before_the_start(executor: InferenceExecutor) -> None:
         assert isinstance(await executor.run(attempt), Stopped)
 
 
-async def test_pause_and_resume_one_attempt(executor: InferenceExecutor) -> None:
-    sampling = action_pb2.SamplingParameters(max_new_tokens=300, temperature=1.0, seed=4)
-    expected = completed(await executor.run(generate_attempt(1, prompt(9), sampling)))
-    attempt = generate_attempt(2, prompt(9), sampling)
-    results: list[AttemptResult] = []
-
-    async def run() -> None:
-        results.append(await executor.run(attempt))
-
-    with anyio.fail_after(WAIT_S):
-        async with anyio.create_task_group() as tasks:
-            await engine_of(executor).pause(PauseMode.KEEP)
-            tasks.start_soon(run)
-            await anyio.wait_all_tasks_blocked()
-            await executor.pause(attempt)
-            await engine_of(executor).resume()
-            await executor.run(generate_attempt(3, prompt(9), sampling))
-            assert results == []
-            assert engine_of(executor).load.paused == 1
-            await executor.resize(attempt)
-            await executor.resume(attempt)
-    assert completed(results[0]).token_ids == expected.token_ids
-
-
 async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
     executor: InferenceExecutor, tmp_path: Path
 ) -> None:

@@ -169,7 +169,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
                    reserved { key: "cpu" value: 1 } policy_version: 4 shared { key: "cpu" value: 2 }
                    setup_s: 8.5 instances: 1 }
         running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
-                  resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" paused: true execution_s: 1.5 }
+                  resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" execution_s: 1.5 }
         sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
         capabilities { key: "isolation" value: "none" }
     """
@@ -185,7 +185,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
                 "s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4, {"cpu": 2}, 8.5, 1
             ),
         ),
-        running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h", True, 1.5),),
+        running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h", 1.5),),
         sandboxes=(SandboxRef("j", "t", "x"),),
         capabilities={"isolation": "none"},
     )
@@ -408,8 +408,6 @@ def test_a_dispatch_without_a_heartbeat_has_none() -> None:
             commands.ResizeAttempt(Peer("s"), Token(1, 2), {"cpu": 2}, (3, 4)),
             f'resize {{ {TOKEN} resources {{ key: "cpu" value: 2 }} cores: [3, 4] }}',
         ),
-        (commands.PauseAttempt(Peer("s"), Token(1, 2), True), f"pause {{ {TOKEN} }}"),
-        (commands.PauseAttempt(Peer("s"), Token(1, 2), False), f"resume {{ {TOKEN} }}"),
         (commands.CancelAttempt(Peer("s"), Token(1, 2), "why"), f'cancel {{ {TOKEN} reason: "why" }}'),
         (
             commands.ReleaseSandbox(Peer("s"), SandboxRef("j", "t", "x")),

@@ -29,10 +29,9 @@ FACTS = OutcomeFacts(
     first_dispatched=101.0,
     dispatched=101.0,
     started=101.0,
-    ended=110.0,
+    ended=108.0,
     queue_s=1.0,
     execution_s=6.0,
-    paused_s=2.0,
 )
 
 

@@ -193,45 +193,6 @@ def test_use_is_learned_in_the_foreground() -> None:
     assert sharing.lane("other") is FOREGROUND
 
 
-def test_a_paused_command_is_in_no_lane_and_its_clock_stands_still() -> None:
-    sharing = NodeSharing(1.0)
-    _start(sharing, "a")
-    _start(sharing, "b")
-    assert _lanes(sharing.pause("a", 1.0)) == {"b": FOREGROUND}
-    assert sharing.lane("a") is None
-    assert sharing.execution_clock("a", 9.0) == pytest.approx(1.0)
-    assert explain(sharing, "a", 9.0).waited_s == pytest.approx(0.0)
-    sharing.end("b", 9.0)
-    assert _lanes(sharing.resume("a", 10.0)) == {"a": FOREGROUND}
-    assert sharing.execution_clock("a", 11.0) == pytest.approx(2.0)
-    assert sharing.resume("a", 11.0) == []
-
-
-def test_a_pause_makes_nobody_overdue() -> None:
-    sharing = NodeSharing(1.0)
-    _start(sharing, "paused")
-    sharing.measured({"paused": 2.0}, 2.0)
-    sharing.pause("paused", 2.0)
-    _start(sharing, "other", 2.0)
-    sharing.measured({"other": 5.0}, 7.0)
-    sharing.resume("paused", 1000.0)
-    told = explain(sharing, "paused", 1000.0)
-    assert told.waited_s == pytest.approx(0.0)
-    assert told.rank_s == pytest.approx(2.0)
-
-
-def test_a_command_that_is_paused_while_it_is_measured_stays_in_no_lane() -> None:
-    sharing = NodeSharing(1.0)
-    for name in ("a", "b", "c"):
-        _start(sharing, name)
-    assert sharing.due(5.0) == ["a"]
-    sharing.pause("a", 5.0)
-    assert sharing.measured({"a": 5.0}, 5.0) == []
-    assert sharing.lane("a") is None
-    assert _lanes(sharing.end("b", 6.0)) == {"c": FOREGROUND}
-    assert sharing.execution_clock("a", 9.0) == pytest.approx(5.0)
-
-
 def test_a_wide_command_that_shrinks_makes_room() -> None:
     sharing = NodeSharing(4.0)
     _start(sharing, "wide", use=16.0)

@@ -32,7 +32,6 @@ FACTS = OutcomeFacts(
     ended=110.25,
     queue_s=2.0,
     execution_s=5.0,
-    paused_s=1.0,
     start_wait_s=0.5,
 )
 
@@ -57,9 +56,9 @@ def test_a_success_with_all_its_facts() -> None:
     assert timeline.dispatched.ToNanoseconds() == 104_000_000_000
     assert timeline.started.ToNanoseconds() == 104_500_000_000
     assert timeline.ended.ToNanoseconds() == 110_250_000_000
-    assert (timeline.queue_s, timeline.execution_s, timeline.paused_s) == (2.0, 5.0, 1.0)
+    assert (timeline.queue_s, timeline.execution_s) == (2.0, 5.0)
     assert timeline.start_wait_s == 0.5
-    assert timeline.overhead_s == pytest.approx(2.0)
+    assert timeline.overhead_s == pytest.approx(3.0)
 
 
 def test_a_failure_with_what_it_left() -> None:
@@ -119,7 +118,7 @@ def test_what_actions_have_in_common_does_not_pass_from_one_to_another() -> None
     messages = [decoded(replace(FACTS, ended=FACTS.ended + number, attempts=number)) for number in range(3)]
     assert [message.attempts for message in messages] == [0, 1, 2]
     assert [message.timeline.ended.seconds for message in messages] == [110, 111, 112]
-    assert [message.timeline.overhead_s for message in messages] == [pytest.approx(2.0 + number) for number in range(3)]
+    assert [message.timeline.overhead_s for message in messages] == [pytest.approx(3.0 + number) for number in range(3)]
 
 
 def test_timestamps_are_exact_to_the_microsecond() -> None:

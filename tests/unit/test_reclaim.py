@@ -102,27 +102,6 @@ def test_a_reset_takes_a_core_and_a_reward_waits(world: CoreWorld) -> None:
     assert manager.has("reset-new")
 
 
-def test_what_a_client_asked_for_is_not_undone(world: CoreWorld) -> None:
-    manager = two_sandboxes(world)
-    start_wide(world, manager)
-    world.step("short", "narrow")
-    plan_all(world)
-    manager.start("short")
-    world.resize("wide", 2)
-    manager.end("short")
-    plan_all(world)
-    assert sizes(manager) == [3, 2]
-
-
-def test_a_paused_attempt_keeps_its_cores(world: CoreWorld) -> None:
-    manager = two_sandboxes(world)
-    start_wide(world, manager)
-    world.pause("wide")
-    world.step("short", "narrow")
-    plan_all(world)
-    assert sizes(manager) == []
-
-
 def test_a_change_that_does_not_fit_the_state_of_now_is_dropped(world: CoreWorld) -> None:
     manager = two_sandboxes(world)
     start_wide(world, manager, least=2, most=3)

@@ -178,20 +178,6 @@ def test_a_wider_run_lives_shorter() -> None:
     assert 10.0 <= life.remaining_s < 40.0
 
 
-def test_the_life_of_a_paused_run_stands_still() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
-    world.job()
-    world.submit(action_request("a", ActionKind.REWARD, demand=fixed(cpu=1)))
-    world.plan()
-    manager.start("a")
-    manager.live(5.0)
-    world.pause("a")
-    manager.live(20.0)
-    (attempt,) = world.state.attempts.values()
-    assert Lives(Predictors(), world.now).of(attempt).attained_s == pytest.approx(5.0)
-
-
 def test_what_waits_behind_its_own_trajectory_is_told_apart() -> None:
     world, manager = world_with_sandbox()
     for name in ("first", "second", "third"):

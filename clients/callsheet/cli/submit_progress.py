@@ -45,4 +45,4 @@ def progress_line(found: Explanation) -> str:
     kind = found.kind.value if found.kind else "action"
     if found.state is ActionState.QUEUED:
         return f"{kind} queued: {found.explanation}"
-    return f"{kind} {found.state.value}" if found.state in (ActionState.RUNNING, ActionState.PAUSED) else ""
+    return f"{kind} {found.state.value}" if found.state is ActionState.RUNNING else ""

@@ -129,35 +129,6 @@ class AdminClient:
         put(request, "", pool=pool, nodes=nodes)
         return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
 
-    async def pause(self, job_id: str, action_id: str) -> None:
-        """Pauses a running attempt; its grant stays.
-
-        Raises:
-            FailedPreconditionError: It is not running.
-        """
-        request = admin_service_pb2.PauseActionRequest(key=_key(job_id, action_id))
-        await self._call(self._connection().admin.PauseAction, request)
-
-    async def resume(self, job_id: str, action_id: str) -> None:
-        """Resumes a paused attempt.
-
-        Raises:
-            FailedPreconditionError: It is not paused.
-        """
-        request = admin_service_pb2.ResumeActionRequest(key=_key(job_id, action_id))
-        await self._call(self._connection().admin.ResumeAction, request)
-
-    async def resize(self, job_id: str, action_id: str, *, units: int, resource: str = "cpu") -> None:
-        """Changes the units of a running attempt.
-
-        Raises:
-            FailedPreconditionError: It is not running, or the node lacks the units.
-            InvalidArgumentError: The units are outside the demand's range.
-        """
-        request = admin_service_pb2.ResizeActionRequest(key=_key(job_id, action_id))
-        put(request, "", resource=resource, units=units)
-        await self._call(self._connection().admin.ResizeAction, request)
-
     async def drain(self, manager_id: str) -> None:
         """Takes a manager out of service once its attempts are over.
 

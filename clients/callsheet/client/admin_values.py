@@ -19,7 +19,6 @@ class ActionState(Enum):
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     RUNNING = "running"
-    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -99,7 +99,6 @@ def _timeline(message: outcome_pb2.Timeline) -> Timeline:
         queue_s=message.queue_s,
         execution_s=message.execution_s,
         overhead_s=message.overhead_s,
-        paused_s=message.paused_s,
         start_wait_s=message.start_wait_s,
     )
 

@@ -205,7 +205,7 @@ class Job(ActionVerbs):
 
         - `wall_s`: time since the last summary.
         - `time_s/`: `generation`, `environment` (env_reset and env_step), `tools`, `reward`; `waiting` in the queue,
-          of which `start_waiting` before trajectories began; `paused`; `overhead`.
+          of which `start_waiting` before trajectories began; `overhead`.
         - `actions/KIND`, `ended/succeeded` and the like, `failures/KIND`, `retried`: how many.
         - `tokens/generated`, and `staleness/`: by how many policy versions they were behind the newest that this client
           published or had tokens of, when they arrived: `mean` over tokens, `max`; `stale_tokens`;

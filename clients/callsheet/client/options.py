@@ -26,7 +26,7 @@ class Timeouts:
 
     Attributes:
         schedule_to_start_s: From submit to the start of the first attempt. Then the action is `Expired`.
-        start_to_close_s: Execution clock of one attempt, pauses left out. Then it fails as TIMEOUT.
+        start_to_close_s: Execution clock of one attempt. Then it fails as TIMEOUT.
         schedule_to_close_s: From submit to the outcome, retries included. Then the action is `Expired`.
         heartbeat_s: The longest silence of a running attempt. Then it fails as INFRA.
     """

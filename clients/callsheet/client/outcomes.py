@@ -79,9 +79,8 @@ class Timeline:
         started_at: The manager said the last attempt started.
         ended_at: The last attempt's end arrived.
         queue_s: Waiting to be dispatched, over all attempts.
-        execution_s: The manager executing the last attempt, by its own clock, pauses left out.
+        execution_s: The manager executing the last attempt, by its own clock.
         overhead_s: Everything else between submit and end: transport, dispatch, commit, lost attempts.
-        paused_s: Paused, over all attempts.
         start_wait_s: The part of `queue_s` before its trajectory was let begin.
     """
 
@@ -93,7 +92,6 @@ class Timeline:
     queue_s: float = 0.0
     execution_s: float = 0.0
     overhead_s: float = 0.0
-    paused_s: float = 0.0
     start_wait_s: float = 0.0
 
 

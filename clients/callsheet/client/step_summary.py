@@ -47,7 +47,6 @@ class EndedAction(NamedTuple):
     queue_s: float = 0.0
     execution_s: float = 0.0
     overhead_s: float = 0.0
-    paused_s: float = 0.0
     start_wait_s: float = 0.0
     attempts: int = 1
     failure: FailureKind | None = None
@@ -63,7 +62,7 @@ def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAct
         result = message.succeeded if end == "succeeded" else getattr(message, end).partial
         spans = tuple((span.version, span.end - span.begin) for span in result.generate.policy_versions)
     told = message.timeline
-    times = (told.queue_s, told.execution_s, told.overhead_s, told.paused_s, told.start_wait_s)
+    times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
     return EndedAction(kind, end, *times, message.attempts, failure, spans)
 
 
@@ -74,7 +73,7 @@ def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
     spans = result.policy_versions if isinstance(result, GenerateResult) else ()
     counts = tuple((span.version, span.end - span.begin) for span in spans)
     told = outcome.timeline
-    times = (told.queue_s, told.execution_s, told.overhead_s, told.paused_s, told.start_wait_s)
+    times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
     return EndedAction(kind, _ENDS[type(outcome)], *times, outcome.attempts, failure, counts)
 
 
@@ -106,7 +105,6 @@ class StepTally:
         times[_PHASES[action.kind]] += action.execution_s
         times["waiting"] += action.queue_s
         times["start_waiting"] += action.start_wait_s
-        times["paused"] += action.paused_s
         times["overhead"] += action.overhead_s
         self.actions[action.kind.value] += 1
         self.ends[action.end] += 1
@@ -129,7 +127,7 @@ class StepTally:
 
     def summary(self, now: float) -> dict[str, float]:
         """Returns all of it, as a flat dict of numbers. Every name is in every summary, so that a log has no gaps."""
-        phases = (*dict.fromkeys(_PHASES.values()), "waiting", "start_waiting", "paused", "overhead")
+        phases = (*dict.fromkeys(_PHASES.values()), "waiting", "start_waiting", "overhead")
         return {
             "wall_s": now - self.began,
             **_named("time_s/", phases, self.times_s),

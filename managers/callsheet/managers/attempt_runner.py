@@ -1,4 +1,4 @@
-"""Runs attempts: from their start to the report of their end, with deadlines, resizes, pauses and stops between."""
+"""Runs attempts: from their start to the report of their end, with deadlines, resizes and stops between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.cancellation import cancellation_requested
-from callsheet.managers.clock import ExecutionClock, GrantMeter
+from callsheet.managers.clock import GrantMeter
 from callsheet.managers.ends import Spent, StopOrder, StopReport, describe_end, infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, PayloadAccess, PayloadError, Stopped
 from callsheet.managers.fencing import ActionId, Token
@@ -18,7 +18,6 @@ from callsheet.managers.live_attempt import LiveAttempt
 from callsheet.managers.reports import Reports
 from callsheet.managers.sandbox_memory import SandboxMemory, runs_in_sandbox
 from callsheet.managers.settings import ManagerSettings
-from callsheet.managers.steering import Steering
 from callsheet.timing.deadlines import Deadlines
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from structlog.typing import FilteringBoundLogger
@@ -66,7 +65,6 @@ class AttemptRunner:
         self._memory = memory
         self._settings = settings
         self._tasks = tasks
-        self._steering = Steering(executor, tasks, settings.control_timeout_s, self._clock_resumed)
         self._live: dict[Token, LiveAttempt] = {}
         self._by_action: dict[ActionId, LiveAttempt] = {}
         self._deadlines: Deadlines[tuple[Due, LiveAttempt]] = Deadlines()
@@ -97,7 +95,7 @@ class AttemptRunner:
         now = monotonic()
         attempt = Attempt(own.grant, own.action, self._payloads)
         attempt.report_output = lambda chunk: self._reports.printed(Token.of(attempt.grant.token), chunk)
-        live = LiveAttempt(attempt, ExecutionClock(now), GrantMeter(own.grant.resources, now))
+        live = LiveAttempt(attempt, now, GrantMeter(own.grant.resources, now))
         # First what the action waits for: the report of its start would be written before it, and that can wait.
         self._tasks.start_soon(self._run, live)
         self._enter(live, now)
@@ -106,8 +104,6 @@ class AttemptRunner:
         """Goes on with a running attempt under a newer grant, as its action must not run twice."""
         self._live.pop(live.token, None)
         self._change_grant(live, grant)
-        live.pause_wanted = False
-        self._steering.steer(live)
         self._enter(live, monotonic())
 
     def resize(self, resize: manager_service_pb2.Resize) -> None:
@@ -120,22 +116,6 @@ class AttemptRunner:
         grant.resources.update(resize.resources)
         grant.cores[:] = resize.cores
         self._change_grant(live, grant)
-
-    def pause(self, pause: manager_service_pb2.Pause) -> None:
-        """Stops an attempt's clock at once, and its progress as soon as its executor can."""
-        if (live := self._known("pause", pause.token)) is None:
-            return
-        live.pause_wanted = True
-        live.clock.pause(monotonic())
-        self._deadlines.drop((Due.START_TO_CLOSE, live))
-        self._steering.steer(live)
-
-    def resume(self, resume: manager_service_pb2.Resume) -> None:
-        """Undoes a pause; the clock goes on once the executor has resumed."""
-        if (live := self._known("resume", resume.token)) is None:
-            return
-        live.pause_wanted = False
-        self._steering.steer(live)
 
     def cancel(self, cancel: manager_service_pb2.CancelAttempt) -> None:
         """Has an attempt stop and end as cancelled."""
@@ -275,13 +255,9 @@ class AttemptRunner:
 
     def _watch_clock(self, live: LiveAttempt) -> None:
         grant = live.attempt.grant
-        at = live.clock.reaches(grant.start_to_close.ToTimedelta().total_seconds())
-        if at is not None and grant.HasField("start_to_close"):
-            self._set_deadline((Due.START_TO_CLOSE, live), at)
-
-    def _clock_resumed(self, live: LiveAttempt) -> None:
-        if live.order is None:
-            self._watch_clock(live)
+        if grant.HasField("start_to_close"):
+            limit_s = grant.start_to_close.ToTimedelta().total_seconds()
+            self._set_deadline((Due.START_TO_CLOSE, live), live.began + limit_s)
 
     def _watch_progress(self, live: LiveAttempt, now: float) -> None:
         heartbeat_s = live.attempt.grant.heartbeat.ToTimedelta().total_seconds()
@@ -298,7 +274,27 @@ class AttemptRunner:
         if before.resources != grant.resources or before.cores != grant.cores:
             live.meter.change(grant.resources, monotonic())
             live.resize_wanted = True
-            self._steering.steer(live)
+            if not live.resizing:
+                live.resizing = True
+                self._tasks.start_soon(self._resize, live)
+
+    async def _resize(self, live: LiveAttempt) -> None:
+        """Has the executor apply the newest grant; one call at a time, so that no queue builds up."""
+        try:
+            while live.resize_wanted and not live.ended:
+                live.resize_wanted = False
+                await self._resize_once(live)
+        finally:
+            live.resizing = False
+
+    async def _resize_once(self, live: LiveAttempt) -> None:
+        try:
+            with anyio.fail_after(self._settings.control_timeout_s):
+                await self._executor.resize(live.attempt)
+        except (Exception, anyio.get_cancelled_exc_class()) as error:
+            if cancellation_requested():
+                raise
+            log.error("executor_control_failed", verb="resize", exc_info=error, **live.log_context())
 
 
 def _running_attempt(live: LiveAttempt, now: float) -> manager_service_pb2.RunningAttempt:
@@ -312,6 +308,5 @@ def _running_attempt(live: LiveAttempt, now: float) -> manager_service_pb2.Runni
         resources=resources,
         cores=grant.cores,
         body_hash=grant.body_hash,
-        paused=live.pause_wanted,
         execution_s=live.execution_s(now),
     )

@@ -120,7 +120,7 @@ class Attempt:
             after which its task is cancelled.
         execution_clock: Set by an executor that grants an attempt less than all the time that passes: returns the
             seconds to charge it by the monotonic time `now`. It never runs faster than time and answers after the end.
-            None: all time counts but pauses.
+            None: all time counts.
         report_output: Sends a part of what it prints to those who watch it, or drops it if there is no room. Called on
             the event loop, for actions that ask for it.
     """
@@ -170,18 +170,9 @@ class Executor(ABC):
     async def resize(self, attempt: Attempt) -> None:
         """Applies `attempt.grant` after a change of its units and cores.
 
-        Like `pause` and `resume` it runs beside `run`, one call at a time for each attempt, and may be overtaken by the
-        end of `run`: an attempt that is not there is no error.
+        It runs beside `run`, one call at a time for each attempt, and may be overtaken by the end of `run`: an attempt
+        that is not there is no error.
         """
-
-    async def pause(self, attempt: Attempt) -> None:
-        """Stops the attempt's progress without losing it. A paused attempt can still be asked to stop.
-
-        Without it an attempt runs on while it is paused, uncharged: right only for attempts that are over soon.
-        """
-
-    async def resume(self, attempt: Attempt) -> None:
-        """Undoes `pause`."""
 
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Destroys a sandbox; one that is not there, or whose `sandbox_id` differs, is no error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import anyio
-from callsheet.managers.clock import ExecutionClock, GrantMeter
+from callsheet.managers.clock import GrantMeter
 from callsheet.managers.ends import StopOrder
 from callsheet.managers.executor import Attempt
 from callsheet.managers.fencing import ActionId, Token
@@ -16,20 +16,20 @@ from callsheet.v1 import action_pb2, manager_service_pb2
 class LiveAttempt:
     """An attempt that has started and whose end has not been reported.
 
-    `resize_wanted` and `pause_wanted` say what the scheduler has asked for; one task at a time brings the executor
-    there, so that nothing piles up however often it changes its mind.
+    Attributes:
+        began: When it started, in monotonic seconds.
+        resize_wanted: The executor has not been told of the newest grant yet.
+        resizing: A task tells the executor.
     """
 
     attempt: Attempt
-    clock: ExecutionClock
+    began: float
     meter: GrantMeter
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     order: StopOrder | None = None
     ended: bool = False
     resize_wanted: bool = False
-    pause_wanted: bool = False
-    pause_applied: bool = False
-    steering: bool = False
+    resizing: bool = False
 
     @property
     def token(self) -> Token:
@@ -44,7 +44,7 @@ class LiveAttempt:
     def execution_s(self, now: float) -> float:
         """Returns its execution clock at the monotonic time `now`."""
         charged = self.attempt.execution_clock
-        return self.clock.elapsed(now) if charged is None else charged(now)
+        return max(now - self.began, 0.0) if charged is None else charged(now)
 
     def log_context(self) -> dict[str, object]:
         """Returns the ids that every log line about it carries."""

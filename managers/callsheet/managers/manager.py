@@ -72,8 +72,6 @@ class Manager:
         self._handlers: dict[str, Callable[[Any], None]] = {
             "dispatch": self._intake.dispatch,
             "resize": self.attempts.resize,
-            "pause": self.attempts.pause,
-            "resume": self.attempts.resume,
             "cancel": self.attempts.cancel,
             "ends_acknowledged": self._acknowledged,
             "release_sandbox": self._release,

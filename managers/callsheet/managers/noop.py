@@ -6,13 +6,11 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Annotated
 
 import anyio
-from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.kind import ManagerKind, ServedActions
@@ -56,21 +54,12 @@ class NoopSettings:
         check_least(self)
 
 
-@dataclass(slots=True, eq=False)
-class _Nap:
-    """An attempt that takes time; cancelling `waiting` has it look at its clock again."""
-
-    clock: ExecutionClock
-    waiting: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-
 class NoopExecutor(Executor):
     """Serves all kinds; its sandboxes are names."""
 
     def __init__(self, settings: NoopSettings) -> None:
         self._settings = settings
         self._sandboxes: dict[tuple[str, str], manager_service_pb2.SandboxState] = {}
-        self._naps: dict[int, _Nap] = {}
         self._log_file = None if settings.start_log is None else _open_log(settings.start_log)
 
     @override
@@ -108,30 +97,11 @@ class NoopExecutor(Executor):
         lost = self._lost_state(attempt.grant, attempt.action)
         if lost is not None:
             return lost
-        nap = self._naps[id(attempt)] = _Nap(ExecutionClock(monotonic()))
-        try:
-            await self._sleep(attempt, nap)
-        finally:
-            del self._naps[id(attempt)]
+        with anyio.move_on_after(self._duration_s(attempt.action)):
+            await attempt.stop_requested.wait()
         if attempt.stop_requested.is_set():
             return Stopped()
         return self._lost_state(attempt.grant, attempt.action) or self._result(attempt.action)
-
-    @override
-    async def pause(self, attempt: Attempt) -> None:
-        """Stops the attempt's time."""
-        nap = self._naps.get(id(attempt))
-        if nap is not None:
-            nap.clock.pause(monotonic())
-            nap.waiting.cancel()
-
-    @override
-    async def resume(self, attempt: Attempt) -> None:
-        """Lets the attempt's time go on."""
-        nap = self._naps.get(id(attempt))
-        if nap is not None:
-            nap.clock.resume(monotonic())
-            nap.waiting.cancel()
 
     @override
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
@@ -148,16 +118,6 @@ class NoopExecutor(Executor):
         if self._log_file is not None:
             os.close(self._log_file)
             self._log_file = None
-
-    async def _sleep(self, attempt: Attempt, nap: _Nap) -> None:
-        duration_s = self._duration_s(attempt.action)
-        while not attempt.stop_requested.is_set():
-            wakes_at = nap.clock.reaches(duration_s)
-            left_s = None if wakes_at is None else wakes_at - monotonic()
-            if left_s is not None and left_s <= 0:
-                return
-            with anyio.move_on_after(left_s) as nap.waiting:
-                await attempt.stop_requested.wait()
 
     def _duration_s(self, action: action_pb2.ActionSpec) -> float:
         if self._settings.follow_expected_duration and action.HasField("expected_duration"):

@@ -21,7 +21,7 @@ class ManagerSettings:
         acknowledge_timeout_s: After that, how long to wait for the scheduler to acknowledge the last ends.
         close_timeout_s: How long the executor may take to release everything.
         stop_grace_s: How long an attempt may take to stop once it is asked to.
-        control_timeout_s: How long an executor may take to resize, pause, resume or release.
+        control_timeout_s: How long an executor may take to resize or release.
         registration_timeout_s: How long the scheduler may take to answer a registration.
         reconnect_initial_s: First wait before dialling again.
         reconnect_max_s: Longest wait before dialling again.

@@ -350,7 +350,7 @@ class Timeouts(google.protobuf.message.Message):
 
     @property
     def start_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """Execution clock of one attempt: starts at the grant, stands still while paused. Then the attempt fails as TIMEOUT."""
+        """Execution clock of one attempt: starts at the grant. Then the attempt fails as TIMEOUT."""
 
     @property
     def schedule_to_close(self) -> google.protobuf.duration_pb2.Duration:

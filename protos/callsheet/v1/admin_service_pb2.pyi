@@ -38,15 +38,13 @@ class _ActionStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Sent to a manager."""
     ACTION_STATE_RUNNING: _ActionState.ValueType  # 3
     """Started by the manager."""
-    ACTION_STATE_PAUSED: _ActionState.ValueType  # 4
-    """Started, and paused."""
-    ACTION_STATE_SUCCEEDED: _ActionState.ValueType  # 5
+    ACTION_STATE_SUCCEEDED: _ActionState.ValueType  # 4
     """Ended well."""
-    ACTION_STATE_FAILED: _ActionState.ValueType  # 6
+    ACTION_STATE_FAILED: _ActionState.ValueType  # 5
     """Ended in a failure."""
-    ACTION_STATE_CANCELLED: _ActionState.ValueType  # 7
+    ACTION_STATE_CANCELLED: _ActionState.ValueType  # 6
     """Ended by a cancel."""
-    ACTION_STATE_EXPIRED: _ActionState.ValueType  # 8
+    ACTION_STATE_EXPIRED: _ActionState.ValueType  # 7
     """Ended by a deadline."""
 
 class ActionState(_ActionState, metaclass=_ActionStateEnumTypeWrapper):
@@ -60,15 +58,13 @@ ACTION_STATE_DISPATCHED: ActionState.ValueType  # 2
 """Sent to a manager."""
 ACTION_STATE_RUNNING: ActionState.ValueType  # 3
 """Started by the manager."""
-ACTION_STATE_PAUSED: ActionState.ValueType  # 4
-"""Started, and paused."""
-ACTION_STATE_SUCCEEDED: ActionState.ValueType  # 5
+ACTION_STATE_SUCCEEDED: ActionState.ValueType  # 4
 """Ended well."""
-ACTION_STATE_FAILED: ActionState.ValueType  # 6
+ACTION_STATE_FAILED: ActionState.ValueType  # 5
 """Ended in a failure."""
-ACTION_STATE_CANCELLED: ActionState.ValueType  # 7
+ACTION_STATE_CANCELLED: ActionState.ValueType  # 6
 """Ended by a cancel."""
-ACTION_STATE_EXPIRED: ActionState.ValueType  # 8
+ACTION_STATE_EXPIRED: ActionState.ValueType  # 7
 """Ended by a deadline."""
 global___ActionState = ActionState
 
@@ -579,113 +575,6 @@ class StoryEvent(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["event", b"event", "time", b"time"]) -> None: ...
 
 global___StoryEvent = StoryEvent
-
-@typing.final
-class ResizeActionRequest(google.protobuf.message.Message):
-    """See ResizeAction."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: builtins.int
-    RESOURCE_FIELD_NUMBER: builtins.int
-    UNITS_FIELD_NUMBER: builtins.int
-    resource: builtins.str
-    """The resource; only "cpu" can change while an attempt runs."""
-    units: builtins.int
-    """The new units."""
-    @property
-    def key(self) -> callsheet.v1.common_pb2.ActionKey:
-        """The action."""
-
-    def __init__(
-        self,
-        *,
-        key: callsheet.v1.common_pb2.ActionKey | None = ...,
-        resource: builtins.str = ...,
-        units: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["key", b"key", "resource", b"resource", "units", b"units"]) -> None: ...
-
-global___ResizeActionRequest = ResizeActionRequest
-
-@typing.final
-class ResizeActionResponse(google.protobuf.message.Message):
-    """See ResizeAction."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___ResizeActionResponse = ResizeActionResponse
-
-@typing.final
-class PauseActionRequest(google.protobuf.message.Message):
-    """See PauseAction."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: builtins.int
-    @property
-    def key(self) -> callsheet.v1.common_pb2.ActionKey:
-        """The action."""
-
-    def __init__(
-        self,
-        *,
-        key: callsheet.v1.common_pb2.ActionKey | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
-
-global___PauseActionRequest = PauseActionRequest
-
-@typing.final
-class PauseActionResponse(google.protobuf.message.Message):
-    """See PauseAction."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___PauseActionResponse = PauseActionResponse
-
-@typing.final
-class ResumeActionRequest(google.protobuf.message.Message):
-    """See ResumeAction."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: builtins.int
-    @property
-    def key(self) -> callsheet.v1.common_pb2.ActionKey:
-        """The action."""
-
-    def __init__(
-        self,
-        *,
-        key: callsheet.v1.common_pb2.ActionKey | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
-
-global___ResumeActionRequest = ResumeActionRequest
-
-@typing.final
-class ResumeActionResponse(google.protobuf.message.Message):
-    """See ResumeAction."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___ResumeActionResponse = ResumeActionResponse
 
 @typing.final
 class DrainManagerRequest(google.protobuf.message.Message):

@@ -25,21 +25,6 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainResponse.FromString,
                 )
-        self.ResizeAction = channel.unary_unary(
-                '/callsheet.v1.AdminService/ResizeAction',
-                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ResizeActionRequest.SerializeToString,
-                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ResizeActionResponse.FromString,
-                )
-        self.PauseAction = channel.unary_unary(
-                '/callsheet.v1.AdminService/PauseAction',
-                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.PauseActionRequest.SerializeToString,
-                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.PauseActionResponse.FromString,
-                )
-        self.ResumeAction = channel.unary_unary(
-                '/callsheet.v1.AdminService/ResumeAction',
-                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ResumeActionRequest.SerializeToString,
-                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ResumeActionResponse.FromString,
-                )
         self.DrainManager = channel.unary_unary(
                 '/callsheet.v1.AdminService/DrainManager',
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
@@ -71,28 +56,6 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ResizeAction(self, request, context):
-        """Changes the units of a running attempt. FAILED_PRECONDITION if it is not running or the node lacks the units;
-        INVALID_ARGUMENT outside the demand's range.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PauseAction(self, request, context):
-        """Pauses a running attempt; its grant stays. FAILED_PRECONDITION if it is not running.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ResumeAction(self, request, context):
-        """Resumes a paused attempt. FAILED_PRECONDITION if it is not paused.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def DrainManager(self, request, context):
         """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered.
         """
@@ -119,21 +82,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainResponse.SerializeToString,
-            ),
-            'ResizeAction': grpc.unary_unary_rpc_method_handler(
-                    servicer.ResizeAction,
-                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ResizeActionRequest.FromString,
-                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ResizeActionResponse.SerializeToString,
-            ),
-            'PauseAction': grpc.unary_unary_rpc_method_handler(
-                    servicer.PauseAction,
-                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.PauseActionRequest.FromString,
-                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.PauseActionResponse.SerializeToString,
-            ),
-            'ResumeAction': grpc.unary_unary_rpc_method_handler(
-                    servicer.ResumeAction,
-                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ResumeActionRequest.FromString,
-                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ResumeActionResponse.SerializeToString,
             ),
             'DrainManager': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainManager,
@@ -187,57 +135,6 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/Explain',
             callsheet_dot_v1_dot_admin__service__pb2.ExplainRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.ExplainResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def ResizeAction(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ResizeAction',
-            callsheet_dot_v1_dot_admin__service__pb2.ResizeActionRequest.SerializeToString,
-            callsheet_dot_v1_dot_admin__service__pb2.ResizeActionResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def PauseAction(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/PauseAction',
-            callsheet_dot_v1_dot_admin__service__pb2.PauseActionRequest.SerializeToString,
-            callsheet_dot_v1_dot_admin__service__pb2.PauseActionResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def ResumeAction(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ResumeAction',
-            callsheet_dot_v1_dot_admin__service__pb2.ResumeActionRequest.SerializeToString,
-            callsheet_dot_v1_dot_admin__service__pb2.ResumeActionResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -35,26 +35,6 @@ class AdminServiceStub:
     action is unknown or forgotten.
     """
 
-    ResizeAction: grpc.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.ResizeActionRequest,
-        callsheet.v1.admin_service_pb2.ResizeActionResponse,
-    ]
-    """Changes the units of a running attempt. FAILED_PRECONDITION if it is not running or the node lacks the units;
-    INVALID_ARGUMENT outside the demand's range.
-    """
-
-    PauseAction: grpc.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.PauseActionRequest,
-        callsheet.v1.admin_service_pb2.PauseActionResponse,
-    ]
-    """Pauses a running attempt; its grant stays. FAILED_PRECONDITION if it is not running."""
-
-    ResumeAction: grpc.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.ResumeActionRequest,
-        callsheet.v1.admin_service_pb2.ResumeActionResponse,
-    ]
-    """Resumes a paused attempt. FAILED_PRECONDITION if it is not paused."""
-
     DrainManager: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
@@ -83,26 +63,6 @@ class AdminServiceAsyncStub:
     """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
     action is unknown or forgotten.
     """
-
-    ResizeAction: grpc.aio.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.ResizeActionRequest,
-        callsheet.v1.admin_service_pb2.ResizeActionResponse,
-    ]
-    """Changes the units of a running attempt. FAILED_PRECONDITION if it is not running or the node lacks the units;
-    INVALID_ARGUMENT outside the demand's range.
-    """
-
-    PauseAction: grpc.aio.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.PauseActionRequest,
-        callsheet.v1.admin_service_pb2.PauseActionResponse,
-    ]
-    """Pauses a running attempt; its grant stays. FAILED_PRECONDITION if it is not running."""
-
-    ResumeAction: grpc.aio.UnaryUnaryMultiCallable[
-        callsheet.v1.admin_service_pb2.ResumeActionRequest,
-        callsheet.v1.admin_service_pb2.ResumeActionResponse,
-    ]
-    """Resumes a paused attempt. FAILED_PRECONDITION if it is not paused."""
 
     DrainManager: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
@@ -136,32 +96,6 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
         action is unknown or forgotten.
         """
-
-    @abc.abstractmethod
-    def ResizeAction(
-        self,
-        request: callsheet.v1.admin_service_pb2.ResizeActionRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[callsheet.v1.admin_service_pb2.ResizeActionResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ResizeActionResponse]]:
-        """Changes the units of a running attempt. FAILED_PRECONDITION if it is not running or the node lacks the units;
-        INVALID_ARGUMENT outside the demand's range.
-        """
-
-    @abc.abstractmethod
-    def PauseAction(
-        self,
-        request: callsheet.v1.admin_service_pb2.PauseActionRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[callsheet.v1.admin_service_pb2.PauseActionResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.PauseActionResponse]]:
-        """Pauses a running attempt; its grant stays. FAILED_PRECONDITION if it is not running."""
-
-    @abc.abstractmethod
-    def ResumeAction(
-        self,
-        request: callsheet.v1.admin_service_pb2.ResumeActionRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[callsheet.v1.admin_service_pb2.ResumeActionResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ResumeActionResponse]]:
-        """Resumes a paused attempt. FAILED_PRECONDITION if it is not paused."""
 
     @abc.abstractmethod
     def DrainManager(

@@ -132,8 +132,6 @@ class SchedulerItem(google.protobuf.message.Message):
     REGISTERED_FIELD_NUMBER: builtins.int
     DISPATCH_FIELD_NUMBER: builtins.int
     RESIZE_FIELD_NUMBER: builtins.int
-    PAUSE_FIELD_NUMBER: builtins.int
-    RESUME_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
     ENDS_ACKNOWLEDGED_FIELD_NUMBER: builtins.int
     RELEASE_SANDBOX_FIELD_NUMBER: builtins.int
@@ -151,14 +149,6 @@ class SchedulerItem(google.protobuf.message.Message):
     @property
     def resize(self) -> global___Resize:
         """Change what an attempt may use."""
-
-    @property
-    def pause(self) -> global___Pause:
-        """Stop an attempt's execution clock and its progress."""
-
-    @property
-    def resume(self) -> global___Resume:
-        """Undo a pause."""
 
     @property
     def cancel(self) -> global___CancelAttempt:
@@ -190,8 +180,6 @@ class SchedulerItem(google.protobuf.message.Message):
         registered: global___Registered | None = ...,
         dispatch: global___Dispatch | None = ...,
         resize: global___Resize | None = ...,
-        pause: global___Pause | None = ...,
-        resume: global___Resume | None = ...,
         cancel: global___CancelAttempt | None = ...,
         ends_acknowledged: global___EndsAcknowledged | None = ...,
         release_sandbox: global___ReleaseSandbox | None = ...,
@@ -199,9 +187,9 @@ class SchedulerItem(google.protobuf.message.Message):
         update_weights: global___UpdateWeights | None = ...,
         service_demand: global___ServiceDemand | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "service_demand", b"service_demand", "update_weights", b"update_weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "service_demand", b"service_demand", "update_weights", b"update_weights"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "ends_acknowledged", "release_sandbox", "drain", "update_weights", "service_demand"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "service_demand", b"service_demand", "update_weights", b"update_weights"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "service_demand", b"service_demand", "update_weights", b"update_weights"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "cancel", "ends_acknowledged", "release_sandbox", "drain", "update_weights", "service_demand"] | None: ...
 
 global___SchedulerItem = SchedulerItem
 
@@ -580,7 +568,6 @@ class RunningAttempt(google.protobuf.message.Message):
     RESOURCES_FIELD_NUMBER: builtins.int
     CORES_FIELD_NUMBER: builtins.int
     BODY_HASH_FIELD_NUMBER: builtins.int
-    PAUSED_FIELD_NUMBER: builtins.int
     EXECUTION_S_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Its number, from 1."""
@@ -588,8 +575,6 @@ class RunningAttempt(google.protobuf.message.Message):
     """Whether it has started."""
     body_hash: builtins.bytes
     """Hash of its ActionSpec, as in the grant."""
-    paused: builtins.bool
-    """Whether it is paused, or is to be."""
     execution_s: builtins.float
     """Its execution clock in seconds."""
     @property
@@ -618,11 +603,10 @@ class RunningAttempt(google.protobuf.message.Message):
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         cores: collections.abc.Iterable[builtins.int] | None = ...,
         body_hash: builtins.bytes = ...,
-        paused: builtins.bool = ...,
         execution_s: builtins.float | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "execution_s", b"execution_s", "key", b"key", "token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "execution_s", b"execution_s", "key", b"key", "paused", b"paused", "resources", b"resources", "started", b"started", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "execution_s", b"execution_s", "key", b"key", "resources", b"resources", "started", b"started", "token", b"token"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_execution_s", b"_execution_s"]) -> typing.Literal["execution_s"] | None: ...
 
 global___RunningAttempt = RunningAttempt
@@ -933,7 +917,7 @@ class AttemptEnded(google.protobuf.message.Message):
     attempt: builtins.int
     """Its number, from 1."""
     execution_s: builtins.float
-    """Execution seconds by the manager's clock, pauses left out."""
+    """Execution seconds by the manager's clock."""
     started: builtins.bool
     """Whether it had started; false means its action left no trace and may go elsewhere."""
     body_hash: builtins.bytes
@@ -1226,48 +1210,6 @@ class Resize(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["cores", b"cores", "resources", b"resources", "token", b"token"]) -> None: ...
 
 global___Resize = Resize
-
-@typing.final
-class Pause(google.protobuf.message.Message):
-    """See SchedulerItem."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TOKEN_FIELD_NUMBER: builtins.int
-    @property
-    def token(self) -> global___FencingToken:
-        """Which attempt."""
-
-    def __init__(
-        self,
-        *,
-        token: global___FencingToken | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["token", b"token"]) -> None: ...
-
-global___Pause = Pause
-
-@typing.final
-class Resume(google.protobuf.message.Message):
-    """See SchedulerItem."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TOKEN_FIELD_NUMBER: builtins.int
-    @property
-    def token(self) -> global___FencingToken:
-        """Which attempt."""
-
-    def __init__(
-        self,
-        *,
-        token: global___FencingToken | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["token", b"token"]) -> None: ...
-
-global___Resume = Resume
 
 @typing.final
 class CancelAttempt(google.protobuf.message.Message):

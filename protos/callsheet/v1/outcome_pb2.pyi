@@ -336,16 +336,13 @@ class Timeline(google.protobuf.message.Message):
     QUEUE_S_FIELD_NUMBER: builtins.int
     EXECUTION_S_FIELD_NUMBER: builtins.int
     OVERHEAD_S_FIELD_NUMBER: builtins.int
-    PAUSED_S_FIELD_NUMBER: builtins.int
     START_WAIT_S_FIELD_NUMBER: builtins.int
     queue_s: builtins.float
     """Seconds spent waiting to be dispatched, over all attempts."""
     execution_s: builtins.float
-    """Seconds the manager spent executing the last attempt, by its own clock, pauses left out."""
+    """Seconds the manager spent executing the last attempt, by its own clock."""
     overhead_s: builtins.float
     """Everything else between submit and end: transport, dispatch, commit, lost attempts."""
-    paused_s: builtins.float
-    """Seconds paused, all attempts."""
     start_wait_s: builtins.float
     """The part of `queue_s` before its trajectory was let begin; the scheduler bounds how many live at once."""
     @property
@@ -379,11 +376,10 @@ class Timeline(google.protobuf.message.Message):
         queue_s: builtins.float = ...,
         execution_s: builtins.float = ...,
         overhead_s: builtins.float = ...,
-        paused_s: builtins.float = ...,
         start_wait_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["dispatched", b"dispatched", "ended", b"ended", "first_dispatched", b"first_dispatched", "started", b"started", "submitted", b"submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dispatched", b"dispatched", "ended", b"ended", "execution_s", b"execution_s", "first_dispatched", b"first_dispatched", "overhead_s", b"overhead_s", "paused_s", b"paused_s", "queue_s", b"queue_s", "start_wait_s", b"start_wait_s", "started", b"started", "submitted", b"submitted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dispatched", b"dispatched", "ended", b"ended", "execution_s", b"execution_s", "first_dispatched", b"first_dispatched", "overhead_s", b"overhead_s", "queue_s", b"queue_s", "start_wait_s", b"start_wait_s", "started", b"started", "submitted", b"submitted"]) -> None: ...
 
 global___Timeline = Timeline
 

@@ -99,7 +99,6 @@ class InferenceExecutor(Executor):
         driver = self.engine.value
         abilities = self._description.abilities if driver is None else driver.capabilities
         return {
-            "pause": "keep" if abilities.pause_request else "none",
             "prefix_cache": _yes_no(abilities.prefix_cache),
             "batch_invariant": _yes_no(abilities.batch_invariant),
             **self._description.capabilities,
@@ -138,23 +137,6 @@ class InferenceExecutor(Executor):
         if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
             return Stopped(partial=succeeded, usage=usage)
         return Completed(succeeded, usage)
-
-    @override
-    async def pause(self, attempt: Attempt) -> None:
-        """Keeps the request in the engine's memory without decoding it.
-
-        Raises:
-            UnsupportedError: The engine cannot pause single requests.
-            LoadError: The model cannot be loaded.
-        """
-        driver = await self.engine.get()
-        await driver.pause_request(request_id_of(attempt.grant))
-
-    @override
-    async def resume(self, attempt: Attempt) -> None:
-        """Undoes `pause`."""
-        driver = await self.engine.get()
-        await driver.resume_request(request_id_of(attempt.grant))
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:

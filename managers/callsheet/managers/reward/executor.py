@@ -169,18 +169,6 @@ class RewardExecutor(Executor):
             await part.resize(attempt)
 
     @override
-    async def pause(self, attempt: Attempt) -> None:
-        """Hands it on."""
-        if (part := self._part(attempt)) is not None:
-            await part.pause(attempt)
-
-    @override
-    async def resume(self, attempt: Attempt) -> None:
-        """Hands it on."""
-        if (part := self._part(attempt)) is not None:
-            await part.resume(attempt)
-
-    @override
     async def close(self) -> None:
         """Closes all parts, together."""
         async with anyio.create_task_group() as tasks:

@@ -104,18 +104,6 @@ class BaseSandboxExecutor(Executor):
         if (use := self._uses.get(id(attempt))) is not None:
             await use.resize()
 
-    @override
-    async def pause(self, attempt: Attempt) -> None:
-        """Freezes an attempt's sandbox."""
-        if (use := self._uses.get(id(attempt))) is not None:
-            await use.set_paused(True)
-
-    @override
-    async def resume(self, attempt: Attempt) -> None:
-        """Thaws an attempt's sandbox."""
-        if (use := self._uses.get(id(attempt))) is not None:
-            await use.set_paused(False)
-
     async def _create(self, use: SandboxUse) -> Sandbox:
         """Makes a plain sandbox for an attempt; raises StoppedError once that is to stop."""
         spec = use.new_sandbox()

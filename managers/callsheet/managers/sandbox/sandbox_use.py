@@ -1,4 +1,4 @@
-"""One attempt's use of sandboxes: the cores it has there, its pauses and its clock."""
+"""One attempt's use of sandboxes: the cores it has there, and its clock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class SandboxUse:
         self.sandbox: Sandbox | None = None
         self._settings = settings
         self._shared_cores = shared_cores
-        self._paused = False
         self._resized = False
         self._clock: SharedClock | None = None
         if shared_cores is not None:
@@ -67,12 +66,7 @@ class SandboxUse:
         among = self._usual_cores()
         try:
             async with self._sharing(sandbox, among):
-                if self._paused:
-                    # One that was just made runs.
-                    await sandbox.pause()
-                    await sandbox.grant(self._cores())
-                else:
-                    await sandbox.resume(self._cores())
+                await sandbox.resume(self._cores())
                 if self._resized and self._shared_cores is not None:
                     # It was before the command took part.
                     await self._resize_shared(self._shared_cores)
@@ -94,21 +88,6 @@ class SandboxUse:
                     await self.sandbox.grant(self._cores())
             except SandboxLostError:
                 _log.debug("resize_after_loss", action=self.attempt.action.action_id)
-
-    async def set_paused(self, paused: bool) -> None:
-        """Stops the clock and freezes the sandbox, or undoes that."""
-        self._paused = paused
-        if paused and self._shared_cores is not None and self._clock is not None:
-            self._clock.pause(monotonic())
-            self._shared_cores.pause(id(self.attempt))
-        if self.sandbox is not None:
-            try:
-                await (self.sandbox.pause() if paused else self.sandbox.resume())
-            except SandboxLostError:
-                _log.debug("pause_after_loss", action=self.attempt.action.action_id)
-        if not paused and self._shared_cores is not None and self._clock is not None:
-            self._clock.resume(monotonic())
-            self._shared_cores.resume(id(self.attempt))
 
     async def follow(self) -> None:
         """Finds what escaped changes of lane and cores."""
@@ -137,8 +116,6 @@ class SandboxUse:
         demotable = ranked and (not reward or self._settings.demote_rewards)
         command = KnownCommand(id(self.attempt), self._predicted_use(), demotable=demotable)
         async with self._shared_cores.taking_part(command, sandbox, self._clock, among):
-            if self._paused:
-                self._shared_cores.pause(id(self.attempt))
             yield
 
     async def _resize_shared(self, shared_cores: SharedCores) -> None:

@@ -9,7 +9,6 @@ from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.sandbox.backend import Sandbox
 from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, LaneChange, NodeSharing, NodeSharingSettings
@@ -26,42 +25,28 @@ _log = structlog.get_logger(__name__)
 
 
 class SharedClock:
-    """Execution clock of an attempt: all time but what node sharing did not grant to its command, and pauses."""
+    """Execution clock of an attempt: all time but the time that node sharing did not grant to its command."""
 
     def __init__(self, now: float) -> None:
         """An attempt that starts; monotonic seconds."""
-        self._outside = ExecutionClock(now)
-        self._inside: Callable[[float], float] | None = None
         self._counted_s = 0.0
-        self._paused = False
+        self._outside_since = now
+        self._inside: Callable[[float], float] | None = None
 
     def __call__(self, now: float) -> float:
         """Returns the seconds to charge so far."""
-        return self._counted_s + self._outside.elapsed(now) + (self._inside(now) if self._inside is not None else 0.0)
+        since = max(now - self._outside_since, 0.0) if self._inside is None else self._inside(now)
+        return self._counted_s + since
 
     def enter(self, now: float, inside: Callable[[float], float]) -> None:
         """From now on another clock counts."""
-        self._outside.pause(now)
+        self._counted_s = self(now)
         self._inside = inside
 
     def leave(self, now: float) -> None:
         """Undoes `enter`; what the other clock counted stays."""
-        if self._inside is not None:
-            self._counted_s += self._inside(now)
-            self._inside = None
-        if not self._paused:
-            self._outside.resume(now)
-
-    def pause(self, now: float) -> None:
-        """Stops it; the other clock is stopped by whoever owns it."""
-        self._paused = True
-        self._outside.pause(now)
-
-    def resume(self, now: float) -> None:
-        """Undoes `pause`."""
-        self._paused = False
-        if self._inside is None:
-            self._outside.resume(now)
+        self._counted_s = self(now)
+        self._inside, self._outside_since = None, now
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +69,6 @@ class SharedCommand:
     attained_s: float = 0.0
     width: int = 0
     wanted: Lane = Lane.FOREGROUND
-    paused: bool = False
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -145,20 +129,6 @@ class SharedCores:
             del self._commands[name]
             self._earlier_s.pop(name, None)
             self._note(self._sharing.end(name, now))
-
-    def pause(self, name: Hashable) -> None:
-        """Frees the place of a command that is frozen; one that does not take part is left alone."""
-        shared = self._commands.get(name)
-        if shared is not None and not shared.paused:
-            shared.paused = True
-            self._note(self._sharing.pause(name, monotonic()))
-
-    def resume(self, name: Hashable) -> None:
-        """Undoes `pause`."""
-        shared = self._commands.get(name)
-        if shared is not None and shared.paused:
-            shared.paused = False
-            self._note(self._sharing.resume(name, monotonic()))
 
     async def resize(self, name: Hashable, width: int, predicted_use: float) -> None:
         """Confines a command to so many cores from now on; one that does not take part is left alone.
@@ -262,10 +232,8 @@ class SharedCores:
         now = monotonic()
         earlier = {name: self._clock(name, now) for name in self._commands}
         self._earlier_s, self._sharing = earlier, NodeSharing(cores, self._settings)
-        for name, shared in self._commands.items():
+        for shared in self._commands.values():
             shared.baseline_s += shared.attained_s
             shared.attained_s = 0.0
             shared.wanted = Lane.FOREGROUND
             self._note(self._sharing.start(shared.command, now))
-            if shared.paused:
-                self._note(self._sharing.pause(name, now))

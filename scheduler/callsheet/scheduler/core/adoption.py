@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from callsheet.scheduler.core.admission import admit
-from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
+from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Orphan
 from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
@@ -27,15 +27,12 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
     """Takes over an attempt that a manager says it runs, if that is its own."""
     attempt = state.attempts.get(running.token)
     if attempt is not None and (attempt.manager_id, attempt.action.key) == (manager.manager_id, running.key):
-        adopted = attempt.manager is not manager
-        if adopted:
+        if attempt.manager is not manager:
             book_attempt(attempt, manager, running.resources, running.cores)
             note_booked(state, attempt)
         if running.execution_s is not None:
             attempt.clock_s, attempt.clock_at = running.execution_s, now
         _mark_alive(state, attempt, running.started, now)
-        if adopted and running.paused:
-            _mark_paused(attempt, now)
         _repeat_commands(state, manager, attempt, running)
         return
     action = state.find_action(running.key)
@@ -142,15 +139,6 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
         admit(state, action.trajectory, now)
     action.tell(now, f"adopted attempt {running.attempt} running on {manager.manager_id}")
     _mark_alive(state, attempt, running.started, now)
-    if running.paused:
-        _mark_paused(attempt, now)
-
-
-def _mark_paused(attempt: Attempt, now: float) -> None:
-    """Takes over that an attempt was paused before the restart; it waits for somebody to resume it."""
-    if attempt.action.attempt is attempt and attempt.action.state is ActionState.RUNNING:
-        attempt.action.enter(ActionState.PAUSED)
-        attempt.paused_since = now
 
 
 def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: float) -> None:
@@ -160,15 +148,13 @@ def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: flo
         if attempt.action.attempt is attempt and attempt.action.state is ActionState.DISPATCHED:
             attempt.action.enter(ActionState.RUNNING)
     if not attempt.cancel_sent:
-        arm_attempt(state, attempt, now)
+        arm_attempt(state, attempt)
 
 
 def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, running: RunningAttempt) -> None:
     """Says again what a broken stream may have swallowed."""
     if attempt.cancel_sent:
         state.emit(CancelAttempt(manager.session, attempt.token, "it was to be stopped before its stream broke"))
-    if running.paused != bool(attempt.paused_since):
-        state.emit(PauseAttempt(manager.session, attempt.token, bool(attempt.paused_since)))
     cores = (*attempt.lent_cores, *attempt.cores)
     if attempt.granted != running.resources or set(cores) != set(running.cores):
         state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), cores))

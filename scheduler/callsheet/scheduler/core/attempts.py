@@ -125,7 +125,7 @@ def _dispatch(
         trajectory.occupied = attempt
     on_version = f" with policy version {service.weights.told.version}" if attempt.service in state.rollouts else ""
     action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}")
-    arm_attempt(state, attempt, now)
+    arm_attempt(state, attempt)
     key = action.key
     state.persist(
         ActionDispatched(

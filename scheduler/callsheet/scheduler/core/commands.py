@@ -134,14 +134,6 @@ class ResizeAttempt(ManagerCommand):
 
 
 @dataclass(slots=True)
-class PauseAttempt(ManagerCommand):
-    """Pause an attempt, or resume it."""
-
-    token: Token
-    paused: bool
-
-
-@dataclass(slots=True)
 class CancelAttempt(ManagerCommand):
     """Stop an attempt."""
 
@@ -249,5 +241,4 @@ class OutcomeFacts:
     ended: float
     queue_s: float
     execution_s: float
-    paused_s: float
     start_wait_s: float = 0.0

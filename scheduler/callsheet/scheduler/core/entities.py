@@ -128,18 +128,12 @@ class Attempt:
     lent_cores: tuple[int, ...] = ()
     started_at: float = 0.0
     last_progress: float = 0.0
-    paused_since: float = 0.0
-    paused_s: float = 0.0
     clock_s: float = 0.0
     clock_at: float = 0.0
     prediction: GrantPrediction | None = None
     cancel_sent: bool = False
     kv_tokens: int = 0
     batch: int = 0
-
-    def paused_for(self, now: float) -> float:
-        """Seconds it has been paused so far."""
-        return self.paused_s + (now - self.paused_since if self.paused_since else 0.0)
 
 
 @dataclass(slots=True)

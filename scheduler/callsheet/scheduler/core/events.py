@@ -331,23 +331,6 @@ class SandboxLost(Event):
 
 
 @dataclass(slots=True)
-class ResizeRequested(Request):
-    """An operator changes the units of a running attempt."""
-
-    key: ActionKey
-    resource: str
-    units: int
-
-
-@dataclass(slots=True)
-class PauseRequested(Request):
-    """An operator pauses (or, with `paused` False, resumes) a running attempt."""
-
-    key: ActionKey
-    paused: bool
-
-
-@dataclass(slots=True)
 class DrainRequested(Request):
     """An operator takes a manager out of service."""
 

@@ -113,22 +113,21 @@ def _can_copy(state: SchedulerState, action: Action, trajectory: Trajectory) -> 
     return service is None or service.description.copies_sandboxes
 
 
-def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
+def attempt_deadline(state: SchedulerState, attempt: Attempt) -> float:
     """When the scheduler should look after an attempt: missed heartbeats, or long past its execution time."""
     timeouts = attempt.action.request.timeouts
     if attempt.clock_at:
         # Since it was told, its clock went no faster than time.
         backstop = attempt.clock_at + timeouts.start_to_close - attempt.clock_s
     else:
-        began = attempt.started_at or attempt.dispatched_at
-        backstop = began + attempt.paused_for(now) + timeouts.start_to_close
+        backstop = (attempt.started_at or attempt.dispatched_at) + timeouts.start_to_close
     backstop += state.settings.timeout_grace
     return min(backstop, attempt.last_progress + timeouts.heartbeat) if timeouts.heartbeat else backstop
 
 
-def arm_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
+def arm_attempt(state: SchedulerState, attempt: Attempt) -> None:
     """Arms the deadline of an attempt, unless its action's comes first anyway."""
-    deadline = attempt_deadline(state, attempt, now)
+    deadline = attempt_deadline(state, attempt)
     action_deadline = state.timers.get(("action", attempt.action.key))
     if action_deadline is None or deadline < action_deadline:
         state.timers.set(("attempt", attempt.token), deadline)
@@ -342,7 +341,6 @@ def finish(
         ended=now,
         queue_s=action.queue_s + waited_s,
         execution_s=last.execution_s if last is not None else 0.0,
-        paused_s=ended.paused_for(now) if ended is not None else 0.0,
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
     encoded = state.encode_outcome(facts)

@@ -32,8 +32,6 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,
     events.CancelRequested: control.on_cancel,
-    events.ResizeRequested: control.on_resize,
-    events.PauseRequested: control.on_pause,
     events.DrainRequested: control.on_drain,
     events.ManagerJoined: fleet.on_joined,
     events.ManagerDisconnected: fleet.on_disconnected,

@@ -130,5 +130,4 @@ class RunningAttempt:
     resources: dict[str, int]
     cores: tuple[int, ...]
     body_hash: bytes
-    paused: bool = False
     execution_s: float | None = None

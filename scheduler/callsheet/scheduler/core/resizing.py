@@ -1,12 +1,12 @@
-"""The cores of running attempts: changed on request, and by plans that take some from wide ones for who would wait."""
+"""The cores of running elastic attempts: plans take some of wide attempts for actions that would wait."""
 
 from __future__ import annotations
 
 from callsheet.scheduler.core.commands import ResizeAttempt
-from callsheet.scheduler.core.entities import Action, Attempt, Manager
+from callsheet.scheduler.core.entities import Action, Attempt
+from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, Demand, ResourceDemand
 from callsheet.scheduler.core.plan import CoreChange
-from callsheet.scheduler.core.refusals import failed_precondition
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -27,26 +27,6 @@ def note_dropped(state: SchedulerState, attempt: Attempt) -> None:
     state.narrowed_attempts.pop(attempt.token, None)
 
 
-def resize(state: SchedulerState, attempt: Attempt, manager: Manager, cores: int, now: float) -> None:
-    """Changes the cores of a running attempt.
-
-    Raises:
-        RefusedError: There are not as many.
-    """
-    _rebook(attempt, manager, cores)
-    attempt.granted = {**attempt.granted, CPU: cores}
-    attempt.action.tell(now, f"resized to {cores} cores")
-    state.emit(
-        ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), (*attempt.lent_cores, *attempt.cores))
-    )
-
-
-def wish_fulfilled(state: SchedulerState, attempt: Attempt) -> None:
-    """What an attempt has now is what it is to have; nothing is given back to it later."""
-    attempt.narrowed_from = 0
-    state.narrowed_attempts.pop(attempt.token, None)
-
-
 def change_cores(state: SchedulerState, change: CoreChange, now: float) -> None:
     """Does what a plan proposes, if the state of now allows it."""
     action = state.find_action(change.key)
@@ -60,32 +40,26 @@ def change_cores(state: SchedulerState, change: CoreChange, now: float) -> None:
     within = max(entry.min_units, 1) <= change.cores <= entry.max_units
     if change.cores == before or not within or not manager.node.fits({CPU: max(change.cores - before, 0)}):
         return
-    resize(state, attempt, manager, change.cores, now)
+    _rebook(attempt, manager.node, change.cores)
+    attempt.granted = {**attempt.granted, CPU: change.cores}
+    attempt.action.tell(now, f"resized to {change.cores} cores")
+    cores = (*attempt.lent_cores, *attempt.cores)
+    state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), cores))
     full = max(attempt.narrowed_from, before)
     if change.cores >= full:
-        wish_fulfilled(state, attempt)
+        attempt.narrowed_from = 0
+        state.narrowed_attempts.pop(attempt.token, None)
     else:
         attempt.narrowed_from = full
         state.narrowed_attempts[attempt.token] = attempt
 
 
-def _rebook(attempt: Attempt, manager: Manager, units: int) -> None:
-    """Takes the cores that an attempt lacks of so many from its node, or gives back those it has too many."""
-    service, node = manager.services[attempt.service], manager.node
-    shared = service.description.shared.get(CPU)
-    if shared is not None:
-        if units > shared:
-            rule = f"must not be more than the {shared} cores that {attempt.service} shares"
-            raise failed_precondition("units", units, rule)
-        return
-    more = units - attempt.units.get(CPU, 0)
+def _rebook(attempt: Attempt, node: Node, cores: int) -> None:
+    """Books the cores of a node that an attempt lacks of so many, or gives back those above that number."""
+    more = cores - attempt.units[CPU]
     if more > 0:
-        if not node.fits({CPU: more}):
-            rule = f"needs {more} more cores than the node has free ({node.free.get(CPU, 0)})"
-            raise failed_precondition("units", units, rule)
         attempt.cores = (*attempt.cores, *node.take({CPU: more}))
-    elif more < 0:
-        kept, surplus = attempt.cores[:units], attempt.cores[units:]
+    else:
+        attempt.cores, surplus = attempt.cores[:cores], attempt.cores[cores:]
         node.give_back({CPU: -more}, surplus)
-        attempt.cores = kept
-    attempt.units = {**attempt.units, CPU: units}
+    attempt.units = {**attempt.units, CPU: cores}

@@ -80,7 +80,7 @@ def _action_due(state: SchedulerState, key: ActionKey, now: float) -> None:
     else:
         state.timers.set(("action", key), close_by)
         if action.attempt is not None:
-            arm_attempt(state, action.attempt, now)
+            arm_attempt(state, action.attempt)
 
 
 def _expire(state: SchedulerState, action: Action, timeout: TimeoutKind, now: float) -> None:
@@ -109,11 +109,9 @@ def _attempt_due(state: SchedulerState, attempt: Attempt, now: float) -> None:
     if attempt.cancel_sent:
         _force(state, action, attempt, now)
         return
-    if attempt.paused_since:
-        state.timers.set(("attempt", attempt.token), now + state.settings.timeout_grace)
-        return
-    if now < attempt_deadline(state, attempt, now):
-        state.timers.set(("attempt", attempt.token), attempt_deadline(state, attempt, now))
+    deadline = attempt_deadline(state, attempt)
+    if now < deadline:
+        state.timers.set(("attempt", attempt.token), deadline)
         return
     heartbeat = action.request.timeouts.heartbeat
     if heartbeat and now >= attempt.last_progress + heartbeat:

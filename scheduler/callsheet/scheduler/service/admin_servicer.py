@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import anyio
 import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope
@@ -11,7 +9,6 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.engine_weights import WeightsStanding
 from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
@@ -23,13 +20,12 @@ from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.refusals import Context
-from callsheet.scheduler.service.requests import UnaryReply, decode_key
+from callsheet.scheduler.service.requests import UnaryReply
 from callsheet.scheduler.service.status_answers import job_status
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2,
     admin_service_pb2_grpc,
-    common_pb2,
     manager_service_pb2,
     weights_pb2,
 )
@@ -71,41 +67,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state, now = self._loop.state, self._loop.clock.now()
         return explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=identity.sees_job)
 
-    async def _ask(self, request_of: Callable[[events.ReplyTo], events.Request]) -> None:
-        """Posts a request and waits until it is carried out."""
-        reply = UnaryReply()
-        self._loop.post([request_of(events.ReplyTo(reply, 0))])
-        await reply.result(ANSWER_TIMEOUT)
-
-    async def ResizeAction(  # noqa: N802
-        self, request: admin_service_pb2.ResizeActionRequest, context: Context
-    ) -> admin_service_pb2.ResizeActionResponse:
-        """Changes the units of a running attempt."""
-        key = _key_of_own(request.key)
-        await self._ask(lambda reply_to: events.ResizeRequested(reply_to, key, request.resource, request.units))
-        return admin_service_pb2.ResizeActionResponse()
-
-    async def PauseAction(  # noqa: N802
-        self, request: admin_service_pb2.PauseActionRequest, context: Context
-    ) -> admin_service_pb2.PauseActionResponse:
-        """Pauses a running attempt."""
-        key = _key_of_own(request.key)
-        await self._ask(lambda reply_to: events.PauseRequested(reply_to, key, paused=True))
-        return admin_service_pb2.PauseActionResponse()
-
-    async def ResumeAction(  # noqa: N802
-        self, request: admin_service_pb2.ResumeActionRequest, context: Context
-    ) -> admin_service_pb2.ResumeActionResponse:
-        """Resumes a paused attempt."""
-        key = _key_of_own(request.key)
-        await self._ask(lambda reply_to: events.PauseRequested(reply_to, key, paused=False))
-        return admin_service_pb2.ResumeActionResponse()
-
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
     ) -> admin_service_pb2.DrainManagerResponse:
         """Takes a manager out of service once its attempts are over."""
-        await self._ask(lambda reply_to: events.DrainRequested(reply_to, request.manager_id))
+        reply = UnaryReply()
+        self._loop.post([events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id)])
+        await reply.result(ANSWER_TIMEOUT)
         return admin_service_pb2.DrainManagerResponse()
 
     async def WhatIf(  # noqa: N802
@@ -115,13 +83,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state, now = self._loop.state, self._loop.clock.now()
         question = ask(state, request.pool, request.nodes, now, self._predictors)
         return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
-
-
-def _key_of_own(message: common_pb2.ActionKey) -> ActionKey:
-    """The key of an action; RefusedError if the caller may not touch its job."""
-    key = decode_key(message)
-    caller().require_job("key.job_id", key.job_id)
-    return key
 
 
 def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:

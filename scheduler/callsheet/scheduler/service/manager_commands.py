@@ -27,8 +27,6 @@ def encode_command(command: commands.ManagerCommand) -> bytes:
             _fill_token(item.resize.token, command.token)
             item.resize.cores.extend(command.cores)
             item.resize.resources.update(command.resources)
-        case commands.PauseAttempt():
-            _fill_token(item.pause.token if command.paused else item.resume.token, command.token)
         case commands.CancelAttempt():
             _fill_token(item.cancel.token, command.token)
             item.cancel.reason = command.reason

@@ -203,7 +203,6 @@ def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttem
         resources=dict(message.resources),
         cores=tuple(message.cores),
         body_hash=message.body_hash,
-        paused=message.paused,
         execution_s=_seconds(message.execution_s) if message.HasField("execution_s") else None,
     )
 

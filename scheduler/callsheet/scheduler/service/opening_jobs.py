@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeVar
 
-from callsheet.scheduler.core.commands import CancelAttempt, CoreCommand, Dispatch, PauseAttempt, ResizeAttempt
+from callsheet.scheduler.core.commands import CancelAttempt, CoreCommand, Dispatch, ResizeAttempt
 from callsheet.scheduler.core.model import Token
 from callsheet.scheduler.core.records import JobOpened, Record
 
 K = TypeVar("K")
-_OfAttempt = Dispatch | ResizeAttempt | PauseAttempt | CancelAttempt
+_OfAttempt = Dispatch | ResizeAttempt | CancelAttempt
 
 
 class OpeningJobs:

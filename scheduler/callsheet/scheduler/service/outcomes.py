@@ -70,12 +70,10 @@ def _fill_failed(message: outcome_pb2.Failed, failed: AttemptFailed) -> None:
 def _fill_durations(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None:
     timeline.queue_s = facts.queue_s
     timeline.execution_s = facts.execution_s
-    if facts.paused_s:
-        timeline.paused_s = facts.paused_s
     if facts.start_wait_s:
         timeline.start_wait_s = facts.start_wait_s
     total = facts.ended - facts.submitted
-    timeline.overhead_s = max(total - facts.queue_s - facts.execution_s - facts.paused_s, 0.0)
+    timeline.overhead_s = max(total - facts.queue_s - facts.execution_s, 0.0)
 
 
 def fill_timestamp(message: timestamp_pb2.Timestamp, time: float) -> None:

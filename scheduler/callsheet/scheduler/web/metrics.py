@@ -24,7 +24,7 @@ from prometheus_client.utils import floatToGoString
 MAX_NAMED: Final = 500
 """The most managers, and the most nodes, that have series of their own: the first by name."""
 
-_OPEN_STATES: Final = ("queued", "dispatched", "running", "paused")
+_OPEN_STATES: Final = ("queued", "dispatched", "running")
 
 
 def collect(state: SchedulerState, tally: Tally, now: float) -> list[Metric]:
@@ -65,7 +65,7 @@ def _of_actions(tally: Tally) -> Iterator[Metric]:
     yield ends
     for step, meaning in (
         ("queue", "Time that actions waited to be dispatched, over all attempts."),
-        ("execution", "Time that managers executed the last attempt, without pauses."),
+        ("execution", "Time that managers executed the last attempt."),
         ("overhead", "All other time from submit to end: transport, dispatch, commit, lost attempts."),
     ):
         family = HistogramMetricFamily(f"callsheet_action_{step}_seconds", meaning, labels=["kind"])

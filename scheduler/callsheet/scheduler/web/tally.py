@@ -71,7 +71,7 @@ class Tally:
         times.queue.add(facts.queue_s)
         if facts.attempts:
             times.execution.add(facts.execution_s)
-        spent = facts.queue_s + facts.execution_s + facts.paused_s
+        spent = facts.queue_s + facts.execution_s
         times.overhead.add(max(facts.ended - facts.submitted - spent, 0.0))
         times.cpu_s += facts.usage.cpu_s if facts.usage is not None else 0.0
 

@@ -45,8 +45,7 @@ class SharedNodes:
         self._carry_out(shared, changes)
         shared.running[command.command_id] = task
         self._arm(node, shared)
-        own = shared.sharing.lane(command.command_id)
-        return _LANES[own] if own is not None else Lane.PAUSED
+        return _LANES[shared.sharing.lane(command.command_id)]
 
     def end(self, task: Task) -> None:
         """Notes that a command ended, if it ran here; others may move up."""

@@ -18,8 +18,8 @@ class RunningCommand:
     Attributes:
         ageing: By how much a second of waiting lowers its rank.
         use: Cores that it is now thought to use in the foreground.
-        counted_from: Start, moved on by pauses: wait = now - counted_from - clock.
-        lane: None while it is paused.
+        began: Its start: wait = now - began - clock.
+        lane: None on its way into a lane.
         level: Of what it has attained, or why it is in the foreground; lower goes first.
         overdue: It is in the background, and its rank has fallen so far that it has a claim to the foreground.
         attained_s: CPU seconds, as of the last measurement or lane change.
@@ -36,7 +36,7 @@ class RunningCommand:
     command: KnownCommand
     ageing: float
     use: float
-    counted_from: float
+    began: float
     lane: Lane | None = None
     level: int = NEW_LEVEL
     overdue: bool = False
@@ -48,7 +48,6 @@ class RunningCommand:
     stall_mark_s: float = 0.0
     stall_ends: float = float("inf")
     turn: bool = False
-    paused_at: float = 0.0
     entry: int = 0
 
     @property
@@ -59,7 +58,7 @@ class RunningCommand:
     @property
     def order(self) -> tuple[int, float]:
         """Its place among others: by level, and within one first come, first served."""
-        return self.level, self.counted_from
+        return self.level, self.began
 
     @property
     def displaceable(self) -> bool:
@@ -79,8 +78,7 @@ class RunningCommand:
 
     def wait(self, now: float, granted: float) -> float:
         """Returns the seconds since its start that its clock did not count."""
-        until = self.paused_at if self.lane is None else now
-        return max(0.0, until - self.counted_from - self.clock(granted))
+        return max(0.0, now - self.began - self.clock(granted))
 
     def rank(self, now: float, granted: float) -> float:
         """Returns its rank, in CPU seconds; in the foreground its CPU is extrapolated from the last measurement."""

@@ -76,9 +76,11 @@ class NodeSharing:
     def __len__(self) -> int:
         return len(self._members)
 
-    def lane(self, command_id: Hashable) -> Lane | None:
-        """Returns a command's lane; None while it is paused. KeyError if it does not run."""
-        return self._members[command_id].lane
+    def lane(self, command_id: Hashable) -> Lane:
+        """Returns a command's lane; KeyError if it does not run."""
+        lane = self._members[command_id].lane
+        assert lane is not None
+        return lane
 
     def start(self, command: KnownCommand, now: float) -> list[LaneChange]:
         """Takes in a command.
@@ -93,9 +95,16 @@ class NodeSharing:
             raise ValueError(f"command_id: {command.command_id!r}: runs already")
         self._pass_time(now)
         use = min(command.predicted_use, self._cores)
-        member = RunningCommand(command, ageing(use, self._settings), use, counted_from=now)
+        member = RunningCommand(command, ageing(use, self._settings), use, began=now)
         self._members[command.command_id] = member
-        return self._enter(member)
+        self._note(member)
+        if command.demotable:
+            self._put_background(member)
+        else:
+            self._put_foreground(member, NEW_LEVEL)
+            self._make_room()
+        self._admit()
+        return self._changes()
 
     def end(self, command_id: Hashable, now: float) -> list[LaneChange]:
         """Lets go of a command that ended; KeyError if it does not run."""
@@ -105,27 +114,6 @@ class NodeSharing:
         self._admit()
         self._before.pop(command_id, None)
         return self._changes()
-
-    def pause(self, command_id: Hashable, now: float) -> list[LaneChange]:
-        """Takes a command out of both lanes; its clock and its wait stand still. KeyError if it does not run."""
-        self._pass_time(now)
-        member = self._members[command_id]
-        if member.lane is not None:
-            self._leave(member)
-            self._due.pop(command_id, None)
-            member.paused_at = self._now
-            self._admit()
-        self._before.pop(command_id, None)
-        return self._changes()
-
-    def resume(self, command_id: Hashable, now: float) -> list[LaneChange]:
-        """Undoes a pause; the lanes that change include its own. KeyError if it does not run."""
-        self._pass_time(now)
-        member = self._members[command_id]
-        if member.lane is not None:
-            return []
-        member.counted_from += self._now - member.paused_at
-        return self._enter(member)
 
     def resize(self, command_id: Hashable, predicted_use: float, now: float) -> list[LaneChange]:
         """Notes that a command will use so many cores from now on, more than 0. KeyError if it does not run."""
@@ -187,17 +175,6 @@ class NodeSharing:
 
     def _grant_rate(self) -> float:
         return 1.0 if self._use <= self._cores else self._cores / self._use
-
-    def _enter(self, member: RunningCommand) -> list[LaneChange]:
-        """Puts a command that is in no lane into one."""
-        self._note(member)
-        if member.command.demotable:
-            self._put_background(member)
-        else:
-            self._put_foreground(member, level_of(member.weighted_s, self._settings))
-            self._make_room()
-        self._admit()
-        return self._changes()
 
     def _leave(self, member: RunningCommand) -> None:
         """Takes a command out of its lane."""
@@ -313,7 +290,7 @@ class NodeSharing:
         first = self._background.first()
         if first is None or self._missing(first) > member.use:
             return False
-        return first.order < (level, member.counted_from)
+        return first.order < (level, member.began)
 
     def _begin_quantum(self, member: RunningCommand, level: int) -> None:
         """Begins a quantum of a command in the foreground that is not in its queue."""

@@ -67,10 +67,8 @@ class Lives:
 
 def _attained_s(attempt: Attempt, now: float) -> float:
     if attempt.clock_at:
-        paused = attempt.paused_since > 0.0
-        return attempt.clock_s if paused else attempt.clock_s + max(now - attempt.clock_at, 0.0)
-    began = attempt.started_at or attempt.dispatched_at
-    return max(now - began - attempt.paused_for(now), 0.0)
+        return attempt.clock_s + max(now - attempt.clock_at, 0.0)
+    return max(now - (attempt.started_at or attempt.dispatched_at), 0.0)
 
 
 def with_returns(resources: Sequence[ResourceRow], fleet: Fleet, lives: Lives) -> list[ResourceRow]:
