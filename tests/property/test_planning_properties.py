@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
 from callsheet.scheduler.planner.question.price import option_costs
-from callsheet.scheduler.planner.solvers import relaxation
-from callsheet.scheduler.planner.solvers.cp_sat import Budget
-from callsheet.scheduler.planner.solvers.greedy import unbounded_optimum
-from callsheet.scheduler.planner.solvers.linear_rows import linear_rows
-from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget, bounding_rows
+from callsheet.scheduler.planner.solvers.greedy import greedy, unbounded_optimum
 from callsheet.scheduler.planner.solvers.solve import Solution, solve, solve_stage
 from hypothesis import given, settings
 
 from tests.support.planning_instances import (
-    greedy,
     instances,
     one_stage,
     optimum,
     optimum_of_all_options,
-    with_cp_sat,
 )
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
@@ -48,42 +41,20 @@ def test_a_solved_stage_is_feasible_and_within_the_stated_gap_of_the_optimum(ins
 
 @settings(max_examples=150)
 @given(instances())
-def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningInstance) -> None:
+def test_greedy_and_model_each_keep_their_promise(instance: PlanningInstance) -> None:
     stage = one_stage(instance)
     best = optimum(stage)
-    start = greedy(stage)
+    start = greedy(stage).counts
     assert stage.feasible(start.starts)
     assert start.objective >= best - SLACK
     assert unbounded_optimum(stage) <= best + SLACK
     if not len(stage.options):
         return
-    relaxed = relax(stage, start)
-    assert relaxed.bound <= best + SLACK
-    assert stage.feasible(relaxed.rounded.starts)
-    assert (relaxed.price <= SLACK).all()
     for most in (AMPLE.max_options, 1):
-        assigned = with_cp_sat(stage, start, replace(AMPLE, max_options=most))
+        assigned = AssignmentModel(stage, start, most).solve(AMPLE, seed=1)
         assert stage.feasible(assigned.counts.starts)
         assert assigned.counts.objective <= start.objective + SLACK
         assert assigned.bound <= best + SLACK
-
-
-@pytest.mark.parametrize("passes", [1, relaxation.MAX_PASSES])
-@settings(max_examples=60)
-@given(instances())
-def test_a_relaxation_whose_columns_come_one_by_one_keeps_its_promise(passes: int, instance: PlanningInstance) -> None:
-    """As where options are many; a relaxation that is cut short tells the truth, too."""
-    stage = one_stage(instance)
-    if not len(stage.options):
-        return
-    with (
-        patch.object(relaxation, "FEW_OPTIONS", 0),
-        patch.object(relaxation, "COLUMNS_PER_PASS", 1),
-        patch.object(relaxation, "MAX_PASSES", passes),
-    ):
-        found = relax(stage, greedy(stage))
-    assert found.bound <= optimum(stage) + SLACK
-    assert stage.feasible(found.rounded.starts)
 
 
 @settings(max_examples=100)
@@ -98,7 +69,7 @@ def test_what_a_stage_leaves_out_is_in_no_solution(instance: PlanningInstance) -
 def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) -> None:
     stage = one_stage(instance, fair=True)
     options = np.arange(len(stage.options))
-    rows = [(row.most, list(zip(row.columns, row.amounts, strict=True))) for row in linear_rows(stage, options)]
+    rows = [(row.most, list(zip(row.columns, row.amounts, strict=True))) for row in bounding_rows(stage, options)]
     for starts in itertools.product(*(range(int(limit) + 1) for limit in stage.limit)):
         kept = all(sum(starts[at] * units for at, units in charges) <= most for most, charges in rows)
         assert kept == stage.feasible(np.array(starts, np.int64))

@@ -44,7 +44,6 @@ ABLATIONS = {
     "no node sharing": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
     "whole cores": CallsheetSettings(core_sharing=CoreSharing.RESERVED),
     "no admission": CallsheetSettings(admission=False),
-    "no expected arrivals": CallsheetSettings(expected_arrivals=False),
 }
 
 

@@ -14,11 +14,7 @@ from callsheet.scheduler.planner.question.instance import (
     ResourceRow,
 )
 from callsheet.scheduler.planner.question.price import option_costs
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, CpSat
-from callsheet.scheduler.planner.solvers.greedy import Greedy
-from callsheet.scheduler.planner.solvers.relaxation import LinearRelaxation
-from callsheet.scheduler.planner.solvers.solver import Answer, Counts, Status
-from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_stage
+from callsheet.scheduler.planner.solvers.stage import Counts, Leftovers, Stage, make_stage
 from hypothesis import strategies as st
 
 
@@ -47,18 +43,6 @@ def one_stage(instance: PlanningInstance, *, fair: bool = False) -> Stage:
     """All classes of an instance in one stage, with the jobs' shares or without."""
     costs = option_costs(instance)
     return make_stage(instance, costs, range(len(instance.classes)), Leftovers.of(instance), fair=fair)
-
-
-def greedy(stage: Stage) -> Counts:
-    """The greedy's answer."""
-    return Greedy().solve(stage, Answer.nothing(stage)).counts
-
-
-def with_cp_sat(stage: Stage, start: Counts, budget: Budget) -> Answer:
-    """CP-SAT's answer beginning from a solution, whatever proves that solution best."""
-    relaxation = LinearRelaxation()
-    relaxation.solve(stage, Answer(start, -float("inf"), Status.FALLBACK))
-    return CpSat(relaxation, budget, seed=1).solve(stage, Answer(start, -float("inf"), Status.FALLBACK))
 
 
 def solutions(stage: Stage) -> Iterator[Counts]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance
 from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget
-from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.greedy import greedy
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
-from callsheet.scheduler.planner.solvers.solver import Status
+from callsheet.scheduler.planner.solvers.stage import Status
 
-from tests.support.planning_instances import greedy, one_stage, planning_class, resource
+from tests.support.planning_instances import one_stage, planning_class, resource
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 GREEDY_ONLY = Budget(seconds=0.0)
@@ -152,13 +152,13 @@ def test_without_a_budget_the_greedy_decides_and_says_so() -> None:
 
 
 def test_what_others_took_of_the_time_for_an_answer_is_not_cp_sats() -> None:
-    """The relaxation's answer counts then; deterministic time knows no stopwatch."""
+    """The greedy's answer counts then; deterministic time knows no stopwatch."""
     wide = planning_class("wide", [Option("gpu", {}, 1.0, charges=((0, 3),))], weight=1.55)
     narrow = planning_class("narrow", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=2)
     instance = PlanningInstance((resource("gpu@pool", 4),), (wide, narrow))
     budget = Budget(seconds=30.0)
     late = solve(instance, budget, stopwatch=itertools.count(0.0, 60.0).__next__)
-    assert (late.status, started(late, instance)) == (Status.FEASIBLE, {("wide", "gpu"): 1})
+    assert (late.status, started(late, instance)) == (Status.FALLBACK, {("wide", "gpu"): 1})
     in_time = solve(instance, budget, stopwatch=lambda: 7.0)
     assert (in_time.status, started(in_time, instance)) == (Status.OPTIMAL, {("narrow", "gpu"): 2})
     exact = solve(instance, replace(budget, deterministic=True), stopwatch=itertools.count(0.0, 60.0).__next__)
@@ -166,7 +166,7 @@ def test_what_others_took_of_the_time_for_an_answer_is_not_cp_sats() -> None:
 
 
 def test_two_percent_are_worth_a_solver() -> None:
-    """Chunks of 3 are densest, but 13 of them leave one of 40 units idle; the greedy and the relaxation stop there."""
+    """Chunks of 3 are densest, but 13 of them leave one of 40 units idle; the greedy stops there."""
     wide = planning_class("wide", [Option("gpu", {}, 1.0, charges=((0, 3),))], count=20, weight=1.55)
     narrow = planning_class("narrow", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=20)
     instance = PlanningInstance((resource("gpu@pool", 40),), (wide, narrow))
@@ -201,8 +201,7 @@ def test_solvers_leave_the_handling_of_signals_alone(interrupt_caught: Callable[
         (resource("slots@a", 1), resource("slots@b", 1)), (planning_class("class", options, count=2),)
     )
     stage = one_stage(instance)
-    start = greedy(stage)
-    model = AssignmentModel(stage, relax(stage, start), start, max_options=10)
+    model = AssignmentModel(stage, greedy(stage).counts, max_options=10)
     assert interrupt_caught()
     assert model.solve(AMPLE, seed=1).status is Status.OPTIMAL
     assert interrupt_caught()

@@ -12,7 +12,7 @@ from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, Ela
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.snapshot import describe
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
-from callsheet.scheduler.planner.solvers.solver import Status
+from callsheet.scheduler.planner.solvers.stage import Status
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, node, service
@@ -305,3 +305,19 @@ def test_a_long_queue_is_worth_another_load() -> None:
     for index in range(40):
         world.submit(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=4.0))
     assert homes(plan_all(world)) == {"a": 1, "b": 1}
+
+
+def test_an_idle_unit_is_used_though_wide_actions_wait_for_its_node() -> None:
+    world = elastic_world()
+    score = service("score", [ActionKind.REWARD])
+    large = world.manager("large", score, on=node("large", 1, gpu=4))
+    world.manager("small", score, on=node("small", 1, gpu=1))
+    for index in range(5):
+        world.submit(action_request(f"narrow{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0))
+    world.plan()
+    for index in range(30):
+        world.submit(action_request(f"wide{index}", ActionKind.REWARD, demand=fixed(gpu=4), expected=1.0))
+    for index in range(5, 25):
+        world.submit(action_request(f"narrow{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0))
+    large.run(next(f"narrow{index}" for index in range(5) if large.has(f"narrow{index}")))
+    assert len(world.plan().assignments) == 1

@@ -1,4 +1,4 @@
-"""What the planner placed and still runs, by job: fair shares and expected arrivals rest on it."""
+"""What the planner placed and still runs, by job: fair shares and the load of cores rest on it."""
 
 from __future__ import annotations
 

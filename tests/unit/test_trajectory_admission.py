@@ -10,7 +10,8 @@ from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, P
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import OptionBlock
-from callsheet.scheduler.planner.round.admission import Admission, Candidate, CpuLoad, choose
+from callsheet.scheduler.planner.round.admission import Admission, Candidate, choose
+from callsheet.scheduler.planner.round.cpu_load import CpuLoad
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 
 from tests.support.core_requests import action_request, job_request, kept, trajectory_request

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass
+from callsheet.scheduler.core.model import CPU, ActionKind, Demand, PriorityClass
 from callsheet.scheduler.core.set_up_index import SetUpIndex
 
 
@@ -91,7 +91,7 @@ class ReadyQueue:
     """All ready actions by class, and the weight that waits for each resource.
 
     Attributes:
-        arrived_weight: Weight that ever became ready for each resource; a planner derives rates of arrival from it.
+        arrived_for_cores: Weight that ever became ready for cores; a planner derives their load from it.
     """
 
     def __init__(self, kept_set_ups: SetUpIndex | None = None) -> None:
@@ -99,7 +99,7 @@ class ReadyQueue:
         self._kept_set_ups = kept_set_ups or SetUpIndex()
         self.classes: dict[ClassKey, ReadyClass] = {}
         self.waiting_weight: dict[str, float] = {}
-        self.arrived_weight: dict[str, float] = {}
+        self.arrived_for_cores = 0.0
         self._size_of: Callable[[Action], int] | None = None
         self._class_of: dict[int, ReadyClass] = {}
         self._tickets = 0
@@ -176,5 +176,5 @@ class ReadyQueue:
             del self.classes[key]
 
     def _count_arrival(self, action: Action, weight: float) -> None:
-        for entry in action.request.demand.entries:
-            self.arrived_weight[entry.resource] = self.arrived_weight.get(entry.resource, 0.0) + weight
+        if any(entry.resource == CPU for entry in action.request.demand.entries):
+            self.arrived_for_cores += weight

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
+from callsheet.scheduler.core.model import ActionKind, TrajectoryKey
 from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
@@ -27,10 +27,10 @@ from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.placement import Frees, Placed, Placer
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, Arrivals, Integers, PlanningInstance
-from callsheet.scheduler.planner.round.admission import Admission, CpuLoad
-from callsheet.scheduler.planner.round.arrivals import ArrivalRates, thinking_weight
+from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
+from callsheet.scheduler.planner.round.admission import Admission
 from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
+from callsheet.scheduler.planner.round.cpu_load import CommandRate, CpuLoad, thinking
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.generations import GenerationRound, routed_classes
 from callsheet.scheduler.planner.round.kv_claims import ClaimJudge
@@ -42,7 +42,7 @@ from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
-from callsheet.scheduler.planner.solvers.solver import Status
+from callsheet.scheduler.planner.solvers.stage import Status
 
 NO_BUDGET = Budget(seconds=0.0)
 # Instances with more options go to the solver without a try by the greedy alone.
@@ -59,7 +59,6 @@ class ElasticSettings:
         dispatch_cap: Assignments per round; the rest waits for the next round.
         hold_after: Seconds an action waits, fitting nowhere, before a node is held for it.
         ageing: What has waited for its duration divided by this is overdue and goes first; 0 for never.
-        expected_arrivals: Whether the price counts actions that are expected soon.
         admission: Whether trajectories wait for their admission; without, all begin as they come.
         most_load: Load of the cores up to which trajectories are admitted: what their commands would use together, were
             none to wait for another, divided by the cores. Far beyond 1 more of them bring no throughput.
@@ -70,7 +69,6 @@ class ElasticSettings:
     dispatch_cap: int = 256
     hold_after: float = 5.0
     ageing: float = 0.2
-    expected_arrivals: bool = True
     admission: bool = True
     most_load: float = 3.0
 
@@ -147,7 +145,7 @@ class ElasticPlanner:
         self._offers = Offers(self._fleet)
         self._placed = PlacedActions()
         self._begun = BegunSetUps()
-        self._arrivals = ArrivalRates()
+        self._commands = CommandRate()
         self._admission = Admission(self.settings.most_load, MOST_PATIENCE * self.settings.hold_after)
         chosen = self.settings
         self._snapshots = Snapshots(
@@ -211,7 +209,7 @@ class ElasticPlanner:
         """
         self.attach(state)
         state.ready.prune()
-        self._arrivals.observe(state, now)
+        self._commands.observe(state, now)
         waiting = [ready for key, ready in state.ready.classes.items() if not key.pinned_to]
         round_ = PinnedRound(state, self._estimates)
         pinned = round_.assign(self.settings.dispatch_cap)
@@ -289,7 +287,7 @@ class ElasticPlanner:
 
     def _cpu_load(self, state: SchedulerState) -> CpuLoad | None:
         """How busy live trajectories keep the cores; None while that is not known."""
-        rate = self._arrivals.rate(CPU)
+        rate = self._commands.rate
         with_sandboxes = self._admission.with_sandboxes(state)
         live = {name: job.live_trajectories for name, job in state.jobs.items() if name in with_sandboxes}
         commands = [(count, self._estimates.command_of_job(job)) for job, count in live.items()]
@@ -306,7 +304,7 @@ class ElasticPlanner:
             idle_cores=sum(pool.idle_cores for pool in pools),
             work_s=sum(count * work for count, _, work in known) / total,
             alone_s=sum(count * alone for count, alone, _ in known) / total,
-            think_s=share * thinking_weight(state, self._placed.generating) / rate,
+            think_s=share * thinking(state, self._placed.generating) / rate,
         )
 
     def _servable(self, waiting: list[ReadyClass], now: float) -> list[Servable]:
@@ -318,13 +316,7 @@ class ElasticPlanner:
         return [each for classes in choosing if some_fit(classes, free) for each in classes]
 
     def _ask(self, state: SchedulerState, contested: list[Servable], cap: int, now: float) -> Snapshot:
-        thinking = thinking_weight(state, self._placed.generating)
-
-        def arrivals(kind: str) -> Arrivals:
-            return Arrivals(self._arrivals.rate(kind), thinking) if self.settings.expected_arrivals else NO_ARRIVALS
-
-        held = self._placed.held
-        return self._snapshots.take(state, contested, self._fleet, cap=cap, now=now, held=held, arrivals=arrivals)
+        return self._snapshots.take(state, contested, self._fleet, cap=cap, now=now, held=self._placed.held)
 
     def _try_greedy(self, plan: ElasticPlan, question: Snapshot) -> Proposal:
         """Lets the greedy alone answer a small question; if it cannot prove its answer best, the question stays."""

@@ -68,14 +68,10 @@ def cores_for_equal_act(
 ABLATIONS: Final[Mapping[str, CallsheetSettings]] = {
     "greedy in place of CP-SAT": CallsheetSettings(solver=False),
     "first come in place of the elastic planner": CallsheetSettings(planner=PlannerChoice.FIRST_COME),
-    "price without expected arrivals": CallsheetSettings(expected_arrivals=False),
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
     "perfect prediction": CallsheetSettings(prediction=PredictionChoice.ORACLE),
     "no node sharing: the operating system shares": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
     "no sharing at all: commands have whole cores": CallsheetSettings(core_sharing=CoreSharing.RESERVED),
-    "the same, price without expected arrivals": CallsheetSettings(
-        core_sharing=CoreSharing.RESERVED, expected_arrivals=False
-    ),
     "no admission": CallsheetSettings(admission=False),
 }
 """What callsheet is without each of its pieces, or with a perfect one."""

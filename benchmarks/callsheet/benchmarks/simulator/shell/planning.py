@@ -78,7 +78,6 @@ def make_planner(settings: CallsheetSettings, predictors: Predictors | None, wor
         budget=Budget(deterministic=True) if settings.solver else GREEDY_ALONE,
         seed=world.scenario.seed,
         ageing=settings.ageing,
-        expected_arrivals=settings.expected_arrivals,
         admission=settings.admission,
         most_load=settings.most_load,
     )

@@ -27,7 +27,6 @@ class CallsheetSettings:
 
     Attributes:
         solver: Whether CP-SAT improves the elastic planner's plans; without, they are greedy ones.
-        expected_arrivals: Whether the price counts trajectories that will come back soon.
         core_sharing: As the sandbox manager's: nodes rank their commands, or leave that to the operating system, or the
             scheduler hands out whole cores.
         admission: Whether trajectories wait for their admission; without, all begin as they arrive.
@@ -38,7 +37,6 @@ class CallsheetSettings:
 
     planner: PlannerChoice = PlannerChoice.ELASTIC
     solver: bool = True
-    expected_arrivals: bool = True
     prediction: PredictionChoice = PredictionChoice.LEARNED
     core_sharing: CoreSharing = CoreSharing.RANKED
     admission: bool = True

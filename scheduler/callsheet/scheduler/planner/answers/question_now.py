@@ -11,7 +11,7 @@ from callsheet.scheduler.planner.answers.remaining import Lives, with_returns
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, PlanningInstance
+from callsheet.scheduler.planner.question.instance import PlanningInstance
 from callsheet.scheduler.planner.round.competition import Servable
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.snapshot import Snapshots
@@ -20,7 +20,7 @@ from callsheet.scheduler.planner.round.snapshot import Snapshots
 def question_of(
     state: SchedulerState, now: float, predictors: Predictors, lives: Lives | None = None
 ) -> PlanningInstance:
-    """What a round would be asked, without what is expected to arrive, but with what is expected to come back.
+    """What a round would be asked, with what is expected to come back.
 
     Args:
         state: The core; not changed.
@@ -38,9 +38,7 @@ def question_of(
     waiting = [ready for key, ready in state.ready.classes.items() if ready.count and not key.pinned_to]
     servable = [Servable(ready, snapshots.block(ready.key, fleet, now)) for ready in waiting]
     servable = [each for each in servable if each.block.options]
-    snapshot = snapshots.take(
-        state, servable, fleet, cap=1 << 40, now=now, held=placed.held, arrivals=lambda _: NO_ARRIVALS
-    )
+    snapshot = snapshots.take(state, servable, fleet, cap=1 << 40, now=now, held=placed.held)
     resources = with_returns(snapshot.instance.resources, fleet, lives or Lives(predictors, now))
     classes = (
         replace(each, waited_s=_mean_wait_s(ready, now))

@@ -18,26 +18,6 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Weight that is going to arrive at a resource.
-
-    Attributes:
-        rate: Weight per second, now.
-        limit: Weight that can arrive at all: in a closed loop, of the trajectories that are still generating.
-    """
-
-    rate: float = 0.0
-    limit: float = float("inf")
-
-    def part(self, share: float) -> Arrivals:
-        """What arrives at a part of it."""
-        return Arrivals(self.rate * share, self.limit * share) if self.rate and self.limit else NO_ARRIVALS
-
-
-NO_ARRIVALS = Arrivals()
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceRow:
     """Something that members use up: one row of the model.
 
@@ -47,7 +27,6 @@ class ResourceRow:
         capacity: Units there are.
         free: Units that the round can hand out.
         other_weight: Weight of what waits for it outside the model, such as pinned commands in the background.
-        arrivals: Weight expected at it.
         hold_s: How long its units are held on average.
         returns: (seconds from now, units) that are expected back, for forecasts; `hold_s` tells of all others.
         priced: False for rows that only describe how units lie on nodes; their units are priced elsewhere.
@@ -58,7 +37,6 @@ class ResourceRow:
     capacity: int
     free: int
     other_weight: float = 0.0
-    arrivals: Arrivals = NO_ARRIVALS
     hold_s: float = 1.0
     priced: bool = True
     returns: tuple[tuple[float, int], ...] = ()

@@ -1,9 +1,9 @@
 """What starting and not starting cost: the price rule, for one action and for all options of a round.
 
 An option of weight w that is set up for s seconds, runs for d and takes u_r units of resource r costs
-``w * (s + d) + (s + d) * sum_r u_r * (W_r + A_r(s + d) / 2) / C_r``: its own completion and the delay it causes. W_r is
-the other weight that waits for r now, A_r the weight expected to arrive while it runs, C_r the units there are. While
-it is set up it delays other classes only: its own could not use those units without being set up either.
+``w * (s + d) + (s + d) * sum_r u_r * W_r / C_r``: its own completion and the delay it causes. W_r is the other weight
+that waits for r now, C_r the units there are. While it is set up it delays other classes only: its own could not use
+those units without being set up either.
 
 Leaving a member queued costs what its best option would cost on an idle fleet, since that is paid later, and its
 expected wait. The wait follows from the work that waits for the same resources, scaled by Smith's rule (weight by
@@ -20,7 +20,6 @@ from typing import TypeVar
 
 import numpy as np
 from callsheet.scheduler.core.model import Demand, ResourceDemand
-from callsheet.scheduler.planner.question.balance import balanced_shares
 from callsheet.scheduler.planner.question.instance import Floats, Integers, PlanningInstance
 from callsheet.scheduler.planner.question.option_table import OptionTable
 
@@ -34,9 +33,6 @@ MAX_OPTIONS = 256
 OVERDUE_SHARE = 1.0 / 16.0
 SHORTEST_SHARE = 1.0 / 64.0
 MIN_DURATION_S = 1e-3
-# Of the square root of how many hold a resource: an option that leaves less keeps those waiting that come.
-ARRIVALS_MARGIN = 0.25
-
 
 Seconds = TypeVar("Seconds", float, Floats)
 
@@ -63,11 +59,13 @@ class OptionCosts:
     Attributes:
         table: The options.
         cost: Starting one member that way now, shape (options,).
+        own: Its part that the member itself bears, without the delay to others, shape (options,).
         leave: Leaving one member of a class queued, shape (classes,).
     """
 
     table: OptionTable
     cost: Floats
+    own: Floats
     leave: Floats
 
     @property
@@ -86,7 +84,7 @@ class _Load:
         drain_s: Time the resource needs for half of the work that waits for it, and for one more release.
         inverse: 1 / C_r, 0 where units have no price.
         own: Part of W_r that one member of a class is, shape (classes, resources): its weight, divided among the
-            resources of a kind that the class can use (see `balance`).
+            resources of a kind that the class can use by their sizes.
     """
 
     capacity: Floats
@@ -106,17 +104,17 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
     count = np.array([each.count for each in instance.classes], np.float64)
     weight = np.array([each.weight for each in instance.classes], np.float64)
     load = _load(instance, count, weight)
-    arrivals = _ArrivalCurves(instance)
     seconds = table.setup_s + table.duration_s
-    delay = of_others = _delay_rates(table, load, arrivals, np.ones(len(instance.classes)))
+    delay = of_others = _delay_rates(table, load, np.ones(len(instance.classes)))
     if table.setup_s.any():
-        of_others = _delay_rates(table, load, arrivals, count)
-    cost = starting_cost(weight[table.option_class], table.setup_s, table.duration_s, delay, of_others)
+        of_others = _delay_rates(table, load, count)
+    each_weight = weight[table.option_class]
+    cost = starting_cost(each_weight, table.setup_s, table.duration_s, delay, of_others)
     best = _best_when_idle(table, load, cost)
     best_s = np.maximum(seconds[best], MIN_DURATION_S)
     best_wait = load.drain_s[table.resource[best]].max(axis=1, initial=0.0)
     leave = cost[best] + _expected_waits(instance, count, weight, best_wait, best_s)
-    return OptionCosts(table, cost, leave)
+    return OptionCosts(table, cost, each_weight * seconds, leave)
 
 
 def _load(instance: PlanningInstance, count: Floats, each_weight: Floats) -> _Load:
@@ -131,8 +129,9 @@ def _load(instance: PlanningInstance, count: Floats, each_weight: Floats) -> _Lo
     touched = np.concatenate([block.touched for block in blocks])
     kinds = {kind: index for index, kind in enumerate(dict.fromkeys(each.kind for each in resources))}
     kind = np.array([kinds[each.kind] for each in resources], np.int64)[touched]
-    waiting = (each_weight * count)[owner]
-    share = balanced_shares(owner * len(kinds) + kind, touched, waiting, capacity, weight)
+    group = owner * len(kinds) + kind
+    together = np.bincount(group, weights=capacity[touched])[group]
+    share = np.divide(capacity[touched], together, out=np.zeros(len(touched)), where=together > 0)
     unit_s = np.concatenate([block.touched_units * block.touched_s for block in blocks])
     own = np.zeros((len(blocks), len(capacity)))
     own[owner, touched] = each_weight[owner] * share
@@ -152,56 +151,16 @@ def _best_when_idle(table: OptionTable, load: _Load, cost: Floats) -> Integers:
     return best
 
 
-class _ArrivalCurves:
-    """A_r(d) for all resources at once, see `Arrivals`, and how much of it an option keeps waiting.
-
-    Who arrives waits only where next to nothing is left. How many hold a resource at once varies by about the square
-    root of their number (square-root staffing: Halfin and Whitt, Operations Research 29, 1981), so what an option
-    leaves counts in such units.
-    """
-
-    def __init__(self, instance: PlanningInstance) -> None:
-        resources = instance.resources
-        rates = [each.arrivals.rate for each in resources]
-        self.none = not any(rates)
-        if self.none:
-            return
-        self._rate = np.array([*rates, 0.0])
-        # A limit beyond any arrivals of a round stands for none.
-        self._limit = np.array([*(min(each.arrivals.limit, 1e12) for each in resources), 1.0])
-        self._free = np.array([*(float(each.free) for each in resources), 0.0])
-        used = np.array([*(float(each.capacity - each.free) for each in resources), 0.0])
-        unit = np.full(len(used), np.inf)
-        for each in instance.classes:
-            # What arrives is taken to ask for as little as the least of what waits.
-            np.minimum.at(unit, each.block.touched, each.block.touched_units)
-        unit = np.where(np.isfinite(unit), np.maximum(unit, 1.0), 1.0)
-        self._margin = ARRIVALS_MARGIN * unit * np.sqrt(np.maximum(used / unit, 1.0))
-
-    def delayed(self, table: OptionTable) -> Floats:
-        """Weight that comes to each resource while an option runs and has to wait, shape (options, charges)."""
-        resource = table.resource
-        limit = self._limit[resource]
-        ratio = np.divide(self._rate[resource], limit, out=np.zeros(limit.shape), where=limit > 0)
-        arrived = -limit * np.expm1(-ratio * (table.setup_s + table.duration_s)[:, None])
-        left = np.maximum(self._free[resource] - table.amount, 0.0)
-        delayed: Floats = arrived * np.exp(-left / self._margin[resource])
-        return delayed
-
-
-def _delay_rates(table: OptionTable, load: _Load, arrivals: _ArrivalCurves, members: Floats) -> Floats:
+def _delay_rates(table: OptionTable, load: _Load, members: Floats) -> Floats:
     """Delay that each option causes per second of its own, in weighted seconds.
 
     Args:
         table: The options.
         load: What waits.
-        arrivals: What is expected.
         members: How many of each class do not count: an action does not wait for itself.
     """
     others = np.maximum(load.weight - members[:, None] * load.own, 0.0)
     waiting = others[table.option_class[:, None], table.resource]
-    if not arrivals.none:
-        waiting = waiting + 0.5 * arrivals.delayed(table)
     rates: Floats = (table.amount * waiting * load.inverse[table.resource]).sum(axis=1)
     return rates
 
@@ -227,7 +186,7 @@ def choose_units(
     waiting_weight: Mapping[str, float],
     capacity: Mapping[str, int],
 ) -> dict[str, int]:
-    """Units by resource at the lowest price, where there is no set-up and nobody knows what is expected to arrive.
+    """Units by resource at the lowest price, where there is no set-up.
 
     Each elastic entry is chosen with the others at their fewest.
 

@@ -20,6 +20,7 @@ from callsheet.scheduler.core.entities import Job, Trajectory
 from callsheet.scheduler.core.model import TrajectoryKey
 from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.round.cpu_load import CpuLoad
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom, reset_of
 
 # A new figure of trajectories to a version counts this much beside those before it.
@@ -43,35 +44,6 @@ class Candidate:
     live: int
     most: float
     on_cores: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class CpuLoad:
-    """How busy the trajectories that live keep their cores.
-
-    Attributes:
-        live: How many live, of jobs whose trajectories have sandboxes.
-        cores: Cores of the nodes that have sandboxes.
-        idle_cores: Those of them that nothing uses now.
-        work_s: Core-seconds of a command.
-        alone_s: Seconds of a command that has the cores it can use.
-        think_s: Seconds from the end of a command to the next one of its trajectory.
-    """
-
-    live: int
-    cores: float
-    idle_cores: float
-    work_s: float
-    alone_s: float
-    think_s: float
-
-    def most_live(self, load: float) -> float:
-        """Trajectories at which commands would use so many times the cores, were none to wait for any other.
-
-        An estimate errs while trajectories have hardly begun; that cores idle is a fact, and makes room for as many.
-        """
-        estimated = load * self.cores * (self.alone_s + self.think_s) / max(self.work_s, 1e-9)
-        return max(estimated, self.live + self.idle_cores)
 
 
 def choose(

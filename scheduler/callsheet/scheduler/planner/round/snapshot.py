@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from callsheet.scheduler.planner.fleet.offers import (
 from callsheet.scheduler.planner.fleet.placement import Frees
 from callsheet.scheduler.planner.fleet.pools import Fleet, Place
 from callsheet.scheduler.planner.question.instance import (
-    Arrivals,
     Integers,
     JobShare,
     OptionBlock,
@@ -142,7 +141,6 @@ class Snapshots:
         cap: int,
         now: float,
         held: Mapping[str, Mapping[str, int]],
-        arrivals: Callable[[str], Arrivals],
     ) -> Snapshot:
         """The planning question of now.
 
@@ -153,14 +151,13 @@ class Snapshots:
             cap: Most members to start.
             now: Seconds since the epoch.
             held: Units that jobs hold, by job and resource, for fair shares.
-            arrivals: What is expected, by kind of resource.
         """
         (free, kept_for), waiting = self._room_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
         parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, fleet, free, claims)]
         classes = tuple(part for _, part in parts)
         instance = PlanningInstance(
-            tuple(self._resources(fleet, free, classes, arrivals)),
+            tuple(self._resources(fleet, free, classes)),
             classes,
             _shares(state, classes, held),
             dispatch_cap=cap,
@@ -218,18 +215,10 @@ class Snapshots:
         late = late_members(islice(ready, self._dispatch_cap), late_after, now)
         return Waiting(servable, late, max(longest_s - late_after, 0.0))
 
-    def _resources(
-        self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass], arrivals: Callable[[str], Arrivals]
-    ) -> Iterator[ResourceRow]:
+    def _resources(self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass]) -> Iterator[ResourceRow]:
         durations = [float(each.block.duration_s.min()) for each in classes]
         hold_s = sum(durations) / max(len(durations), 1)
-        totals: dict[str, int] = {}
-        own = list(fleet.resources(free, hold_s))
-        for each in own:
-            totals[each.kind] = totals.get(each.kind, 0) + each.capacity
-        for each in own:
-            share = each.capacity / max(totals[each.kind], 1)
-            yield replace(each, arrivals=arrivals(each.kind).part(share))
+        yield from fleet.resources(free, hold_s)
         yield from self._further_rows(fleet, free, hold_s)
 
     def _further_rows(self, fleet: Fleet, free: Frees, hold_s: float) -> Iterator[ResourceRow]:

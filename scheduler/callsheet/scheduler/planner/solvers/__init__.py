@@ -1,1 +1,1 @@
-"""Who answers a planning question: the greedy, the linear relaxation and CP-SAT."""
+"""Who answers a planning question: the greedy and CP-SAT."""

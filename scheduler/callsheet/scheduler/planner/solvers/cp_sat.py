@@ -1,27 +1,23 @@
 """The CP-SAT model of a stage: integer counts of members by option.
 
-The relaxation says which options can matter; the model holds those, up to a limit, and CP-SAT improves on the best
-solution known. On a time-out its incumbent counts, which is never worse than the warm start.
+The model holds the options that the greedy uses, and of the others those that come first in the greedy's order, up to a
+limit. CP-SAT improves on the greedy's solution. On a time-out its incumbent counts, which is never worse than that.
 
-Where it wins: in small questions in which integers matter. The tests have three: chunks that only together fill a
-resource (the greedy and the rounded relaxation reach 0.78 of the possible gain), several scarce resources (0.60) and
-fair shares that the densest option does not divide (0.89). With many small actions to a row the relaxation proves its
-own plan, and CP-SAT is not asked: of 205 contested questions of a distillation step it was asked 24 times, and found a
-better plan 17 times. In none of five simulated workloads did that change mean, p99, longest wait or step by more than
-their seeds differ (docs/lab/2026-11-planner-ablation.md).
+Where it wins: in small questions in which integers or alternatives matter (docs/concepts/planner.md has a table). With
+many small actions to a row next to nothing is left to it. In none of the simulated workloads did it change mean, p99,
+longest wait or step by more than their seeds differ (docs/lab/2026-11-planner-ablation.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.planner.question.instance import Integers
-from callsheet.scheduler.planner.solvers.linear_rows import linear_rows
-from callsheet.scheduler.planner.solvers.relaxation import LinearRelaxation, Relaxation
-from callsheet.scheduler.planner.solvers.solver import SOLVED_GAP, Answer, Counts, Status
-from callsheet.scheduler.planner.solvers.stage import Stage
+from callsheet.scheduler.planner.solvers.greedy import by_density
+from callsheet.scheduler.planner.solvers.stage import SOLVED_GAP, Answer, Counts, Stage, Status
 from ortools.sat.python import cp_model
 
 # The largest coefficient of the integer objective; costs are rounded to this precision.
@@ -35,10 +31,10 @@ class Budget:
     """What a round's solver may spend.
 
     Attributes:
-        seconds: Wall time of a round's solving, over all its stages. CP-SAT gets what greedy and relaxation leave.
-            0 for no solver at all, then the greedy decides.
+        seconds: Wall time of a round's solving, over all its stages; CP-SAT gets what the greedy leaves. 0 for no
+            solver at all, then the greedy decides.
         deterministic: Seconds are CP-SAT's, and of its deterministic time, so that equal inputs give equal plans.
-        max_options: Options in the model; those with the worst reduced costs are left out.
+        max_options: Options in the model, beyond those that the greedy uses.
     """
 
     seconds: float = 0.008
@@ -59,19 +55,22 @@ class AssignmentModel:
         options: Indexes of the options in it.
     """
 
-    def __init__(self, stage: Stage, relaxation: Relaxation, incumbent: Counts, max_options: int) -> None:
+    def __init__(self, stage: Stage, incumbent: Counts, max_options: int) -> None:
         self._stage = stage
         self._incumbent = incumbent
-        self.options = contested(relaxation, incumbent, max_options)
+        self.options = contested(stage, incumbent, max_options)
         self._scale = OBJECTIVE_SCALE / max(float(stage.benefit.max(initial=0.0)), 1e-12)
         self._model = cp_model.CpModel()
-        self._rows = list(linear_rows(stage, self.options))
         self._add_variables()
-        self._add_rows()
+        for row in bounding_rows(stage, self.options):
+            linear = self._model.proto.constraints.add().linear
+            linear.vars.extend(row.columns)
+            linear.coeffs.extend(row.amounts)
+            linear.domain.extend([cp_model.INT_MIN, row.most])
         self._add_objective()
 
     def solve(self, budget: Budget, seed: int) -> Answer:
-        """Returns the best solution, with a bound for the options in the model."""
+        """Returns the best solution, with a bound if all options of the stage are in the model."""
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.num_workers = 1
@@ -94,11 +93,13 @@ class AssignmentModel:
         starts = np.zeros(len(self._stage.options), np.int64)
         starts[self.options] = solver.response_proto.solution
         counts = Counts(starts, self._stage.objective(starts))
+        best = min(counts, self._incumbent, key=lambda each: each.objective)
+        if len(self.options) < len(self._stage.options):
+            return Answer(best, -float("inf"), Status.FEASIBLE, spent)
         # The integer objective can be wrong by half a unit for each member.
         rounding = 0.5 * float(self._stage.count.sum())
         bound = self._stage.baseline + (solver.best_objective_bound - rounding) / self._scale
-        status = Status.OPTIMAL if found == cp_model.OPTIMAL else Status.FEASIBLE
-        return Answer(min(counts, self._incumbent, key=lambda each: each.objective), bound, status, spent)
+        return Answer(best, bound, Status.OPTIMAL if found == cp_model.OPTIMAL else Status.FEASIBLE, spent)
 
     def _add_variables(self) -> None:
         proto = self._model.proto
@@ -108,14 +109,6 @@ class AssignmentModel:
         hint.vars.extend(range(len(self.options)))
         hint.values.extend(self._incumbent.starts[self.options].tolist())
 
-    def _add_rows(self) -> None:
-        proto = self._model.proto
-        for row in self._rows:
-            linear = proto.constraints.add().linear
-            linear.vars.extend(row.columns)
-            linear.coeffs.extend(row.amounts)
-            linear.domain.extend([cp_model.INT_MIN, row.most])
-
     def _add_objective(self) -> None:
         gains = np.maximum(np.rint(self._stage.benefit[self.options] * self._scale), 1.0).astype(np.int64)
         objective = self._model.proto.objective
@@ -123,52 +116,38 @@ class AssignmentModel:
         objective.coeffs.extend((-gains).tolist())
 
 
-def contested(relaxation: Relaxation, incumbent: Counts, max_options: int) -> Integers:
-    """The options worth deciding about: those in use, then those that a better solution could have, the likely first.
+def contested(stage: Stage, incumbent: Counts, max_options: int) -> Integers:
+    """The options worth deciding about: those in use, then the others in the greedy's order."""
+    order = by_density(stage)
+    used = incumbent.starts[order] > 0
+    return np.sort(np.concatenate((order[used], order[~used][:max_options])))
 
-    A solution with an option costs at least the bound and the option's reduced cost (reduced-cost fixing; see Wolsey,
-    "Integer Programming").
+
+class BoundingRow(NamedTuple):
+    """``sum amounts[i] * x[columns[i]] <= most``."""
+
+    most: int
+    columns: list[int]
+    amounts: list[int]
+
+
+def bounding_rows(stage: Stage, options: Integers) -> Iterator[BoundingRow]:
+    """The rows of a stage, and one for the members of each class; those that some options cannot fill are left out.
+
+    Args:
+        stage: The stage.
+        options: Indexes of the options that are columns.
     """
-    used = incumbent.starts > 0
-    could = np.flatnonzero(used | (relaxation.reduced_cost < incumbent.objective - relaxation.bound))
-    order = could[np.lexsort((relaxation.reduced_cost[could], ~used[could]))]
-    return np.sort(order[: max(max_options, int(used.sum()))])
-
-
-class CpSat:
-    """CP-SAT as a solver, within what is left of a budget once the model is built.
-
-    It needs what the relaxation found of the same stage, and leaves an answer alone that is proved, or without time.
-    """
-
-    def __init__(
-        self,
-        relaxation: LinearRelaxation,
-        budget: Budget,
-        seed: int,
-        elapsed_s: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        """Starts a solver for one round.
-
-        Args:
-            relaxation: Asked about each stage before.
-            budget: What may be spent.
-            seed: Of the solver.
-            elapsed_s: What the round's solving has taken so far beside CP-SAT, in seconds.
-        """
-        self._relaxation = relaxation
-        self._budget = budget
-        self._seed = seed
-        self._elapsed_s = elapsed_s
-
-    def solve(self, stage: Stage, incumbent: Answer) -> Answer:
-        """See `Solver.solve`."""
-        relaxation = self._relaxation.found
-        if relaxation is None or self._budget.after(self._elapsed_s()).seconds <= LEAST_SECONDS:
-            return incumbent
-        model = AssignmentModel(stage, relaxation, incumbent.counts, self._budget.max_options)
-        found = model.solve(self._budget.after(self._elapsed_s()), self._seed)
-        # A solution has an option that was left out, or the model's bound holds for it.
-        left_out = np.delete(relaxation.reduced_cost, model.options).min(initial=np.inf)
-        proved = min(found.bound, relaxation.bound + max(float(left_out), 0.0))
-        return replace(found, bound=min(max(proved, relaxation.bound), found.counts.objective))
+    owner = len(stage.capacity) + stage.option_class[options]
+    row = np.column_stack((stage.row[options], owner)).ravel()
+    amount = np.column_stack((stage.amount[options], np.ones(len(options), np.int64))).ravel()
+    column = np.repeat(np.arange(len(options)), stage.row.shape[1] + 1)
+    most = np.concatenate((stage.capacity, stage.count))
+    asked = np.bincount(row, amount * stage.limit[options][column], len(most))
+    binding = (amount > 0) & (asked > most)[row]
+    row, column, amount = row[binding], column[binding], amount[binding]
+    order = np.argsort(row, kind="stable")
+    numbers, first = np.unique(row[order], return_index=True)
+    parts = zip(np.split(column[order], first[1:]), np.split(amount[order], first[1:]), strict=True)
+    for number, (columns, amounts) in zip(numbers.tolist(), parts, strict=False):
+        yield BoundingRow(int(most[number]), columns.tolist(), amounts.tolist())

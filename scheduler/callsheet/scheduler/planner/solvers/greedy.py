@@ -6,29 +6,28 @@ In the other each class keeps to the option with the highest benefit, which is b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from callsheet.scheduler.planner.question.instance import Floats, Integers
-from callsheet.scheduler.planner.solvers.solver import Answer, Counts, Status
-from callsheet.scheduler.planner.solvers.stage import Charges, Stage
+from callsheet.scheduler.planner.solvers.stage import SOLVED_GAP, Answer, Counts, Stage, Status
 
 
-class Greedy:
+def greedy(stage: Stage) -> Answer:
     """The better of two greedy fillings. Where every member got its best option nothing can be better."""
-
-    def solve(self, stage: Stage, incumbent: Answer) -> Answer:
-        """See `Solver.solve`."""
-        best = min(incumbent.counts, *_fillings(stage), key=lambda counts: counts.objective)
-        return Answer(best, max(incumbent.bound, unbounded_optimum(stage)), Status.FALLBACK).judged(stage)
-
-
-def _fillings(stage: Stage) -> Iterator[Counts]:
-    scarcity = _scarcity(stage)
-    by_density = np.argsort(-stage.benefit / scarcity, kind="stable")
+    order = by_density(stage)
     favourite = stage.benefit >= _most_benefit(stage)[stage.option_class]
-    by_favourite = np.lexsort((-stage.benefit / scarcity, ~favourite))
-    return (fill(stage, order) for order in (by_density, by_favourite))
+    by_favourite = np.concatenate((order[favourite[order]], order[~favourite[order]]))
+    best = min((fill(stage, each) for each in (order, by_favourite)), key=lambda counts: counts.objective)
+    answer = Answer(best, unbounded_optimum(stage), Status.FALLBACK)
+    possible = max(stage.baseline - answer.bound, 1e-12)
+    proved = best.objective - answer.bound <= SOLVED_GAP * possible
+    return replace(answer, status=Status.BOUND) if proved else answer
+
+
+def by_density(stage: Stage) -> Integers:
+    """The options, those with the most benefit per scarce unit first."""
+    return np.argsort(-stage.benefit / _scarcity(stage), kind="stable")
 
 
 def unbounded_optimum(stage: Stage) -> float:
@@ -51,52 +50,25 @@ def fill(stage: Stage, order: Integers, start: Counts | None = None) -> Counts:
         order: Indexes of options.
         start: A solution to add to; nothing by default.
     """
-    filling = _Filling(stage, start)
+    begun = start.starts if start is not None else np.zeros(len(stage.options), np.int64)
+    taken = np.bincount(stage.option_class, weights=begun, minlength=len(stage.count)).astype(np.int64)
+    # Plain lists, as single numbers of arrays are slow.
+    left: list[int] = (stage.count - taken).tolist()
+    starts: list[int] = begun.tolist()
+    limit: list[int] = stage.limit.tolist()
+    free: list[int] = (stage.capacity - stage.used(begun)).tolist()
     for option, owner in zip(order.tolist(), stage.option_class[order].tolist(), strict=True):
-        if filling.left[owner] > 0:
-            filling.add(option, owner)
-    return filling.counts()
-
-
-class _Filling:
-    """A solution that grows; plain lists, as single numbers of arrays are slow.
-
-    Attributes:
-        left: Members of each class that are not started.
-    """
-
-    def __init__(self, stage: Stage, start: Counts | None) -> None:
-        self._stage = stage
-        starts = start.starts if start is not None else np.zeros(len(stage.options), np.int64)
-        taken = np.bincount(stage.option_class, weights=starts, minlength=len(stage.count)).astype(np.int64)
-        self.left: list[int] = (stage.count - taken).tolist()
-        self._starts: list[int] = starts.tolist()
-        self._limit: list[int] = stage.limit.tolist()
-        self._free: list[int] = (stage.capacity - stage.used(starts)).tolist()
-
-    def add(self, option: int, owner: int) -> None:
-        """Starts as many members of a class with an option as fit."""
-        charges = self._stage.charges[option]
-        members = self._fitting(charges, min(self.left[owner], self._limit[option] - self._starts[option]))
+        if left[owner] <= 0:
+            continue
+        charges = stage.charges[option]
+        members = min(left[owner], limit[option] - starts[option], *(free[row] // units for row, units in charges))
         if members > 0:
-            self._starts[option] += members
-            self.left[owner] -= members
+            starts[option] += members
+            left[owner] -= members
             for row, units in charges:
-                self._free[row] -= units * members
-
-    def counts(self) -> Counts:
-        """The solution as it is now."""
-        starts = np.array(self._starts, np.int64)
-        return Counts(starts, self._stage.objective(starts))
-
-    def _fitting(self, charges: Charges, most: int) -> int:
-        free = self._free
-        for row, units in charges:
-            if free[row] < units * most:
-                most = free[row] // units
-                if most <= 0:
-                    return 0
-        return most
+                free[row] -= units * members
+    found = np.array(starts, np.int64)
+    return Counts(found, stage.objective(found))
 
 
 def _scarcity(stage: Stage) -> Floats:

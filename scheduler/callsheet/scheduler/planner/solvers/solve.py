@@ -1,7 +1,7 @@
 """A planning instance solved: stages in order, each by the least machinery that is proved good enough.
 
-Greedy first: where every member gets its best option nothing can be better. Then the linear relaxation with rounding,
-whose bound often proves the rest. What remains is CP-SAT's.
+Greedy first: where every member gets its best option nothing can be better. What remains is CP-SAT's. Units that both
+leave idle, since they would look too dear, go to whoever gains by them for himself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from callsheet.scheduler.planner.question.instance import Floats, Option, PlanningInstance
 from callsheet.scheduler.planner.question.price import OptionCosts, option_costs
-from callsheet.scheduler.planner.solvers.cp_sat import LEAST_SECONDS, Budget, CpSat
-from callsheet.scheduler.planner.solvers.greedy import Greedy
-from callsheet.scheduler.planner.solvers.relaxation import LinearRelaxation
-from callsheet.scheduler.planner.solvers.solver import Answer, Solver, Status
-from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_stage
+from callsheet.scheduler.planner.solvers.cp_sat import LEAST_SECONDS, AssignmentModel, Budget
+from callsheet.scheduler.planner.solvers.greedy import by_density, fill, greedy
+from callsheet.scheduler.planner.solvers.stage import Answer, Counts, Leftovers, Stage, Status, make_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +79,22 @@ def solve(
         books.take(stage, solved)
         spent_s += solved.seconds
         left = replace(left, seconds=max(left.seconds - solved.seconds, min(left.seconds, LEAST_SECONDS)))
+    books.use_idle_units()
     return books.solution()
 
 
 def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0) -> Answer:
     """Solves one stage; `elapsed_s` tells what the round's solving has taken so far beside CP-SAT."""
     if not len(stage.options):
-        return Answer.nothing(stage, Status.EMPTY)
-    answer = Answer.nothing(stage)
-    for solver in _solvers(budget, seed, elapsed_s):
-        answer = solver.solve(stage, answer)
-        if answer.status is Status.BOUND:
-            break
-    return answer
-
-
-def _solvers(budget: Budget, seed: int, elapsed_s: Callable[[], float]) -> Iterator[Solver]:
-    """From the cheapest to the dearest: who proves his answer good enough spares the others."""
-    yield Greedy()
-    if budget.seconds > 0.0:
-        relaxation = LinearRelaxation()
-        yield relaxation
-        yield CpSat(relaxation, budget, seed, elapsed_s)
+        return Answer(Counts(np.zeros(0, np.int64), stage.baseline), stage.baseline, Status.EMPTY)
+    first = greedy(stage)
+    if first.status is Status.BOUND or budget.after(elapsed_s()).seconds <= LEAST_SECONDS:
+        return first
+    model = AssignmentModel(stage, first.counts, budget.max_options)
+    found = model.solve(budget.after(elapsed_s()), seed)
+    # What CP-SAT had no time for, or no column, may still fit.
+    counts = fill(stage, by_density(stage), found.counts)
+    return replace(found, counts=counts, bound=min(max(first.bound, found.bound), counts.objective))
 
 
 class _Books:
@@ -139,6 +131,26 @@ class _Books:
         self._objective -= stage.baseline - counts.objective
         self._bound -= stage.baseline - solved.bound
         self._status = max(self._status, solved.status, key=_HARDNESS.index)
+
+    def use_idle_units(self) -> None:
+        """Starts members on units that are free at once though it would pay for all together to keep these.
+
+        What waits for a node that is not free enough yet makes its units dear. Nobody could use them now but those that
+        gain by it for themselves: who would end later that way than by waiting goes on waiting.
+        """
+        costs = self._costs
+        selfish = np.where(costs.table.setup_s > 0.0, np.inf, costs.own)
+        dear = (selfish < costs.leave[costs.option_class]) & (costs.cost >= costs.leave[costs.option_class])
+        waiting = self._left.waiting > 0
+        if self._left.cap <= 0 or not (dear & waiting[costs.option_class]).any():
+            return
+        self._classes = np.flatnonzero(waiting).tolist()
+        stage = make_stage(self._instance, replace(costs, cost=selfish), self._classes, self._left, fair=False)
+        if len(stage.options):
+            counts = greedy(stage).counts
+            paid = costs.cost[stage.options] - costs.leave[costs.option_class[stage.options]]
+            cost = stage.baseline + float(paid @ counts.starts)
+            self.take(stage, Answer(Counts(counts.starts, cost), stage.baseline, Status.BOUND))
 
     def solution(self) -> Solution:
         """All stages together."""

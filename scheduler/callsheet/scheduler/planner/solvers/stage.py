@@ -1,4 +1,4 @@
-"""One stage of a round as arrays: what the greedy, the relaxation and the CP-SAT model all solve.
+"""One stage of a round as arrays: what the greedy and the CP-SAT model both solve, and what they answer.
 
 A round has a stage for each priority class, strictly in order. Within one, jobs are first kept to their fair shares;
 what they leave then goes to whoever can use it, in a stage without shares.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain, pairwise
 
 import numpy as np
@@ -78,6 +79,50 @@ class Stage:
             and (started <= self.count).all()
             and (self.used(starts) <= self.capacity).all()
         )
+
+
+# An answer this close to its bound, as a share of what could be gained at all, is as good as the best.
+SOLVED_GAP = 1e-4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """A feasible solution of a stage.
+
+    Attributes:
+        starts: Members to start by option, shape (options,).
+        objective: Its cost.
+    """
+
+    starts: Integers
+    objective: float
+
+
+class Status(Enum):
+    """How a round was solved; BOUND means that the greedy proved its own solution good enough."""
+
+    EMPTY = "empty"
+    BOUND = "bound"
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    FALLBACK = "fallback"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A stage's best solution so far.
+
+    Attributes:
+        counts: The solution.
+        bound: No solution of the stage costs less.
+        status: How it was found.
+        seconds: What CP-SAT spent on it, in the time that the budget counts.
+    """
+
+    counts: Counts
+    bound: float
+    status: Status
+    seconds: float = 0.0
 
 
 UNLIMITED = 1 << 50
@@ -155,7 +200,7 @@ def make_stage(
     charged[charged < 0] = unlimited
     amount = np.concatenate(amounts, axis=1)
     capacity = np.array(capacities, np.int64)
-    # What a row allows of an option alone: bounds that tighten the relaxation, and options that shares leave nothing.
+    # What a row allows of an option alone: bounds that tighten a model, and options that shares leave nothing.
     limit = np.minimum(limit[options], _most_alone(capacity, charged, amount))
     possible = np.flatnonzero(limit > 0)
     options, limit, charged, amount = options[possible], limit[possible], charged[possible], amount[possible]
