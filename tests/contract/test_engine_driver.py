@@ -31,6 +31,7 @@ from tests.support.engine_subject import Subject
 from tests.support.engine_subjects import SUBJECTS
 from tests.support.torch_models import prompt
 from tests.support.torch_models import request as plain_request
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60
@@ -92,13 +93,6 @@ def begin(
     work = subject.driver.generate(request(name, prompt(length), **sampling), listen)
     tasks.start_soon(_into, running, work)
     return running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for the engine to come to a state that it only shows when asked."""
-    with anyio.fail_after(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - a driver tells of its load, it does not signal it
-            await anyio.sleep(0.001)
 
 
 async def until_begun(subject: Subject, running: Running) -> None:

@@ -50,6 +50,7 @@ from tests.support.contract_vllm import ContractVLLM
 from tests.support.ports import free_port
 from tests.support.served_subjects import contract_engine, contract_weights, openai_driver, sglang_driver, vllm_driver
 from tests.support.torch_models import prompt, request
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60
@@ -91,13 +92,6 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     )
     async with connected as it:
         yield it
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what a server only comes to."""
-    with anyio.fail_after(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - a server signals nothing
-            await anyio.sleep(0.001)
 
 
 async def outcome(driver: EngineDriver, into: list[Generation | Exception], **sampling: object) -> None:

@@ -15,9 +15,10 @@ from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
 from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 from tests.support.stack_processes import kill_and_wait, start
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -33,8 +33,9 @@ from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
 from tests.support.stack_processes import kill_and_wait, start
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(300)]
 

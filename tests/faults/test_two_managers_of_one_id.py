@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from callsheet.client import Client, Job, Succeeded, Timeouts
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
-_POLL_S = 0.1
 
 
 @contextmanager
@@ -33,11 +34,6 @@ def manager_process(address: str, log: Path) -> Iterator[subprocess.Popen[bytes]
             process.kill()
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - a log tells nobody that it grew
-        await anyio.sleep(_POLL_S)
-
-
 async def serves(job: Job) -> None:
     """Checks that an action is served."""
     outcome = await job.tool_call("noop", "call", timeouts=Timeouts(schedule_to_close_s=_DEADLINE_S))
@@ -49,14 +45,14 @@ async def test_the_second_waits_until_the_first_is_killed(tmp_path: Path) -> Non
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(StackSettings(tmp_path / "data", managers=())) as stack, Client(stack.address) as client:
             with manager_process(stack.address, first_log) as first:
-                await wait_until(lambda: '"registered"' in first_log.read_text())
+                await until(lambda: '"registered"' in first_log.read_text())
                 job = await client.open_job("job")
                 await serves(job)
                 with manager_process(stack.address, second_log):
-                    await wait_until(lambda: second_log.read_text().count("another process that answers") > 1)
+                    await until(lambda: second_log.read_text().count("another process that answers") > 1)
                     await serves(job)
                     assert '"registered"' not in second_log.read_text()
                     first.kill()
-                    await wait_until(lambda: '"registered"' in second_log.read_text())
+                    await until(lambda: '"registered"' in second_log.read_text())
                     await serves(job)
     assert first_log.read_text().count('"registered"') == 1

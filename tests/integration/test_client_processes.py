@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 from callsheet.client import (
@@ -24,6 +26,7 @@ from callsheet.client import (
     Outcome,
     SyncClient,
 )
+from callsheet.client.loop_thread import loop_thread
 
 from tests.support.faulty_client_service import FaultyClientService
 from tests.support.faulty_servicers import serving
@@ -34,26 +37,21 @@ _DEADLINE_S = 60
 
 @pytest.fixture
 def server() -> Iterator[tuple[FaultyClientService, str]]:
-    """A service in a loop and thread of its own, so that tests may block or fork."""
-    started: list[tuple[FaultyClientService, str]] = []
-    ready = threading.Event()
-    loop = asyncio.new_event_loop()
+    """A service in another thread's loop, so that tests may block or fork."""
+    thread = loop_thread("tests: a service")
+    started: Future[tuple[FaultyClientService, str]] = Future()
     stop = asyncio.Event()
 
     async def serve() -> None:
         service = FaultyClientService()
         async with serving(service) as target:
-            started.append((service, target))
-            ready.set()
+            started.set_result((service, target))
             await stop.wait()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(_DEADLINE_S)
-    yield started[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(_DEADLINE_S)
-    loop.close()
+    served = thread.start(serve())
+    yield started.result(_DEADLINE_S)
+    thread.loop.call_soon_threadsafe(stop.set)
+    served.result(_DEADLINE_S)
 
 
 async def _generate(client: Client, number: int) -> Outcome[GenerateResult]:
@@ -98,16 +96,17 @@ def test_a_pickled_client_has_its_address_and_nothing_else() -> None:
     assert job.job_id == "j"
 
 
-def test_a_client_in_use_pickles(server: tuple[FaultyClientService, str]) -> None:
-    async def use() -> tuple[int, ...]:
-        async with Client(server[1], _OPTIONS) as client:
-            await _generate(client, 1)
-            job: Job = pickle.loads(pickle.dumps(client.job("j")))
-            outcome = await job.generate([2], action_id="2")
-            await job.client.close()
-            return outcome.unwrap().token_ids
+async def _use_and_pickle(target: str) -> None:
+    async with Client(target, _OPTIONS) as client:
+        await _generate(client, 1)
+        job: Job = pickle.loads(pickle.dumps(client.job("j")))
+        outcome = await job.generate([2], action_id="2")
+        await job.client.close()
+        assert outcome.unwrap().token_ids == (2,)
 
-    assert asyncio.run(use()) == (2,)
+
+def test_a_client_in_use_pickles(server: tuple[FaultyClientService, str]) -> None:
+    loop_thread("tests: a client").run(_use_and_pickle(server[1]))
     assert server[0].streams == 2
 
 
@@ -164,30 +163,40 @@ def test_a_system_without_forks_has_a_client() -> None:
 def test_two_loops_in_two_threads_share_a_client(server: tuple[FaultyClientService, str]) -> None:
     client = Client(server[1], _OPTIONS)
     both = threading.Barrier(2, timeout=_DEADLINE_S)
-    answers: dict[int, list[tuple[int, ...]]] = {0: [], 100: []}
 
-    async def work(first: int) -> None:
+    async def work(first: int) -> list[tuple[int, ...]]:
         await client.open_job("j")
         await asyncio.to_thread(both.wait)
         job = client.job("j")
         outcomes = await asyncio.gather(*(job.generate([n], action_id=str(n)) for n in range(first, first + 50)))
-        answers[first] = [outcome.unwrap().token_ids for outcome in outcomes]
-        await asyncio.to_thread(both.wait)
+        return [outcome.unwrap().token_ids for outcome in outcomes]
 
-    threads = [threading.Thread(target=asyncio.run, args=(work(first),)) for first in answers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_DEADLINE_S)
-    assert answers == {first: [(n,) for n in range(first, first + 50)] for first in answers}
+    works = [loop_thread(f"tests: client from {first}").start(work(first)) for first in (0, 100)]
+    assert [each.result(_DEADLINE_S) for each in works] == [[(n,) for n in range(f, f + 50)] for f in (0, 100)]
+    loop_thread("tests: client from 0").run(client.close())
     assert server[0].streams == 2
 
 
-def test_loops_that_end_without_closing_leave_nothing_behind(server: tuple[FaultyClientService, str]) -> None:
-    client = Client(server[1], _OPTIONS)
+def use_in_loops_that_end(target: str) -> None:
+    """One loop after another ends without closing the client."""
+    client = Client(target, _OPTIONS)
     for number in range(3):
         assert asyncio.run(_generate(client, number)).unwrap().token_ids == (number,)
     gc.collect()  # an unfinished task or an open channel would warn here, and a warning is an error
+
+
+def test_loops_that_end_without_closing_leave_nothing_behind(server: tuple[FaultyClientService, str]) -> None:
+    # In a process of its own, as gRPC minds loops that are closed: `tests.support.grpc_loops`.
+    place = Path(__file__)
+    program = f"import sys, {place.stem} as these; these.use_in_loops_that_end(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, server[1]],
+        cwd=place.parent,
+        env=os.environ | {"PYTHONPATH": str(place.parents[2])},
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0
     assert server[0].streams == 3
 
 
@@ -206,11 +215,10 @@ def test_closing_in_one_loop_closes_in_the_other(server: tuple[FaultyClientServi
         except ClientClosedError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=asyncio.run, args=(wait(),))
-    thread.start()
+    waits = loop_thread("tests: a client").start(wait())
     assert waiting.wait(_DEADLINE_S)
-    asyncio.run(client.close())
-    thread.join(_DEADLINE_S)
+    loop_thread("tests: another").run(client.close())
+    waits.result(_DEADLINE_S)
     assert len(errors) == 1
 
 

@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from tests.support.e2b_servers import CalledSandbox, E2bCaller, e2b_process
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
 from tests.support.swerex_servers import stack_of_sandboxes
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

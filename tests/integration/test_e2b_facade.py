@@ -17,9 +17,10 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack
 
 from tests.support.e2b_servers import WAIT_S, CalledSandbox, E2bCaller, e2b_process
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
 from tests.support.stack_processes import wait_serving
 from tests.support.swerex_servers import stack_of_sandboxes
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

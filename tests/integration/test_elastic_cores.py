@@ -26,7 +26,8 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.anyio,

@@ -14,10 +14,11 @@ from callsheet.managers.reward.settings import RewardSettings
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
 from tests.support.sandbox_attempts import attempt_of, suite
 from tests.support.sandboxes import Variant, settings_for
 from tests.support.torch_models import SMALL
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.anyio,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -14,6 +13,8 @@ import pytest
 from callsheet.deploy.compose_files import Owner, write_compose_files
 from callsheet.deploy.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 from callsheet.deploy.tokens import issue
+
+from tests.support.waiting import until
 
 _COMMAND_S = 60.0
 _DEADLINE_S = 60.0
@@ -26,12 +27,6 @@ def health(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=_COMMAND_S, env=clean | environment
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(_DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - nobody tells of a file
-            await anyio.sleep(0.02)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.support.contract_rewards import (
     expected_logit,
     expected_scores,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 TOKENS = [5, 6, 7, 30]
@@ -73,12 +74,6 @@ def failure(result: AttemptResult) -> tuple[int, str]:
     """Who is at fault, and the reason."""
     assert isinstance(result, Broken), result
     return result.failed.kind, result.failed.reason
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Waits until something is true."""
-    while not true():  # noqa: ASYNC110 - nobody is told of it
-        await anyio.sleep(0.005)
 
 
 async def test_classifiers_teachers_and_judges_take_turns_in_memory_for_two(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.attempts_of_models import attempt_of
 from tests.support.hosted_models import CONFIGURATIONS, load_model, load_tokenizer, make_model
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 TEXT = action_pb2.ConversationText(prompt="score the answer", response="of the assistant")
@@ -57,12 +58,6 @@ def reward_attempt(spec: ModelSpec, /, **scorer: Any) -> Attempt:
     """An attempt at a reward by a model."""
     action = action_pb2.ActionSpec(reward=action_pb2.RewardInput(**scorer))
     return attempt_of(1, action, service=spec.name)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Waits until something is true."""
-    while not true():  # noqa: ASYNC110 - nobody is told of it
-        await anyio.sleep(0.005)
 
 
 async def score(executor: HostedModelsExecutor, model: ModelSpec, tokens: list[int]) -> AttemptResult:

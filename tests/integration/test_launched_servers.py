@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 
 from tests.support.contract_model import save_contract_weights
 from tests.support.launched_engine import has_ended, launch_command, parent_of, read_pid
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 _WAIT_S = 100.0
@@ -39,12 +40,6 @@ _QUICK = RestartRule(initial_s=0.05, longest_s=0.1, stop_grace_s=0.3, first_fail
 
 def _log_of(server: LaunchedServer) -> Path:
     return Path(server.log_path)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(_WAIT_S):
-        while not condition():  # noqa: ASYNC110 - processes of others signal nothing
-            await anyio.sleep(0.02)
 
 
 def _launch(place: Path, rule: RestartRule = _QUICK) -> LaunchedServer:
@@ -71,13 +66,13 @@ async def test_a_killed_server_is_started_again_elsewhere_and_ends_with_its_driv
     server = _launch(tmp_path)
     async with _driver(server) as driver:
         await driver.look()
-        await _until(lambda: server.standing.phase is ServerPhase.SERVING)
+        await until(lambda: server.standing.phase is ServerPhase.SERVING)
         assert server.standing.starts == 2  # The first port was taken.
         assert "address already in use" in _log_of(server).read_text()
         first, incarnation = server.standing, driver.incarnation
         orphan = read_pid(tmp_path, "child")
         os.kill(first.pid, signal.SIGKILL)
-        await _until(lambda: server.standing.starts == 3)
+        await until(lambda: server.standing.starts == 3)
         assert has_ended(orphan)
         assert "after it ended" in server.problem
         assert str(tmp_path) in server.problem
@@ -98,7 +93,7 @@ async def test_a_server_that_is_deaf_to_signals_is_killed(tmp_path: Path) -> Non
     async with _driver(server):
         pids = [read_pid(tmp_path, name) for name in ("server", "child")]
     # On a loaded machine a killed process takes a moment to end.
-    await _until(lambda: all(map(has_ended, pids)))
+    await until(lambda: all(map(has_ended, pids)))
 
 
 @pytest.mark.parametrize(
@@ -124,8 +119,8 @@ async def test_a_watchdog_that_is_killed_takes_the_server_with_it(tmp_path: Path
     async with _driver(server) as driver:
         pid = server.standing.pid
         os.kill(parent_of(pid), signal.SIGKILL)
-        await _until(lambda: bool(server.failure))
-        await _until(lambda: has_ended(pid))
+        await until(lambda: bool(server.failure))
+        await until(lambda: has_ended(pid))
         await driver.look()
         with anyio.fail_after(_WAIT_S):
             assert "watchdog" in await driver.wait_failed()
@@ -138,7 +133,7 @@ async def test_a_manager_that_still_waits_for_its_server_ends_at_once_when_asked
     command += ["--launch", launch, "--launch-logs", str(tmp_path / "logs")]
     with anyio.fail_after(_WAIT_S):
         async with await anyio.open_process(command, stdout=None, stderr=None) as process:
-            await _until((tmp_path / "server.pid").exists)
+            await until((tmp_path / "server.pid").exists)
             process.terminate()
             await process.wait()
     assert all(has_ended(read_pid(tmp_path, name)) for name in ("server", "child"))
@@ -182,4 +177,4 @@ async def test_what_comes_back_serves_what_is_proved_and_nothing_outlives_a_kill
                 assert service.weights == EngineWeights(WeightsStanding.PROVED, 1)
             pids = [read_pid(tmp_path, name) for name in ("server", "child")]
             os.kill(stack.pid("inference"), signal.SIGKILL)
-            await _until(lambda: all(map(has_ended, pids)))
+            await until(lambda: all(map(has_ended, pids)))

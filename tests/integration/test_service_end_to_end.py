@@ -37,8 +37,9 @@ from callsheet.deploy.stack import Stack
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.support.real_sandboxes import processes, sandbox_stack, until, until_state
+from tests.support.real_sandboxes import processes, sandbox_stack, until_state
 from tests.support.stack_processes import kill_and_wait, start, wait_ended
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

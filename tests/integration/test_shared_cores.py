@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.support.sandboxes import (
     variants,
     wake_sleepers,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -87,13 +88,6 @@ async def _serving(settings: SandboxSettings) -> AsyncIterator[tuple[SandboxExec
             await executor.close()
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    """Waits for what processes do, which is no event here."""
-    with anyio.fail_after(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - see above
-            await anyio.sleep(0.005)
-
-
 async def _until_attained(more_s: float, *sandboxes: AgentSandbox) -> list[float]:
     """Waits until sandboxes have had so much more CPU together; returns what each has had meanwhile."""
     before = [await sandbox.attained_s() for sandbox in sandboxes]
@@ -138,7 +132,7 @@ class _Step:
     async def end(self) -> None:
         """Stops it and waits until it has returned."""
         self.attempt.stop_requested.set()
-        await _until(lambda: self.result is not None)
+        await until(lambda: self.result is not None)
 
 
 async def _step(
@@ -151,7 +145,7 @@ async def _step(
     sandbox_id = await _make(executor, trajectory)
     attempt = attempt_of(action or step(script, trajectory=trajectory), sandbox_id=sandbox_id, resources={"cpu": 1})
     started = _Step(executor, tasks, attempt)
-    await _until(lambda: started.lane is not None)
+    await until(lambda: started.lane is not None)
     return started
 
 
@@ -220,10 +214,10 @@ async def test_a_long_command_makes_way_for_a_new_one_and_is_charged_what_it_got
     async with _serving(settings) as (executor, tasks):
         began = monotonic()
         long = await _step(executor, tasks, "long", _BUSY)
-        await _until(lambda: long.clock_s > 0.3)
+        await until(lambda: long.clock_s > 0.3)
         new = await _step(executor, tasks, "new", _BUSY)
-        await _until(lambda: (long.lane, new.lane) == (Lane.BACKGROUND, Lane.FOREGROUND))
-        await _until(lambda: long.lane is Lane.FOREGROUND)
+        await until(lambda: (long.lane, new.lane) == (Lane.BACKGROUND, Lane.FOREGROUND))
+        await until(lambda: long.lane is Lane.FOREGROUND)
         assert long.clock_s <= monotonic() - began
         await new.end()
         await long.end()
@@ -234,17 +228,17 @@ async def test_the_clock_of_a_demoted_command_stands_still(settings: SandboxSett
     settings = replace(settings, node_sharing=replace(_EXACT, beta=0.0, max_stall_s=600.0))
     async with _serving(settings) as (executor, tasks):
         long = await _step(executor, tasks, "long", _BUSY)
-        await _until(lambda: long.clock_s > 0.3)
+        await until(lambda: long.clock_s > 0.3)
         reward = await _step(executor, tasks, "reward", "", suite_in_sandbox("reward", _BUSY))
         assert reward.lane is Lane.FOREGROUND
-        await _until(lambda: long.lane is Lane.BACKGROUND)
+        await until(lambda: long.lane is Lane.BACKGROUND)
         charged, since = long.clock_s, monotonic()
         # Not at once: what it got while it was being moved is measured, and charged, later.
-        await _until(lambda: 0.25 < (monotonic() - since) / 2 > long.clock_s - charged)
+        await until(lambda: 0.25 < (monotonic() - since) / 2 > long.clock_s - charged)
         # A reward keeps its place whatever it has attained.
         assert reward.lane is Lane.FOREGROUND
         await reward.end()
-        await _until(lambda: long.lane is Lane.FOREGROUND)
+        await until(lambda: long.lane is Lane.FOREGROUND)
         await long.end()
 
 
@@ -265,7 +259,7 @@ async def test_a_resize_confines_a_running_command_at_once(settings: SandboxSett
         wide.attempt.grant.resources["cpu"] = 1
         await executor.resize(wide.attempt)
         wake_sleepers()
-        await _until(lambda: wide.result is not None)
+        await until(lambda: wide.result is not None)
         assert isinstance(wide.result, Completed), wide.result
         assert wide.result.succeeded.env_step.stdout.inline == b"2\n1\n"
 
@@ -284,7 +278,7 @@ async def test_a_resize_before_its_command_begins_confines_it_too(settings: Sand
         assert early.lane is None
         attempt.grant.resources["cpu"] = 1
         await executor.resize(attempt)
-        await _until(lambda: early.result is not None)
+        await until(lambda: early.result is not None)
         assert isinstance(early.result, Completed), early.result
         assert early.result.succeeded.env_step.stdout.inline == b"1\n"
 
@@ -300,9 +294,9 @@ async def test_other_cores_are_taken_over_by_what_runs(settings: SandboxSettings
         sandbox = executor.find_sandbox(executor.sandboxes()[0])
         assert isinstance(sandbox, AgentSandbox)
         executor.use_shared_cores(cores[1:])
-        await _until(lambda: _affinities(sandbox.agent_pid) == {(cores[1],)})
+        await until(lambda: _affinities(sandbox.agent_pid) == {(cores[1],)})
         wake_sleepers()
-        await _until(lambda: one.result is not None)
+        await until(lambda: one.result is not None)
         assert isinstance(one.result, Completed), one.result
         assert one.result.succeeded.env_step.stdout.inline == b"%d\n" % cores[1]
 
@@ -312,7 +306,7 @@ async def test_an_error_of_the_loop_leaves_everything_runnable(
 ) -> None:
     async with _serving(settings) as (executor, tasks):
         long = await _step(executor, tasks, "long", _BUSY)
-        await _until(lambda: long.clock_s > 0.3)
+        await until(lambda: long.clock_s > 0.3)
         charged = long.clock_s
         healthy = AgentSandbox.set_lane
         # Only the loop moves it from now on; where the machine is busy, the new command begins in the background.
@@ -330,10 +324,10 @@ async def test_an_error_of_the_loop_leaves_everything_runnable(
         with anyio.fail_after(WAIT_S):
             await failed.wait()
         assert long.clock_s >= charged
-        await _until(lambda: {long.lane, new.lane} == {Lane.FOREGROUND, Lane.BACKGROUND})
+        await until(lambda: {long.lane, new.lane} == {Lane.FOREGROUND, Lane.BACKGROUND})
         for each in (long, new):
             at = each.clock_s
-            await _until(lambda each=each, at=at: each.clock_s > at + 0.1)  # type: ignore[misc]
+            await until(lambda each=each, at=at: each.clock_s > at + 0.1)  # type: ignore[misc]
         await new.end()
         await long.end()
 
@@ -345,10 +339,10 @@ async def test_nothing_stays_demoted_when_the_loop_ends(settings: SandboxSetting
             async with anyio.create_task_group() as loop:
                 loop.start_soon(executor.serve)
                 long = await _step(executor, attempts, "long", _BUSY)
-                await _until(lambda: long.clock_s > 0.3)
+                await until(lambda: long.clock_s > 0.3)
                 new = await _step(executor, attempts, "new", _BUSY)
                 sandboxes = [executor.find_sandbox(state) for state in executor.sandboxes()]
-                await _until(lambda: any(each is not None and each.lane is Lane.BACKGROUND for each in sandboxes))
+                await until(lambda: any(each is not None and each.lane is Lane.BACKGROUND for each in sandboxes))
                 loop.cancel_scope.cancel()
             assert [each.lane for each in sandboxes if each is not None] == [Lane.FOREGROUND] * 2
             await new.end()
@@ -361,12 +355,12 @@ async def test_plain_sharing_demotes_nobody(settings: SandboxSettings) -> None:
     async with _serving(replace(settings, core_sharing=CoreSharing.PLAIN)) as (executor, tasks):
         assert executor.capabilities()["lanes"] == "none: commands are not ranked"
         first = await _step(executor, tasks, "first", _BUSY)
-        await _until(lambda: first.clock_s > 0.2)
+        await until(lambda: first.clock_s > 0.2)
         second = await _step(executor, tasks, "second", _BUSY)
         assert first.lane is second.lane is Lane.FOREGROUND
         # Each is charged its share of the core.
         since, before = monotonic(), first.clock_s + second.clock_s
-        await _until(lambda: monotonic() - since > 0.3)
+        await until(lambda: monotonic() - since > 0.3)
         assert first.clock_s + second.clock_s - before < 1.5 * (monotonic() - since)
         await first.end()
         await second.end()

@@ -27,9 +27,10 @@ from swerex.runtime.abstract import (
 )
 from swerex.runtime.remote import RemoteRuntime
 
-from tests.support.real_sandboxes import processes, until
+from tests.support.real_sandboxes import processes
 from tests.support.stack_processes import wait_serving
 from tests.support.swerex_servers import TOKEN, WAIT_S, facade_process, runtime_at, stack_of_sandboxes, until_alive
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

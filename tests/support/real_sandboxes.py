@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
-WAIT_S = 60.0
+from tests.support.waiting import WAIT_S
+
 # Each look at all processes takes CPU time from those that are waited for.
 _POLL_S = 0.02
 
@@ -39,17 +40,6 @@ def processes(*command: str) -> list[psutil.Process]:
             if tuple(process.cmdline()[-len(command) :]) == command and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what other programs do, which is no event here.
-
-    Raises:
-        TimeoutError: It did not come.
-    """
-    with anyio.fail_after(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - see above
-            await anyio.sleep(_POLL_S)
 
 
 async def until_state(admin: AdminClient, job_id: str, action_id: str, *states: ActionState) -> None:

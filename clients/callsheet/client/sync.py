@@ -10,25 +10,25 @@ with SyncClient("127.0.0.1:7077") as client:
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from callsheet.client.client import Client
-from callsheet.client.loop_thread import LoopThread
+from callsheet.client.loop_thread import loop_thread
 from callsheet.client.settings import ClientOptions
 from callsheet.client.sync_job import SyncJob, blocking, giving, plain
 
 T = TypeVar("T")
 
+_THREAD = "callsheet sync clients"
+
 
 class SyncClient:
-    """A `Client` for plain threads, usable from several at once.
+    """A `Client` for plain threads, usable from several at once; can be pickled like a `Client`.
 
-    Starts a thread with an event loop when it is first used, once per process; can be pickled like a `Client`.
+    All of a process share one thread with an event loop, which the first use of one starts.
 
     Args:
         target: The scheduler's address, or a client to use (for instance a fake).
@@ -37,9 +37,6 @@ class SyncClient:
 
     def __init__(self, target: str | Client, options: ClientOptions | None = None) -> None:
         self._wrapped = target if isinstance(target, Client) else Client(target, options)
-        self._lock = threading.Lock()
-        self._loop_thread: LoopThread | None = None
-        self._pid = os.getpid()
 
     @classmethod
     def connect(cls, target: str, options: ClientOptions | None = None) -> Self:
@@ -66,20 +63,16 @@ class SyncClient:
         return self
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the client's thread and returns its result."""
-        return self._started().run(coroutine)
+        """Runs a coroutine in the thread of the sync clients and returns its result."""
+        return loop_thread(_THREAD).run(coroutine)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Runs a coroutine in the client's thread, beside the caller."""
-        return self._started().start(coroutine)
+        """Runs a coroutine in the thread of the sync clients, beside the caller."""
+        return loop_thread(_THREAD).start(coroutine)
 
     def close(self) -> None:
-        """Closes the client and ends its thread. Calls that wait in other threads raise ClientClosedError."""
-        thread = self._started()
-        thread.run(self._wrapped.close())
-        thread.stop()
-        with self._lock:
-            self._loop_thread = None
+        """Closes the client. Calls that wait in other threads raise ClientClosedError."""
+        self.run(self._wrapped.close())
 
     def __enter__(self) -> Self:
         """Returns the client; it connects when it is first used."""
@@ -94,17 +87,10 @@ class SyncClient:
     async def _connected(self) -> None:
         await self._wrapped.backend().connect()
 
-    def _started(self) -> LoopThread:
-        with self._lock:
-            if self._loop_thread is None or self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._loop_thread = LoopThread(f"callsheet client of {self._wrapped.target}")
-            return self._loop_thread
-
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the client alone."""
         return {"client": self._wrapped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes a client that has not started its thread yet."""
+        """Makes a client that has not connected yet."""
         self.__init__(state["client"])  # type: ignore[misc]

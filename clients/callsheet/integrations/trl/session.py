@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callsheet.client import Client, ClientOptions, Job, Staleness
-from callsheet.client.loop_thread import LoopThread
+from callsheet.client.loop_thread import LoopThread, loop_thread
 
 T = TypeVar("T")
+
+# Not that of the sync clients: environments run here, and one that blocks would hold those up.
+_THREAD = "callsheet trainer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,6 @@ class TrainerSession:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
         self._pid = 0
         self._job: Job | None = None
 
@@ -97,10 +99,9 @@ class TrainerSession:
 
     def _running(self) -> LoopThread:
         with self._lock:
-            if self._thread is None or self._pid != os.getpid():
+            if self._pid != os.getpid():
                 self._pid, self._job = os.getpid(), None
-                self._thread = LoopThread(f"callsheet job {self.job_id}")
-            return self._thread
+        return loop_thread(_THREAD)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles names and settings; connections stay here."""
