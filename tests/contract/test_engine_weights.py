@@ -106,7 +106,7 @@ async def test_weights_come_from_a_trainers_group_again_and_again(subject: Subje
     save_file(tensors, tmp_path / "1")
     later = tensors_of(subject, SourceKind.GROUP, 2) or {}
     save_file(later, tmp_path / "2")
-    trainer = [sys.executable, "-m", "tests.support.broadcasting_trainer", str(port), "weights"]
+    trainer = [sys.executable, "-m", "tests.support.broadcasting_trainer", str(port), "weights", "2"]
     async with await anyio.open_process(
         [*trainer, str(tmp_path / "1"), str(tmp_path / "2")], stdout=DEVNULL
     ) as process:

@@ -1,4 +1,4 @@
-"""A trainer that forms a transfer group with one engine and broadcasts files of safetensors to it, one after the other.
+"""A trainer that forms a transfer group with engines and broadcasts files of safetensors to it, one after the other.
 
 The group is formed as trainers do it who keep their own default group: see `join_group`.
 """
@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 TIMEOUT = timedelta(seconds=60)
 
 
-def main(port: str, group_name: str, *files: str) -> None:
+def main(port: str, group_name: str, world_size: str, *files: str) -> None:
     """Broadcasts the tensors of each file in the order of their names."""
     group = join_group(
         backend="gloo",
         address="127.0.0.1",
         port=int(port),
-        world_size=2,
+        world_size=int(world_size),
         rank=0,
         group_name=group_name,
         timeout=TIMEOUT,

@@ -7,7 +7,6 @@ from pathlib import Path
 import anyio
 import pytest
 import torch
-from callsheet.benchmarks.weights.versions import DirectoryVersions
 from callsheet.managers.inference.driver import UpdateMode, WeightUpdate, WeightUpdateError
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
@@ -17,7 +16,7 @@ from callsheet.managers.inference.weights import GroupWeights, TensorSpec, Tenso
 from callsheet.managers.models.config_file import WeightsError
 from safetensors.torch import load_file, save_file
 
-from tests.support.hf_models import loaded_model, model_directory, reference_log_probs, save_model, seeded_model
+from tests.support.hf_models import model_directory, save_model, seeded_model
 from tests.support.ports import free_port
 from tests.support.torch_models import prompt, request
 
@@ -76,17 +75,3 @@ async def test_an_update_that_is_given_up_leaves_the_old_weights(tmp_path: Path)
         await driver.update_weights(WeightUpdate(TensorWeights(tmp_path / "misshapen"), 1, UpdateMode.KEEP))
     assert refused.value.intact
     await driver.close()
-
-
-def test_versions_of_a_directory_are_what_transformers_makes_of_what_is_saved(tmp_path: Path) -> None:
-    versions = DirectoryVersions(model_directory("qwen2", tie_word_embeddings=True))
-    prompt = tuple(range(1, 12))
-    answers = []
-    for version in (0, 7):
-        place = versions.save(version, tmp_path)
-        tokens, log_probs = versions.greedy_answer(version, prompt, 5)
-        assert reference_log_probs(loaded_model(place), prompt, tokens) == pytest.approx(log_probs, abs=1e-4)
-        error, behind = versions.errors_of(version, prompt, tuple(tokens), tuple(log_probs))
-        assert max(error, behind) < 1e-4
-        answers.append(tuple(tokens))
-    assert versions.errors_of(0, prompt, answers[1], (0.0,) * 5)[1] > 1e-2

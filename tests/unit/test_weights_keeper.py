@@ -9,7 +9,6 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from callsheet.benchmarks.weights.faulty_engine import Fault, FaultyEngine
 from callsheet.managers.executor import AttemptResult, Broken, Completed
 from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.engine_kind import UnloadedEngine
@@ -22,6 +21,7 @@ from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb
 from safetensors.torch import save
 
 from tests.support.attempts_of_models import NoPayloads, generate_attempt
+from tests.support.faulty_engine import Fault, FaultyEngine
 from tests.support.torch_models import full_pass_log_probs, prompt, save_weights, small_model
 
 pytestmark = pytest.mark.anyio

@@ -40,11 +40,10 @@ def _benchmarks() -> Mapping[str, Any]:
         sandbox,
         soak,
         staleness,
-        weights,
     )
     from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak, staleness, weights):
+    for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak, staleness):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

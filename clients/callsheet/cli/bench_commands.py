@@ -15,7 +15,6 @@ from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.soak.settings import SoakSettings
 from callsheet.benchmarks.staleness.settings import StalenessBenchSettings
-from callsheet.benchmarks.weights.settings import WeightsBenchSettings
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure
@@ -161,30 +160,7 @@ def soak(*, settings: SoakSettings, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@options_of(settings=WeightsBenchSettings)
-def weights(*, settings: WeightsBenchSettings, as_json: AsJson = False) -> None:
-    """Tell whether what engines serve is what was published.
-
-    Trajectories run on two engines while weights change under them, in each mode and with updates that go wrong. All
-    tokens are recomputed. It ends with exit code 1 if one is lost, repeated, of the wrong weights or not proved.
-    """
-    with needs("bench"), needs("inference"):
-        from callsheet.benchmarks.weights.render import render
-        from callsheet.benchmarks.weights.run import run_weights_bench
-    _log_errors()
-    report = measure(as_json, lambda progress: anyio.run(run_weights_bench, settings, progress), render)
-    if report.findings:
-        raise typer.Exit(1)
-
-
 def _log_warnings() -> None:
     with needs("bench"):
         from callsheet.deploy.logs import configure_logs
     configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
-
-
-def _log_errors() -> None:
-    """Updates that are made to fail are reported, and are no news."""
-    with needs("bench"):
-        from callsheet.deploy.logs import configure_logs
-    configure_logs(LogFormat.CONSOLE, LogLevel.ERROR)

@@ -1,1 +1,0 @@
-"""Policy versions under load: whether what engines serve is what was published."""
