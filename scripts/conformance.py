@@ -214,7 +214,7 @@ def results_in(report: Path) -> dict[str, dict[str, str]]:
     results: dict[str, dict[str, str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name, _, parameters = case.get("name", "").removesuffix("]").partition("[")
-        driver, *rest = parameters.split("-PauseMode.")[0].split("-UpdateMode.")[0], *parameters.split(".")[1:]
+        driver, *rest = parameters.split("-UpdateMode.")[0], *parameters.split(".")[1:]
         failed = any(child.tag in ("failure", "error") for child in case)
         lacks = any(noted.get("name") == "lacks" for noted in case.iter("property"))
         result = "failed" if failed else "lacks" if lacks else "ok"

@@ -16,10 +16,7 @@ from callsheet.managers.inference.driver import (
     GenerateRequest,
     Generation,
     LogProbsMode,
-    NewTokens,
-    PauseMode,
     RequestRefusedError,
-    UnsupportedError,
     UpdateMode,
     VersionSpan,
     WeightUpdate,
@@ -59,11 +56,6 @@ class Running:
 
     result: Generation | Exception | None = None
     done: anyio.Event | None = None
-    tokens: int = 0
-
-    def listen(self, news: NewTokens) -> None:
-        """Counts its tokens as they are made."""
-        self.tokens += len(news.token_ids)
 
     async def outcome(self) -> Generation:
         """Its result, awaited."""
@@ -84,14 +76,10 @@ async def _into(running: Running, work: Coroutine[object, object, Generation]) -
         running.done.set()
 
 
-def begin(
-    tasks: TaskGroup, subject: Subject, name: str, length: int = 20, *, watched: bool = False, **sampling: object
-) -> Running:
-    """Starts a request; a watched one counts its tokens, where the engine tells them as they are made."""
+def begin(tasks: TaskGroup, subject: Subject, name: str, length: int = 20, **sampling: object) -> Running:
+    """Starts a request."""
     running = Running(done=anyio.Event())
-    listen = running.listen if watched and subject.driver.capabilities.streaming else None
-    work = subject.driver.generate(request(name, prompt(length), **sampling), listen)
-    tasks.start_soon(_into, running, work)
+    tasks.start_soon(_into, running, subject.driver.generate(request(name, prompt(length), **sampling)))
     return running
 
 
@@ -203,70 +191,16 @@ async def test_cancelling_the_caller_frees_the_engine(subject: Subject) -> None:
     assert (await subject.driver.generate(request("a", prompt(9)))).finish_reason is FinishReason.LENGTH
 
 
-async def test_one_request_pauses_and_goes_on(subject: Subject) -> None:
-    if not subject.driver.capabilities.pause_request:
-        with pytest.raises(UnsupportedError):
-            await subject.driver.pause_request("a")
-        subject.lacks("the driver cannot pause single requests")
-        return
-    async with anyio.create_task_group() as tasks:
-        paused = begin(tasks, subject, "a", max_new_tokens=subject.endless, seed=2)
-        await until(lambda: subject.driver.load.running == 1)
-        await subject.driver.pause_request("a")
-        await until(lambda: subject.driver.load.paused == 1)
-        await subject.driver.generate(request("b", prompt(9), max_new_tokens=100))
-        assert paused.result is None
-        await subject.driver.resume_request("a")
-        # Side by side with as many tokens of its own.
-        await subject.driver.generate(request("c", prompt(9), max_new_tokens=200))
-        await subject.driver.abort("a")
-        tokens = (await paused.outcome()).token_ids
-    assert len(tokens) >= 200
-    whole = await subject.driver.generate(request("x", prompt(20), max_new_tokens=len(tokens), seed=2))
-    assert tokens == whole.token_ids
-    await subject.driver.pause_request("unknown")
-    await subject.driver.resume_request("unknown")
-
-
-@pytest.mark.parametrize("mode", list(PauseMode))
-async def test_pause_and_resume(subject: Subject, mode: PauseMode) -> None:
-    if mode not in subject.driver.capabilities.pause_modes:
-        subject.lacks(f"the driver lacks pause mode {mode.value}")
-        return
-    length = subject.lengthy if mode is PauseMode.DRAIN else subject.endless
-    async with anyio.create_task_group() as tasks:
-        running = begin(tasks, subject, "a", max_new_tokens=length)
-        await until_begun(subject, running)
-        await subject.driver.pause(mode, timeout_s=WAIT_S)
-        assert subject.driver.health.paused
-        assert subject.driver.health.alive
-        later = begin(tasks, subject, "b", max_new_tokens=5)
-        await until(lambda: subject.driver.load.waiting == 1)
-        if mode is PauseMode.KEEP:
-            assert running.result is None
-            assert subject.driver.load.running == 1
-        else:
-            reason = (await running.outcome()).finish_reason
-            assert reason is (FinishReason.LENGTH if mode is PauseMode.DRAIN else FinishReason.ABORT)
-        assert later.result is None
-        await subject.driver.resume()
-        assert (await later.outcome()).finish_reason is FinishReason.LENGTH
-        await subject.driver.abort("a")
-    assert not subject.driver.health.paused
-    await subject.driver.resume()
-
-
 async def test_a_drain_that_takes_too_long_gives_up_and_goes_on(subject: Subject) -> None:
+    if UpdateMode.DRAIN not in subject.driver.capabilities.update_modes:
+        subject.lacks("the driver lacks update mode drain")
+        return
+    update = WeightUpdate(DiskWeights(str(subject.weights(1))), 1, UpdateMode.DRAIN, timeout_s=0.01)
     async with anyio.create_task_group() as tasks:
         begin(tasks, subject, "a", max_new_tokens=subject.endless)
         await until(lambda: subject.driver.load.running == 1)
-        with pytest.raises(TimeoutError):
-            await subject.driver.pause(PauseMode.DRAIN, timeout_s=0.01)
-        assert not subject.driver.health.paused
-        if UpdateMode.DRAIN in subject.driver.capabilities.update_modes:
-            update = WeightUpdate(DiskWeights(str(subject.weights(1))), 1, UpdateMode.DRAIN, timeout_s=0.01)
-            with pytest.raises(WeightUpdateError, match="did not drain"):
-                await subject.driver.update_weights(update)
+        with pytest.raises(WeightUpdateError, match="did not drain"):
+            await subject.driver.update_weights(update)
         assert (await subject.driver.generate(request("b", prompt(5)))).version_spans[0].version == 0
         await subject.driver.abort("a")
 
@@ -279,11 +213,10 @@ async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
     length = subject.lengthy if mode is UpdateMode.DRAIN else subject.endless
     update = WeightUpdate(DiskWeights(str(subject.weights(1))), 3, mode, timeout_s=WAIT_S)
     async with anyio.create_task_group() as tasks:
-        running = begin(tasks, subject, "a", watched=True, max_new_tokens=length)
+        running = begin(tasks, subject, "a", max_new_tokens=length)
         await until_begun(subject, running)
-        if subject.driver.capabilities.streaming:
-            # A server may have taken a request in, and not made a token for it.
-            await until(lambda: running.tokens > 0 or running.result is not None)
+        # A server may have taken a request in, and not made a token for it; after this one it has, in the same batch.
+        await subject.driver.generate(request("before", prompt(5), max_new_tokens=4))
         await subject.driver.update_weights(update)
         assert subject.driver.policy_version == 3
         assert await subject.driver.read_policy_version() == 3
@@ -301,23 +234,6 @@ async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
         assert versions in ([0], [])
     assert after.log_probs == pytest.approx(subject.expected(1, prompt(40), after.token_ids), abs=subject.tolerance)
     assert after.version_spans == (VersionSpan(3, 0, 16),)
-
-
-async def test_an_update_under_a_pause_happens_at_once(subject: Subject) -> None:
-    if UpdateMode.KEEP not in subject.driver.capabilities.update_modes:
-        subject.lacks("the driver lacks update mode keep")
-        return
-    async with anyio.create_task_group() as tasks:
-        running = begin(tasks, subject, "a", max_new_tokens=subject.endless)
-        await until(lambda: subject.driver.load.running == 1)
-        await subject.driver.pause(PauseMode.KEEP)
-        await subject.driver.update_weights(WeightUpdate(DiskWeights(str(subject.weights(1))), 1, UpdateMode.KEEP))
-        assert subject.driver.health.paused
-        assert running.result is None
-        await subject.driver.resume()
-        await subject.driver.generate(request("b", prompt(9)))
-        await subject.driver.abort("a")
-        assert (await running.outcome()).version_spans[-1].version == 1
 
 
 async def test_unusable_weights_leave_the_old_ones(subject: Subject, tmp_path: Path) -> None:
@@ -344,14 +260,16 @@ async def test_unusable_weights_leave_the_old_ones(subject: Subject, tmp_path: P
     assert (after.token_ids, after.version_spans) == (before.token_ids, before.version_spans)
 
 
-async def test_flush(subject: Subject) -> None:
+async def test_prefixes_are_reused_until_the_weights_change(subject: Subject) -> None:
     if not subject.driver.capabilities.prefix_cache:
         subject.lacks("the driver has no prefix cache")
         return
     await subject.driver.generate(request("a", prompt(100)))
     assert (await subject.driver.generate(request("b", prompt(100)))).cached_tokens == subject.cached_of_100
-    await subject.driver.flush()
-    assert (await subject.driver.generate(request("c", prompt(100)))).cached_tokens == 0
+    if UpdateMode.ABORT in subject.driver.capabilities.update_modes:
+        update = WeightUpdate(DiskWeights(str(subject.weights(1))), 1, UpdateMode.ABORT, timeout_s=WAIT_S)
+        await subject.driver.update_weights(update)
+        assert (await subject.driver.generate(request("c", prompt(100)))).cached_tokens == 0
 
 
 async def test_only_prefixes_of_the_same_namespace_are_reused(subject: Subject) -> None:
@@ -364,18 +282,6 @@ async def test_only_prefixes_of_the_same_namespace_are_reused(subject: Subject) 
     ]
     assert [result.cached_tokens for result in results] == [0, 0, subject.cached_of_100]
     assert len({result.token_ids for result in results}) == 1
-
-
-async def test_tokens_are_told_as_they_are_made(subject: Subject) -> None:
-    if not subject.driver.capabilities.streaming:
-        subject.lacks("the driver does not stream")
-        return
-    told: list[NewTokens] = []
-    result = await subject.driver.generate(request("a", prompt(20), max_new_tokens=30), told.append)
-    assert len(told) > 1
-    assert tuple(token for news in told for token in news.token_ids) == result.token_ids
-    assert tuple(one for news in told for one in news.log_probs) == result.log_probs
-    assert all(news.token_ids for news in told)
 
 
 async def test_the_text_of_a_result_is_that_of_its_tokens(subject: Subject) -> None:
@@ -397,17 +303,19 @@ async def test_refusals(subject: Subject) -> None:
 
 
 async def test_a_full_queue_is_refused(subject: Subject) -> None:
-    if subject.most_requests is None or PauseMode.KEEP not in subject.driver.capabilities.pause_modes:
-        subject.lacks("the engine has no bound of its own, or cannot be stopped to reach it")
+    most = subject.most_requests
+    if most is None:
+        subject.lacks("the engine has no bound of its own")
         return
-    await subject.driver.pause(PauseMode.KEEP)
+    names = [f"{index:04}" for index in range(most)]
     async with anyio.create_task_group() as tasks:
-        waiting = [begin(tasks, subject, f"{index:04}", max_new_tokens=1) for index in range(subject.most_requests)]
-        await until(lambda: subject.driver.load.waiting == subject.most_requests)
-        with pytest.raises(EngineBusyError, match=f"the bound is {subject.most_requests}"):
+        live = [begin(tasks, subject, name, max_new_tokens=subject.endless) for name in names]
+        await until(lambda: subject.driver.load.running + subject.driver.load.waiting == most)
+        with pytest.raises(EngineBusyError, match=f"the bound is {most}"):
             await subject.driver.generate(request("more", prompt(4)))
-        await subject.driver.resume()
-        assert [len((await one.outcome()).token_ids) for one in waiting] == [1] * subject.most_requests
+        for name in names:
+            await subject.driver.abort(name)
+    assert [(await one.outcome()).finish_reason for one in live] == [FinishReason.ABORT] * most
 
 
 async def test_close_ends_what_is_running(subject: Subject) -> None:
@@ -419,6 +327,4 @@ async def test_close_ends_what_is_running(subject: Subject) -> None:
     assert not subject.driver.health.alive
     with pytest.raises(EngineFailedError):
         await subject.driver.generate(request("b", prompt(4)))
-    with pytest.raises(EngineFailedError):
-        await subject.driver.pause(PauseMode.KEEP)
     await subject.driver.close()

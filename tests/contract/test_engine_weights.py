@@ -1,24 +1,21 @@
-"""Where an engine's new weights may come from besides its disk, and how it sleeps. See test_engine_driver.py."""
+"""Where an engine's new weights may come from besides its disk. See test_engine_driver.py."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
 
 import anyio
 import pytest
 from callsheet.managers.inference.driver import (
-    EngineBusyError,
-    SourceKind,
     UpdateMode,
     VersionSpan,
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec, TensorWeights
+from callsheet.managers.inference.weights import GroupWeights, TensorSpec, TensorWeights, WeightSource
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -38,7 +35,7 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield started
 
 
-def tensors_of(subject: Subject, kind: SourceKind, seed: int) -> dict[str, Tensor] | None:
+def tensors_of(subject: Subject, kind: type[WeightSource], seed: int) -> dict[str, Tensor] | None:
     """Weights of a seed, contiguous; None where the engine does not take them from such a source."""
     if subject.tensors is None or kind not in subject.driver.capabilities.weight_sources:
         return None
@@ -56,7 +53,7 @@ async def check_weights(subject: Subject, seed: int, version: int) -> None:
 
 
 async def test_weights_come_as_tensors_whole_or_in_part(subject: Subject, tmp_path: Path) -> None:
-    tensors = tensors_of(subject, SourceKind.TENSORS, 1)
+    tensors = tensors_of(subject, TensorWeights, 1)
     if tensors is None:
         return
     halves = [sorted(tensors)[::2], sorted(tensors)[1::2]]
@@ -68,7 +65,7 @@ async def test_weights_come_as_tensors_whole_or_in_part(subject: Subject, tmp_pa
 
 
 async def test_unusable_tensors_leave_the_old_weights(subject: Subject, tmp_path: Path) -> None:
-    tensors = tensors_of(subject, SourceKind.TENSORS, 1)
+    tensors = tensors_of(subject, TensorWeights, 1)
     if tensors is None:
         return
     name, values = next(iter(tensors.items()))
@@ -99,12 +96,12 @@ def group_of(tensors: dict[str, Tensor], port: int) -> GroupWeights:
 
 
 async def test_weights_come_from_a_trainers_group_again_and_again(subject: Subject, tmp_path: Path) -> None:
-    tensors = tensors_of(subject, SourceKind.GROUP, 1)
+    tensors = tensors_of(subject, GroupWeights, 1)
     if tensors is None:
         return
     port = free_port()
     save_file(tensors, tmp_path / "1")
-    later = tensors_of(subject, SourceKind.GROUP, 2) or {}
+    later = tensors_of(subject, GroupWeights, 2) or {}
     save_file(later, tmp_path / "2")
     trainer = [sys.executable, "-m", "tests.support.broadcasting_trainer", str(port), "weights", "2"]
     async with await anyio.open_process(
@@ -119,7 +116,7 @@ async def test_weights_come_from_a_trainers_group_again_and_again(subject: Subje
 
 
 async def test_a_group_that_never_forms_blocks_nobody(subject: Subject) -> None:
-    tensors = tensors_of(subject, SourceKind.GROUP, 1)
+    tensors = tensors_of(subject, GroupWeights, 1)
     if tensors is None:
         return
     async with anyio.create_task_group() as tasks:
@@ -136,30 +133,3 @@ async def test_a_group_that_never_forms_blocks_nobody(subject: Subject) -> None:
     with pytest.raises(WeightUpdateError, match="stranger"):
         await subject.driver.update_weights(WeightUpdate(strangers, 1, UpdateMode.KEEP, timeout_s=1.0))
     await check_weights(subject, 0, 0)
-
-
-async def test_an_engine_that_slept_has_its_weights_again(subject: Subject, tmp_path: Path) -> None:
-    driver = subject.driver
-    if not driver.capabilities.sleep:
-        return
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(driver.generate, request("a", prompt(20), max_new_tokens=10_000))
-        with anyio.fail_after(WAIT_S):
-            while driver.load.running == 0:  # noqa: ASYNC110 - a driver tells of its load, it does not signal it
-                await anyio.sleep(0.001)
-        with pytest.raises(EngineBusyError):
-            await driver.sleep()
-        await driver.abort("a")
-    await driver.wake()
-    for _ in range(2):
-        await driver.sleep()
-        await driver.sleep()
-        assert driver.health.alive
-        with anyio.move_on_after(0.1), suppress(EngineBusyError):
-            pytest.fail(f"generated asleep: {await driver.generate(request('b', prompt(20)))}")
-        await driver.wake()
-        if not subject.wakes_whole:
-            disk = DiskWeights(str(subject.weights(0)))
-            await driver.update_weights(WeightUpdate(disk, 0, UpdateMode.ABORT, timeout_s=WAIT_S))
-        await check_weights(subject, 0, 0)
-        assert (await driver.generate(request("c", prompt(100, seed=7)))).cached_tokens == 0

@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -21,7 +20,6 @@ from callsheet.managers.inference.driver import (
     EngineFailedError,
     FinishReason,
     Generation,
-    PauseMode,
     RequestRefusedError,
     UnsupportedError,
     UpdateMode,
@@ -34,9 +32,8 @@ from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
 from callsheet.managers.inference.openai_engine.server import read_server as openai_server
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.sglang_engine.attaching import attach_sglang
+from callsheet.managers.inference.sglang_engine.driver import attach_sglang
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec, TensorWeights
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1.manager_service_pb2 import NodeSpec
@@ -94,9 +91,11 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield it
 
 
-async def outcome(driver: EngineDriver, into: list[Generation | Exception], **sampling: object) -> None:
+async def outcome(
+    driver: EngineDriver, into: list[Generation | Exception], name: str = "a", **sampling: object
+) -> None:
     try:
-        into.append(await driver.generate(request("a", prompt(20), **{"max_new_tokens": ENDLESS, **sampling})))
+        into.append(await driver.generate(request(name, prompt(20), **{"max_new_tokens": ENDLESS, **sampling})))
     except EngineError as error:
         into.append(error)
 
@@ -135,8 +134,6 @@ async def test_a_pause_of_somebody_else_is_no_death(both: Served) -> None:
     await both.driver.look()
     assert both.driver.health.alive
     assert both.driver.health.paused
-    await both.driver.resume()
-    assert both.server.engine.standing is Standing.KEEP, "it is theirs to end"
     both.server.engine.standing = Standing.NOT
     await both.driver.look()
     assert not both.driver.health.paused
@@ -209,67 +206,33 @@ async def test_a_half_applied_update_fails_what_was_kept_and_is_another_incarnat
     assert not both.driver.health.paused
 
 
-async def test_sleep_and_wake(both: Served) -> None:
-    ends: list[Generation | Exception] = []
+async def test_new_requests_do_not_wait_in_a_server_that_drains(both: Served, tmp_path: Path) -> None:
+    ends, late = list[Generation | Exception](), list[Generation | Exception]()
+    update = WeightUpdate(DiskWeights(str(contract_weights(tmp_path, 1))), 1, UpdateMode.DRAIN)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(outcome, both.driver, ends)
         await until(lambda: bool(both.server.engine.running))
-        with pytest.raises(EngineBusyError):
-            await both.driver.sleep()
-        await both.driver.abort("a")
-    await both.driver.wake()
-    await both.driver.sleep()
-    await both.driver.sleep()
-    assert both.driver.health.paused
-    assert both.server.engine.asleep
-    await both.driver.wake()
-    await both.driver.wake()
-    assert not both.driver.health.paused
-    assert both.server.alive
-    assert (await both.driver.generate(request("a", prompt(9)))).finish_reason is FinishReason.LENGTH
-
-
-async def test_weights_that_were_not_kept_over_a_sleep_are_another_incarnation(tmp_path: Path) -> None:
-    for backup in (False, True):
-        async with served(sglang(tmp_path, weights_backup=backup), sglang_driver) as it:
-            before = it.driver.incarnation
-            await it.driver.sleep()
-            await it.driver.wake()
-            assert (it.driver.incarnation == before) is backup
-
-
-async def test_weights_that_vllm_dropped_are_read_anew(tmp_path: Path) -> None:
-    async with served(vllm(tmp_path), partial(vllm_driver, settings=VLLMSettings(sleep_level=2))) as it:
-        before = it.driver.incarnation
-        await it.driver.sleep()
-        await it.driver.wake()
-        result = await it.driver.generate(request("a", prompt(9)))
-        assert it.driver.incarnation != before
-    assert result.log_probs == pytest.approx(expected_log_probs(0, prompt(9), result.token_ids))
-
-
-async def test_new_requests_do_not_wait_in_a_server_that_is_paused(both: Served) -> None:
-    ends: list[Generation | Exception] = []
-    await both.driver.pause(PauseMode.KEEP)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(outcome, both.driver, ends, max_new_tokens=4))
+        tasks.start_soon(both.driver.update_weights, update)
+        await until(lambda: both.driver._control.statistics().locked)
+        tasks.start_soon(outcome, both.driver, late, "b")
         await until(lambda: both.driver.load.waiting == 1)
-        assert both.server.engine.idle
-        await both.driver.abort("a")
-    assert isinstance(ends[0], Generation)
-    assert (ends[0].finish_reason, ends[0].token_ids) == (FinishReason.ABORT, ())
-    await both.driver.resume()
+        assert len(both.server.engine.running) == 1
+        await both.driver.abort("b")
+        # An abort of what was sent waits for the end of the update, which waits for it.
+        await both.driver._send_abort(both.driver._live.all[0])
+    assert isinstance(late[0], Generation)
+    assert (late[0].finish_reason, late[0].token_ids) == (FinishReason.ABORT, ())
 
 
-async def test_an_abort_under_a_pause_keeps_the_tokens(both: Served) -> None:
+async def test_an_abort_under_an_update_keeps_the_tokens(both: Served, tmp_path: Path) -> None:
     ends: list[Generation | Exception] = []
+    update = WeightUpdate(DiskWeights(str(contract_weights(tmp_path, 1))), 1, UpdateMode.KEEP)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(outcome, both.driver, ends)
         await until(lambda: any(live.drawn for live in both.server.engine.running))
-        await both.driver.pause(PauseMode.KEEP)
+        tasks.start_soon(both.driver.update_weights, update)
+        await until(lambda: both.server.engine.standing is not Standing.NOT)
         tasks.start_soon(both.driver.abort, "a")
-        await anyio.lowlevel.checkpoint()
-        await both.driver.resume()
     assert isinstance(ends[0], Generation)
     assert ends[0].finish_reason is FinishReason.ABORT
     assert ends[0].token_ids
@@ -285,32 +248,28 @@ async def test_an_older_sglang_keeps_no_requests_over_an_update_and_survives_it(
             await it.driver.update_weights(WeightUpdate(weights, version, mode))
             result = await it.driver.generate(request("a", prompt(9)))
             assert result.version_spans == (VersionSpan(version, 0, 16),)
-        await it.driver.pause(PauseMode.KEEP)
-        await it.driver.update_weights(WeightUpdate(weights, 9, UpdateMode.ABORT))
-        await it.driver.resume()
         assert it.server.alive
 
 
-async def test_half_of_a_pair_is_paused_by_aborts_alone_and_its_silence_ends(tmp_path: Path) -> None:
+async def test_half_of_a_pair_is_updated_by_aborts_alone_and_its_silence_ends(tmp_path: Path) -> None:
     settings = SGLangSettings(request_timeout=1)
     half = sglang(tmp_path, half="decode")
     async with served(half, lambda server: sglang_driver(server, settings)) as it, anyio.create_task_group() as tasks:
         driver = it.driver
         told: list[Generation | Exception] = []
-        assert driver.capabilities.pause_modes == {PauseMode.DRAIN, PauseMode.ABORT}
         assert driver.capabilities.update_modes == {UpdateMode.DRAIN, UpdateMode.ABORT}
+        weights = DiskWeights(str(contract_weights(tmp_path, 1)))
         with pytest.raises(UnsupportedError, match="keep"):
-            await driver.pause(PauseMode.KEEP)
+            await driver.update_weights(WeightUpdate(weights, 1, UpdateMode.KEEP))
         tasks.start_soon(outcome, driver, told)
         await until(lambda: bool(half.engine.running))
-        await driver.pause(PauseMode.ABORT)
+        await driver.update_weights(WeightUpdate(weights, 1, UpdateMode.ABORT))
         await until(lambda: bool(told))
         assert isinstance(told[0], Generation)
         assert told[0].finish_reason is FinishReason.ABORT
         for version in (1, 2):
             source = DiskWeights(str(contract_weights(tmp_path, version)))
             await driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN, timeout_s=WAIT_S))
-            await driver.resume()
         assert (await driver.generate(request("b", prompt(20)))).version_spans == (VersionSpan(2, 0, 16),)
         half.partner = False
         with pytest.raises(EngineFailedError, match="within 1 s"):
@@ -389,6 +348,9 @@ async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
             await until(lambda: told == [True])
             await server.start()
             await until(lambda: told == [True, False])
+            if engine != "openai":
+                server.engine.standing = Standing.KEEP
+                await until(lambda: told == [True, False, True])
             tasks.cancel_scope.cancel()
         await executor.close()
 

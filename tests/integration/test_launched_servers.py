@@ -24,8 +24,7 @@ from callsheet.managers.inference.launching.engine import launch_order
 from callsheet.managers.inference.launching.server import LaunchedServer
 from callsheet.managers.inference.launching.standing import RestartRule, ServerPhase
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.sglang_engine.attaching import attach_sglang
-from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
+from callsheet.managers.inference.sglang_engine.driver import SGLangDriver, attach_sglang
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 
 from tests.support.contract_model import save_contract_weights

@@ -45,7 +45,6 @@ class EngineRequest:
         versions: The label of the weights that made each new token.
         finish: Why it ended; empty while it has not.
         ended: Set then.
-        grew: Set whenever it has more tokens; who waits for it clears it.
     """
 
     request_id: str
@@ -64,7 +63,6 @@ class EngineRequest:
     state: int | None = None
     finish: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    grew: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: random.Random = field(default_factory=random.Random)
 
     @property
@@ -92,7 +90,6 @@ class EngineRequest:
         """Ends it."""
         self.finish = reason
         self.ended.set()
-        self.grew.set()
 
 
 class ContractEngine:
@@ -207,7 +204,6 @@ class ContractEngine:
             for _ in range(TOKENS_A_STEP):
                 if not request.finish:
                     self._decode(request)
-            request.grew.set()
             if request.finish:
                 self._drop(request)
 

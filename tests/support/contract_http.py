@@ -115,12 +115,6 @@ async def json_of(request: web.Request) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-async def send_event(response: web.StreamResponse, event: object) -> None:
-    """Sends one server-sent event."""
-    text = event if isinstance(event, str) else json.dumps(event)
-    await response.write(f"data: {text}\n\n".encode())
-
-
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for a state of the engine. Whoever is served bounds the wait, by ending its connection."""
     while not condition():  # noqa: ASYNC110 - the engine is a loop of its own, which signals nothing

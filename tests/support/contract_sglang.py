@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from tests.support.contract_engine import ContractEngine, DeadError, EngineRequest, Standing
-from tests.support.contract_http import ContractServer, Handler, json_of, send_event, until
+from tests.support.contract_http import ContractServer, Handler, json_of, until
 from tests.support.contract_model import VOCABULARY, ContractWeightsError
 
 NEWEST = "0.5.23"
@@ -71,7 +69,6 @@ class ContractSGLang(ContractServer):
             "POST /abort_request": self._abort,
             "POST /pause_generation": self._pause,
             "POST /continue_generation": self._continue,
-            "POST /flush_cache": self._flush,
             "GET /v1/loads": self._loads,
             "POST /update_weights_from_disk": self._from_disk,
             "POST /update_weights_from_tensor": self._from_tensor,
@@ -144,27 +141,12 @@ class ContractSGLang(ContractServer):
         if not self.engine.submit(live):
             return web.json_response({"error": {"message": "The request queue is full."}}, status=503)
         try:
-            if body.get("stream"):
-                return await self._stream(request, live, body)
             await live.ended.wait()
             return web.json_response(self._told(live, body))
         finally:
             # A connection that ends takes its request with it.
             if not live.finish:
                 self.engine.abort(live)
-
-    async def _stream(self, request: web.Request, live: EngineRequest, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        while True:
-            await live.grew.wait()
-            live.grew.clear()
-            # All tokens so far, in each event.
-            await send_event(response, self._told(live, body))
-            if live.finish:
-                break
-        await send_event(response, "[DONE]")
-        return response
 
     def _problem(self, body: dict[str, Any]) -> str:
         tokens, new = body["input_ids"], body["sampling_params"]["max_new_tokens"]
@@ -244,11 +226,6 @@ class ContractSGLang(ContractServer):
             raise DeadError
         self.engine.forget()
         return True
-
-    async def _flush(self, request: web.Request) -> web.Response:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(until(lambda: self.engine.idle), float(request.query.get("timeout", "0")))
-        return web.Response(text="Cache flushed." if self._forget() else "Flush cache failed.", status=200)
 
     async def _drained(self) -> None:
         """Without a pause an update waits for all requests."""

@@ -14,7 +14,7 @@ import numpy as np
 from aiohttp import web
 
 from tests.support.contract_engine import ContractEngine, EngineRequest, Standing
-from tests.support.contract_http import ContractServer, Handler, json_of, send_event, until
+from tests.support.contract_http import ContractServer, Handler, json_of, until
 from tests.support.contract_model import VOCABULARY, ContractWeightsError
 
 PREFIX = "generate-tokens-"
@@ -122,35 +122,16 @@ class ContractVLLM(ContractServer):
         if not self.engine.submit(live):
             return _problem("The request queue is full.", 503)
         try:
-            if body.get("stream"):
-                return await self._stream(request, live, body)
             await live.ended.wait()
-            return web.json_response({"choices": [self._choice(live, body, 0)], "usage": _usage(live)})
+            return web.json_response({"choices": [self._choice(live, body)], "usage": _usage(live)})
         finally:
             if not live.finish:
                 self.engine.abort(live)
 
-    async def _stream(self, request: web.Request, live: EngineRequest, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        told = 0
-        while True:
-            await live.grew.wait()
-            live.grew.clear()
-            # Only what is new, in each event.
-            choice = self._choice(live, body, told)
-            told = len(live.drawn)
-            await send_event(response, {"choices": [choice]})
-            if live.finish:
-                break
-        await send_event(response, {"choices": [], "usage": _usage(live)})
-        await send_event(response, "[DONE]")
-        return response
-
-    def _choice(self, live: EngineRequest, body: dict[str, Any], told: int) -> dict[str, Any]:
+    def _choice(self, live: EngineRequest, body: dict[str, Any]) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": 0,
-            "token_ids": list(live.output[told:]),
+            "token_ids": list(live.output),
             "finish_reason": live.finish or None,
         }
         if live.finish:
@@ -159,7 +140,7 @@ class ContractVLLM(ContractServer):
         if most is not None:
             processed = self._mode == "processed_logprobs"
             content = []
-            for each in live.drawn[told:]:
+            for each in live.drawn:
                 tops = np.sort(each.raw)[::-1][: max(most, 0)].tolist()
                 own = each.sampled if processed else float(each.raw[each.token])
                 content.append({"logprob": own, "top_logprobs": [{"logprob": top} for top in tops]})

@@ -18,8 +18,6 @@ from callsheet.managers.inference.driver import (
     EngineLoad,
     GenerateRequest,
     Generation,
-    PauseMode,
-    TokenListener,
     WeightUpdate,
     WeightUpdateError,
 )
@@ -113,21 +111,13 @@ class FaultyEngine(EngineDriver):
         return await self.engine.read_policy_version() if self._claimed is None else self._claimed
 
     @override
-    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         self.begun.set()
-        return await self.engine.generate(request, listen)
+        return await self.engine.generate(request)
 
     @override
     async def abort(self, request_id: str) -> None:
         await self.engine.abort(request_id)
-
-    @override
-    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
-        await self.engine.pause(mode, timeout_s)
-
-    @override
-    async def resume(self) -> None:
-        await self.engine.resume()
 
     @override
     def on_change(self, report: Callable[[], None]) -> None:

@@ -79,7 +79,6 @@ async def _real(connect: Callable[[], Awaitable[EngineDriver]], place: Path) -> 
 async def _put_back(driver: EngineDriver, place: Path) -> None:
     start = DiskWeights(str(conformance_model(place / "start", 0)))
     await driver.update_weights(WeightUpdate(start, 0, UpdateMode.ABORT, timeout_s=SETTLE_S))
-    await driver.flush()
     await driver.close()
 
 

@@ -13,7 +13,6 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     Generation,
-    PauseMode,
     Sampling,
     UnsupportedError,
     UpdateMode,
@@ -30,17 +29,15 @@ class Foreign:
     """Has what an engine must have, and nothing of ours."""
 
     capabilities = EngineCapabilities(
-        pause_modes=frozenset(),
         update_modes=frozenset(),
         version_spans=True,
-        pause_request=False,
         prefix_cache=False,
         batch_invariant=True,
         stop_texts=False,
     )
     policy_version = 3
-    load = EngineLoad(running=0, waiting=0, paused=0, kv_tokens_used=0, kv_tokens_total=8)
-    health = EngineHealth(alive=True, paused=False)
+    load = EngineLoad(running=0, waiting=0, kv_tokens_used=0, kv_tokens_total=8)
+    health = EngineHealth(alive=True)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Says 7."""
@@ -61,18 +58,9 @@ async def test_a_driver_that_is_no_subclass_gets_what_it_lacks() -> None:
     assert await driver.read_policy_version() == 3
     assert driver.incarnation == ""
     await driver.serve()
-    await driver.resume()
     update = WeightUpdate(DiskWeights("anywhere"), 4, UpdateMode.DRAIN)
-    for call in (
-        driver.pause(PauseMode.ABORT),
-        driver.pause_request("r"),
-        driver.flush(),
-        driver.update_weights(update),
-        driver.sleep(),
-        driver.wake(),
-    ):
-        with pytest.raises(UnsupportedError):
-            await call
+    with pytest.raises(UnsupportedError):
+        await driver.update_weights(update)
 
 
 def test_a_subclass_stays_as_it_is() -> None:

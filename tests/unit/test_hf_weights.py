@@ -11,7 +11,6 @@ from callsheet.managers.inference.driver import UpdateMode, WeightUpdate, Weight
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory
-from callsheet.managers.inference.torch_engine.memory import SleepingWeights
 from callsheet.managers.inference.weights import GroupWeights, TensorSpec, TensorWeights
 from callsheet.managers.models.config_file import WeightsError
 from safetensors.torch import load_file, save_file
@@ -40,19 +39,6 @@ def test_of_tied_tensors_only_what_was_given_is_taken() -> None:
     running = seeded_model("llama", 0, tie_word_embeddings=True)
     norm = {"model.norm.weight": torch.ones(128)}
     assert set(named_as_in_memory(norm, running)) == {"model.norm.weight"}
-
-
-def test_a_model_that_sleeps_has_no_memory_and_wakes_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    model = seeded_model("llama", 0, tie_word_embeddings=True)
-    before = {name: values.clone() for name, values in model.state_dict().items()}
-    sleeping = SleepingWeights(model)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 0
-    assert len(list(tmp_path.iterdir())) == 1
-    sleeping.wake()
-    assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.anyio

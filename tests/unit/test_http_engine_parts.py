@@ -56,10 +56,18 @@ def test_what_may_have_cost_a_server_its_weights() -> None:
 
 def test_versions() -> None:
     assert [version_of(label, 4) for label in ("12", "default", "v7", None)] == [12, 4, 4, 4]
-    assert spans_of([(1, 0, 3), (1, 3, 3), (2, 3, 5)], 5) == (VersionSpan(1, 0, 3), VersionSpan(2, 3, 5))
-    assert spans_of([(1, 0, 3), (1, 3, 5)], 5) == (VersionSpan(1, 0, 5),)
-    assert spans_of([(1, 0, 3)], 5) is None
-    assert spans_of([(1, 1, 5)], 5) is None
+
+
+def test_spans_cover_all_tokens_in_order() -> None:
+    def read(*told: tuple[object, int, int]) -> tuple[VersionSpan, ...]:
+        spans = [{"version": version, "start": begin, "end": end} for version, begin, end in told]
+        return spans_of(spans, 5, start_version=4)
+
+    assert read(("1", 0, 3), ("1", 3, 3), ("2", 3, 5)) == (VersionSpan(1, 0, 3), VersionSpan(2, 3, 5))
+    assert read(("default", 0, 3), ("4", 3, 5)) == (VersionSpan(4, 0, 5),)
+    for told in (("1", 0, 3), ("1", 1, 5)):
+        with pytest.raises(EngineError, match="must cover 5 tokens"):
+            read(told)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.inference.build import build_inference_executor
-from callsheet.managers.inference.driver import EngineDriver, PauseMode, UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import EngineDriver, UpdateMode, WeightUpdate
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
@@ -256,14 +256,3 @@ def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) ->
         return result
 
     assert completed(anyio.run(use)).policy_versions[0].version == 1
-
-
-async def test_nothing_is_to_be_sent_to_a_paused_engine(executor: InferenceExecutor) -> None:
-    def told() -> list[tuple[str, int, bool]]:
-        return [(state.name, state.instances, state.no_room) for state in executor.service_states()]
-
-    assert told() == [("policy", 1, False)]
-    await engine_of(executor).pause(PauseMode.KEEP)
-    assert told() == [("policy", 0, True)]
-    await engine_of(executor).resume()
-    assert told() == [("policy", 1, False)]

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 from callsheet.managers.inference.driver import (
-    EngineCapabilities,
     EngineLimits,
     Generation,
-    TokenListener,
 )
+from callsheet.managers.inference.http_engine.abilities import NOT_ATTACHED
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
-from callsheet.managers.inference.http_engine.requests import RequestBounds
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.http_engine.watch import Look
 
 pytestmark = pytest.mark.anyio
@@ -40,22 +39,26 @@ class NotedServer:
         """Nothing runs."""
 
 
+class Found(FoundServer):
+    """A server of which nothing is known."""
+
+    abilities = NOT_ATTACHED
+
+
 class ScriptedLooks(HttpEngineDriver):
     """A driver whose looks a test makes up, and which is asked for nothing else."""
 
     def __init__(self, server: NotedServer, look: Callable[[], Look]) -> None:
-        super().__init__(EngineHttp("http://127.0.0.1:1"), RequestBounds(limits=EngineLimits()), Look())
+        super().__init__(
+            EngineHttp("http://127.0.0.1:1"), Found(bounds=RequestBounds(limits=EngineLimits()), identity="")
+        )
         self._make_look = look
         self.own_server(server)
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        raise AssertionError("nothing is asked of it")
 
     async def _look(self) -> Look:
         return self._make_look()
 
-    async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
+    async def _submit(self, live: LiveRequest) -> Generation:
         raise AssertionError("nobody generates")
 
     async def _send_abort(self, live: LiveRequest) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import FinishReason, Generation, RequestRefusedError, VersionSpan
-from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Gate, check_request
+from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, check_request
 from callsheet.managers.inference.torch_engine.runner import ModelRunner, invariant_tile
 
 from tests.support.torch_models import SMALL, full_pass_log_probs, prompt, request, small_model
@@ -252,44 +252,15 @@ def test_abort_before_the_start_gives_no_tokens() -> None:
     assert results["b"].finish_reason is FinishReason.ABORT
 
 
-def test_a_paused_request_keeps_its_tokens_and_changes_nothing() -> None:
-    tokens = prompt(40)
-    whole = alone(tokens, max_new_tokens=30, seed=3)
-    engine = batcher()
-    engine.submit(request("a", tokens, max_new_tokens=30, seed=3), "a")
-    engine.submit(request("b", prompt(9), max_new_tokens=20), "b")
-    for _ in range(5):
-        engine.step()
-    engine.set_paused("a", True)
-    assert list(run_out(engine)) == ["b"]
-    assert engine.load().paused == 1
-    assert engine.load().kv_tokens_used > 0
-    assert not engine.can_step()
-    engine.set_paused("a", False)
-    assert run_out(engine)["a"].token_ids == whole.token_ids
-
-
-def test_a_paused_request_that_waits_lets_others_pass() -> None:
-    engine = batcher()
-    engine.submit(request("a", prompt(5), max_new_tokens=4), "a")
-    engine.set_paused("a", True)
-    engine.submit(request("b", prompt(5), max_new_tokens=4), "b")
-    assert list(run_out(engine)) == ["b"]
-    engine.set_paused("a", False)
-    assert list(run_out(engine)) == ["a"]
-
-
-def test_gates() -> None:
+def test_without_admission_the_batch_goes_on_alone() -> None:
     engine = batcher()
     engine.submit(request("a", prompt(5), max_new_tokens=8), "a")
     engine.step()
     engine.submit(request("b", prompt(5), max_new_tokens=8), "b")
-    engine.gate = Gate.FROZEN
-    assert not engine.can_step()
-    engine.gate = Gate.NO_ADMISSION
+    engine.admits = False
     assert list(run_out(engine)) == ["a"]
     assert engine.load().waiting == 1
-    engine.gate = Gate.OPEN
+    engine.admits = True
     assert list(run_out(engine)) == ["b"]
 
 
@@ -365,14 +336,6 @@ def test_prefixes_of_old_weights_are_never_reused() -> None:
     result = run_out(engine)["b"]
     assert result.cached_tokens == 0
     assert result.log_probs == pytest.approx(full_pass_log_probs(other, tokens, result.token_ids), abs=2e-5)
-
-
-def test_flush_forgets_prefixes() -> None:
-    engine = batcher(prefix_cache_tokens=1024)
-    for name in "ab":
-        engine.submit(request(name, prompt(100)), name)
-        assert run_out(engine)[name].cached_tokens == 0
-        engine.forget_prefixes()
 
 
 def test_prefix_cache_is_bounded() -> None:

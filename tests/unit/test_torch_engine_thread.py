@@ -6,7 +6,7 @@ from typing import cast
 import anyio
 import pytest
 import torch
-from callsheet.managers.inference.driver import EngineFailedError, PauseMode, UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import EngineFailedError, UpdateMode, WeightUpdate
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.weights import DiskWeights
@@ -50,25 +50,24 @@ async def test_a_failure_of_the_engine_reaches_everyone(tmp_path_factory: pytest
             await driver.generate(request(name, prompt(8), max_new_tokens=200))
         failures.append(caught.value)
 
-    await driver.pause(PauseMode.KEEP)
+    def break_cache() -> None:
+        # The model and its cache no longer fit together: the next step raises inside torch.
+        cast(ModelRunner, driver._runner)._cache = torch.zeros(4, 3, 513, 32)
+
+    driver._batcher.admits = False
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             for name in "abc":
                 tasks.start_soon(fails, name)
             await anyio.wait_all_tasks_blocked()
-            # The model and its cache no longer fit together: the next step raises inside torch.
-            cast(ModelRunner, driver._runner)._cache = torch.zeros(4, 3, 513, 32)
-            await driver.resume()
+            driver._thread.post(break_cache)
+            driver._thread.post(lambda: setattr(driver._batcher, "admits", True))
     assert len(failures) == 3
     assert not driver.health.alive
-    for call in (driver.flush(), driver.pause(PauseMode.DRAIN)):
-        with pytest.raises(EngineFailedError):
-            await call
     with pytest.raises(EngineFailedError):
         await driver.update_weights(WeightUpdate(DiskWeights(str(directory)), 1, UpdateMode.KEEP))
     assert "RuntimeError" in await driver.wait_failed()
     await driver.abort("a")
-    await driver.resume()
     await driver.close()
 
 

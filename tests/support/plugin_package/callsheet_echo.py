@@ -18,7 +18,6 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     Generation,
-    TokenListener,
     VersionSpan,
 )
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
@@ -80,22 +79,20 @@ class Parrot(EngineDriver):
     """An engine that says its prompt again, token by token."""
 
     capabilities = EngineCapabilities(
-        pause_modes=frozenset(),
         update_modes=frozenset(),
         version_spans=True,
-        pause_request=False,
         prefix_cache=False,
         batch_invariant=True,
         stop_texts=False,
     )
     policy_version = 0
-    load = EngineLoad(running=0, waiting=0, paused=0, kv_tokens_used=0, kv_tokens_total=1024)
-    health = EngineHealth(alive=True, paused=False)
+    load = EngineLoad(running=0, waiting=0, kv_tokens_used=0, kv_tokens_total=1024)
+    health = EngineHealth(alive=True)
 
     def __init__(self, settings: ParrotSettings) -> None:
         self._shift = settings.shift
 
-    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `EngineDriver`."""
         heard = request.prompt_token_ids[: request.sampling.max_new_tokens]
         tokens = tuple(token + self._shift for token in heard)

@@ -1,8 +1,8 @@
 """The seam between the inference manager and an engine.
 
 The shape follows what engines for reinforcement learning offer: token ids in and out, partial tokens after an abort,
-pauses, weight updates with policy versions, and load telemetry. What an engine cannot do it says in its
-`EngineCapabilities`; a call it does not support raises `UnsupportedError`.
+weight updates with policy versions, and load telemetry. What an engine cannot do it says in its `EngineCapabilities`; a
+call it does not support raises `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from callsheet.managers.inference.engine_errors import (
     UnsupportedError,
     WeightUpdateError,
 )
-from callsheet.managers.inference.weights import SourceKind, UpdateMode, WeightUpdate
+from callsheet.managers.inference.weights import UpdateMode, WeightSource, WeightUpdate
 
 # All of the seam can be imported from here.
 __all__ = [
@@ -38,30 +38,15 @@ __all__ = [
     "GenerateRequest",
     "Generation",
     "LogProbsMode",
-    "NewTokens",
     "OthersLoad",
-    "PauseMode",
     "RequestRefusedError",
     "Sampling",
-    "SourceKind",
-    "TokenListener",
     "UnsupportedError",
     "UpdateMode",
     "VersionSpan",
     "WeightUpdate",
     "WeightUpdateError",
 ]
-
-
-class PauseMode(Enum):
-    """What a pause does to requests that have begun; those that have not always wait for `resume`."""
-
-    DRAIN = "drain"
-    """They run to their end first."""
-    ABORT = "abort"
-    """They end now with the tokens they have."""
-    KEEP = "keep"
-    """They stop between two tokens, stay in memory and go on at `resume`."""
 
 
 class FinishReason(Enum):
@@ -168,7 +153,7 @@ class Generation:
         token_ids: New tokens.
         log_probs: Natural logarithm of each one's probability under the distribution that the request asked for; none
             where the engine cannot tell it for this sampling.
-        finish_reason: Why it ended; ABORT also when an update or a pause of the engine ended it.
+        finish_reason: Why it ended; ABORT also when an update of the engine ended it.
         version_spans: Cover all tokens in order.
         seed: The seed that was used, given or drawn.
         cached_tokens: Prompt tokens whose KV was reused.
@@ -187,32 +172,18 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class NewTokens:
-    """Tokens of a running request that were not told before, with their log-probabilities."""
-
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-
-
-TokenListener = Callable[[NewTokens], None]
-"""Is called on the event loop and must not block."""
-
-
-@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """A snapshot between two steps of the engine.
 
     Attributes:
-        running: Requests in the batch, paused ones included.
+        running: Requests in the batch.
         waiting: Requests not begun.
-        paused: Requests paused one by one, running or waiting.
         kv_tokens_used: KV cache tokens reserved by running requests.
         kv_tokens_total: KV cache tokens there are.
     """
 
     running: int
     waiting: int
-    paused: int
     kv_tokens_used: int
     kv_tokens_total: int
 
@@ -251,12 +222,12 @@ class EngineHealth:
 
     Attributes:
         alive: Whether it can serve.
-        paused: Whether `pause` is in force.
+        paused: Whether it stands still: somebody has paused its server.
         reason: Why it is not alive; empty if it is.
     """
 
     alive: bool
-    paused: bool
+    paused: bool = False
     reason: str = ""
 
 
@@ -265,10 +236,8 @@ class EngineCapabilities:
     """What an engine can do.
 
     Attributes:
-        pause_modes: Modes of `pause`.
         update_modes: Modes of `update_weights`.
         version_spans: Whether spans come from the engine itself, exact to the token.
-        pause_request: Whether single requests can be paused.
         prefix_cache: Whether KV of earlier prompts is reused.
         batch_invariant: Whether equal requests give equal tokens whatever runs beside them.
         stop_texts: Whether `Sampling.stop` is supported, which takes a tokenizer.
@@ -276,28 +245,20 @@ class EngineCapabilities:
         log_probs_modes: Of which distributions it tells log-probabilities; none where it tells none.
         kv_namespaces: Whether `GenerateRequest.kv_namespace` is heeded.
         abort: Whether single requests can be ended with the tokens they have.
-        streaming: Whether tokens are told as they are made.
-        flush: Whether cached prefixes can be forgotten on demand.
-        sleep: Whether the memory of its weights and its KV cache can be given back for a while.
         seeds: Whether equal seeds, prompts and weights give equal tokens.
         log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
             engines, or between one and the trainer: kernels and batches round differently.
     """
 
-    pause_modes: frozenset[PauseMode]
     update_modes: frozenset[UpdateMode]
     version_spans: bool
-    pause_request: bool
     prefix_cache: bool
     batch_invariant: bool
     stop_texts: bool
-    weight_sources: frozenset[SourceKind] = frozenset()
+    weight_sources: frozenset[type[WeightSource]] = frozenset()
     log_probs_modes: frozenset[LogProbsMode] = frozenset(LogProbsMode)
     kv_namespaces: bool = False
     abort: bool = True
-    streaming: bool = False
-    flush: bool = True
-    sleep: bool = False
     seeds: bool = True
     log_prob_tolerance: float = 1e-3
 
@@ -358,12 +319,8 @@ class EngineDriver(ABC):
         return self.policy_version
 
     @abstractmethod
-    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """Runs one request to its end. When the awaiting task is cancelled the request is aborted.
-
-        Args:
-            request: What to generate.
-            listen: Is told tokens as they are made; given only where `EngineCapabilities.streaming` says so.
 
         Raises:
             RequestRefusedError: It can never be served.
@@ -375,34 +332,6 @@ class EngineDriver(ABC):
     async def abort(self, request_id: str) -> None:
         """Ends a request; its `generate` returns with the tokens so far. An unknown id is no error."""
 
-    async def pause_request(self, request_id: str) -> None:
-        """Keeps one request from progress without losing it. An unknown id is no error.
-
-        Raises:
-            UnsupportedError: The engine cannot.
-        """
-        raise UnsupportedError("this engine cannot pause single requests")
-
-    async def resume_request(self, request_id: str) -> None:
-        """Undoes `pause_request`."""
-
-    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
-        """Stops the engine; returns once it stands still. New requests wait for `resume`.
-
-        Raises:
-            UnsupportedError: The engine lacks the mode.
-            TimeoutError: A drain took longer than `timeout_s`; the engine is not paused.
-            EngineFailedError: The engine is dead.
-        """
-        raise UnsupportedError(f"this engine cannot pause with {mode.value}")
-
-    async def resume(self) -> None:
-        """Undoes `pause`; no error if it is not paused."""
-
-    async def flush(self) -> None:
-        """Forgets cached prefixes. Running requests keep their own KV."""
-        raise UnsupportedError("this engine cannot forget its prefixes")
-
     async def update_weights(self, update: WeightUpdate) -> None:
         """Replaces the weights. Cached prefixes of the old ones are forgotten.
 
@@ -412,24 +341,6 @@ class EngineDriver(ABC):
             EngineFailedError: The engine is dead.
         """
         raise UnsupportedError("this engine cannot change its weights")
-
-    async def sleep(self) -> None:
-        """Gives back the memory of the weights and the KV cache; the engine must have no requests and takes none.
-
-        Raises:
-            UnsupportedError: The engine cannot.
-            EngineBusyError: It has requests.
-        """
-        raise UnsupportedError("this engine cannot sleep")
-
-    async def wake(self) -> None:
-        """Undoes `sleep`; no error if it is awake. Whether the weights came back whole is for the caller to prove.
-
-        Raises:
-            UnsupportedError: The engine cannot.
-            EngineFailedError: The engine is dead.
-        """
-        raise UnsupportedError("this engine cannot sleep")
 
     async def wait_failed(self) -> str:
         """Waits until the engine is dead for good, however long, and returns why. `close` is no failure.

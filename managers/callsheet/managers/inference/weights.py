@@ -18,14 +18,6 @@ class UpdateMode(Enum):
     """The weights change between two tokens. Their KV cache stays, or is computed anew as the engine prefers."""
 
 
-class SourceKind(Enum):
-    """Kinds of places that weights come from."""
-
-    DISK = "disk"
-    TENSORS = "tensors"
-    GROUP = "group"
-
-
 @dataclass(frozen=True, slots=True)
 class DiskWeights:
     """Weights that the engine reads by itself.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from callsheet.managers.inference.driver import EngineCapabilities
 
 NOT_ATTACHED = EngineCapabilities(
-    pause_modes=frozenset(),
     update_modes=frozenset(),
     version_spans=False,
-    pause_request=False,
     prefix_cache=False,
     batch_invariant=False,
     stop_texts=False,
     log_probs_modes=frozenset(),
     abort=False,
-    flush=False,
     seeds=False,
 )

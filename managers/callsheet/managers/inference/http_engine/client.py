@@ -17,8 +17,6 @@ LOOK_TIMEOUT_S = 5.0
 """The longest wait for an answer to a look."""
 CONNECT_TIMEOUT_S = 10.0
 MAX_MESSAGE_CHARACTERS = 500
-MAX_EVENT_BYTES = 64 * 2**20
-"""The longest line of a stream: some servers repeat all tokens in each event."""
 
 Where = str | Callable[[], str]
 """Where a server is, such as "http://host:30000"; asked for with each call if it may move."""
@@ -126,21 +124,6 @@ class EngineHttp:
         """
         return await self._call("POST", path, {} if body is None else body, params, timeout_s)
 
-    @asynccontextmanager
-    async def stream(self, path: str, body: object) -> AsyncIterator[tuple[HttpAnswer | None, AsyncIterator[Any]]]:
-        """Posts and gives the server-sent events of the answer, decoded; or the answer, if it is an error.
-
-        Something else must bound the wait.
-
-        Raises:
-            EngineUnreachableError: No server answers, or the stream breaks.
-        """
-        async with (
-            self._translated(url := self.url + path),
-            self._session.post(url, json=body, timeout=_timeout(None)) as got,
-        ):
-            yield (None if got.ok else await _answer(got)), _events(got)
-
     async def close(self) -> None:
         """Ends all connections."""
         if self._opened is not None:
@@ -151,9 +134,7 @@ class EngineHttp:
         if self._opened is None:
             # Callers bound how many requests are live, so that a call never waits for a connection behind them.
             connector = aiohttp.TCPConnector(limit=0)
-            self._opened = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, read_bufsize=MAX_EVENT_BYTES // 2
-            )
+            self._opened = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self._opened
 
     async def _call(
@@ -185,10 +166,3 @@ async def _answer(got: aiohttp.ClientResponse) -> HttpAnswer:
         return HttpAnswer(got.status, json.loads(text))
     except ValueError:
         return HttpAnswer(got.status, text)
-
-
-async def _events(got: aiohttp.ClientResponse) -> AsyncIterator[Any]:
-    while line := await got.content.readline():
-        name, _, value = line.decode("utf-8", errors="replace").strip().partition(":")
-        if name == "data" and value.strip() != "[DONE]":
-            yield json.loads(value)

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.inference.driver import (
+    EngineCapabilities,
     EngineDriver,
     EngineError,
     EngineFailedError,
@@ -21,9 +22,8 @@ from callsheet.managers.inference.driver import (
     GenerateRequest,
     Generation,
     OthersLoad,
-    PauseMode,
-    TokenListener,
     UnsupportedError,
+    UpdateMode,
     WeightUpdate,
     WeightUpdateError,
 )
@@ -31,9 +31,9 @@ from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUn
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
 from callsheet.managers.inference.http_engine.others import OthersBooks
 from callsheet.managers.inference.http_engine.own_server import OwnServer
-from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
+from callsheet.managers.inference.http_engine.requests import FoundServer, check_request
 from callsheet.managers.inference.http_engine.trainer import await_trainer
-from callsheet.managers.inference.http_engine.versions import label_of, one_span, version_of
+from callsheet.managers.inference.http_engine.versions import label_of, version_of
 from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
 from callsheet.managers.inference.http_engine.weights_check import check_weights
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights
@@ -52,14 +52,13 @@ _WEIGHTS_LOST = "the engine may have lost its weights"
 
 
 class HttpEngineDriver(EngineDriver):
-    """Drives one server: requests and their gate, pauses, updates and the watch. Must be used from one event loop.
+    """Drives one server: requests and their gate, updates and the watch. Must be used from one event loop.
 
-    A request counts as begun once it was sent. Those that are not sent wait in the driver, never in a paused server.
+    A request counts as begun once it was sent. Those that are not sent wait in the driver, never in a stopped server.
 
     Args:
         http: Calls to the server; belongs to the driver from now on.
-        bounds: What requests it takes.
-        seen: The server as it was found.
+        server: The server as it was found.
         start_version: The policy version of the weights that it starts with.
         max_requests: The most live requests; more are refused as busy.
     """
@@ -67,22 +66,21 @@ class HttpEngineDriver(EngineDriver):
     def __init__(
         self,
         http: EngineHttp,
-        bounds: RequestBounds,
-        seen: Look,
+        server: FoundServer,
         *,
         start_version: int = 0,
         max_requests: int = MAX_REQUESTS,
     ) -> None:
         self._http = http
-        self._bounds = bounds
+        self._bounds = server.bounds
+        self._abilities = server.abilities
         self._start_version = start_version
-        self._state = ServerState(paused=seen.paused, identity=seen.identity, version=seen.version)
+        self._state = ServerState(identity=server.identity, version=server.label)
         self._live = LiveRequests(max_requests)
         self._others = OthersBooks()
         self._groups: set[str] = set()  # Transfer groups that the server is in, by name.
         self._control = anyio.Lock()
         self._steps = 0
-        self._paused = False
         self._closed = False
         self._look_wanted = anyio.Event()
         self._report: Callable[[], None] = _tell_nobody
@@ -92,6 +90,11 @@ class HttpEngineDriver(EngineDriver):
     def own_server(self, server: OwnServer) -> None:
         """Takes over a server that is to end with this driver. Looks tell it which of its starts serves."""
         self._own_server = server
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """See `EngineDriver`."""
+        return self._abilities
 
     @property
     def policy_version(self) -> int:
@@ -105,7 +108,6 @@ class HttpEngineDriver(EngineDriver):
         return EngineLoad(
             running=self._live.sent,
             waiting=self._live.held,
-            paused=0,
             kv_tokens_used=self._live.tokens,
             kv_tokens_total=total,
         )
@@ -114,8 +116,8 @@ class HttpEngineDriver(EngineDriver):
     def health(self) -> EngineHealth:
         """See `EngineDriver`."""
         if self._closed:
-            return EngineHealth(alive=False, paused=self._paused, reason="the driver is closed")
-        return EngineHealth(self._state.alive, self._paused or self._state.paused, self._state.problem)
+            return EngineHealth(alive=False, reason="the driver is closed")
+        return EngineHealth(self._state.alive, self._state.paused, self._state.problem)
 
     @property
     def limits(self) -> EngineLimits:
@@ -154,7 +156,7 @@ class HttpEngineDriver(EngineDriver):
         undisturbed = steps == self._steps and not self._control.statistics().locked
         if undisturbed:
             self._conclude(look)
-            told = None if look.paused or self._paused else look.load
+            told = None if look.paused else look.load
             if self._others.told(told, self._live.sent, self._live.tokens, anyio.current_time()):
                 self._report()
         if server is not None:
@@ -176,7 +178,7 @@ class HttpEngineDriver(EngineDriver):
         self._conclude(look)
         return self.policy_version
 
-    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `EngineDriver`."""
         self._check_open()
         check_request(request, self._bounds)
@@ -186,7 +188,7 @@ class HttpEngineDriver(EngineDriver):
                 await self._live.released()
                 live.sent, live.begun_version = True, self.policy_version
                 self._others.own(self._live.sent, self._live.tokens, anyio.current_time())
-                return await self._submit(live, listen)
+                return await self._submit(live)
             if live.failure:
                 raise EngineFailedError(live.failure)
             return self._cut_short(live)
@@ -216,33 +218,6 @@ class HttpEngineDriver(EngineDriver):
                         await live.ended.wait()
         live.scope.cancel()
 
-    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
-        """See `EngineDriver`."""
-        self._check_open()
-        if mode not in self.capabilities.pause_modes:
-            raise UnsupportedError(f"this engine cannot pause with {mode.value}")
-        async with self._controlling():
-            self._live.hold()
-            try:
-                await self._stop(mode, timeout_s)
-            except BaseException:
-                if not self._paused:
-                    self._live.release()
-                raise
-            self._paused = True
-        log.info("engine paused", mode=mode.value)
-
-    async def resume(self) -> None:
-        """See `EngineDriver`. A pause of somebody else's stays."""
-        if not self._paused:
-            return
-        async with self._controlling():
-            await self._send_resume()
-            self._paused = False
-            self._state = replace(self._state, paused=False)
-            self._live.release()
-        log.info("engine resumed")
-
     async def update_weights(self, update: WeightUpdate) -> None:
         """See `EngineDriver`."""
         self._check_open()
@@ -251,7 +226,8 @@ class HttpEngineDriver(EngineDriver):
             raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
         if update.mode not in abilities.update_modes:
             raise UnsupportedError(f"this engine cannot update its weights with {update.mode.value}")
-        self._check_source(update)
+        if type(update.source) not in abilities.weight_sources:
+            raise UnsupportedError(f"this engine takes no weights from {type(update.source).__name__}")
         if isinstance(update.source, DiskWeights):
             await anyio.to_thread.run_sync(check_weights, update.source.location, await self._served_path())
         if isinstance(update.source, GroupWeights) and update.source.group_name not in self._groups:
@@ -261,7 +237,7 @@ class HttpEngineDriver(EngineDriver):
         log.info("weights updated", version=update.version, mode=update.mode.value)
 
     async def close(self) -> None:
-        """See `EngineDriver`. A pause of this driver's ends: the server lives on."""
+        """See `EngineDriver`. A server that somebody else runs lives on."""
         if self._closed:
             return
         self._closed = True
@@ -270,9 +246,6 @@ class HttpEngineDriver(EngineDriver):
                 for live in self._live.all:
                     tasks.start_soon(self._end_at_close, live)
         self._live.cut(held=True)
-        if self._paused:
-            with anyio.move_on_after(CLOSE_TIMEOUT_S / 2):
-                await self._quietly(self._send_resume)
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._http.close()
         if self._own_server is not None:
@@ -283,15 +256,15 @@ class HttpEngineDriver(EngineDriver):
         """Looks at the server; EngineUnreachableError if it does not answer."""
 
     @abstractmethod
-    async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
+    async def _submit(self, live: LiveRequest) -> Generation:
         """Sends a request and returns what came of it."""
 
     @abstractmethod
     async def _send_abort(self, live: LiveRequest) -> None:
         """Has the server end a request."""
 
-    async def _send_pause(self, mode: PauseMode) -> None:
-        """Has the server stand still; of DRAIN there is nothing left to wait for."""
+    async def _send_pause(self, mode: UpdateMode) -> None:
+        """Has the server stand still for an update; of DRAIN there is nothing left to wait for."""
 
     async def _send_resume(self) -> None:
         """Undoes `_send_pause`."""
@@ -303,10 +276,6 @@ class HttpEngineDriver(EngineDriver):
         """Where the weights lie that the server serves, as it sees it; empty where that is not known."""
         return ""
 
-    def _check_source(self, update: WeightUpdate) -> None:
-        """Refuses a source that the engine cannot take weights from."""
-        raise UnsupportedError(f"this engine takes no weights from {type(update.source).__name__}")
-
     def _server_lost(self) -> None:
         """The server may be another one than before."""
 
@@ -315,7 +284,7 @@ class HttpEngineDriver(EngineDriver):
         stopped = False
         try:
             try:
-                await self._stop(PauseMode(update.mode.value), update.timeout_s)
+                await self._stop(update.mode, update.timeout_s)
             except TimeoutError as error:
                 message = f"the engine did not drain within {update.timeout_s} s"
                 raise WeightUpdateError(message, intact=True) from error
@@ -327,30 +296,26 @@ class HttpEngineDriver(EngineDriver):
                 raise
             self._state = replace(self._state, version=label_of(update.version))
         finally:
-            if not self._paused:
-                if stopped:
-                    with anyio.CancelScope(shield=True):
-                        await self._quietly(self._send_resume)
-                self._state = replace(self._state, paused=False)
-                self._live.release()
+            if stopped:
+                with anyio.CancelScope(shield=True):
+                    await self._quietly(self._send_resume)
+            self._state = replace(self._state, paused=False)
+            self._live.release()
 
     def _note_failed_update(self, error: BaseException) -> None:
         if not (isinstance(error, WeightUpdateError) and error.intact):
             # Nothing may go on under weights that are half of one version and half of another.
             self._live.cut("the weights may be half updated", held=True)
-            self._note_weights_lost()
+            self._state = replace(self._state, losses=self._state.losses + 1)
+            self._report()
 
-    def _note_weights_lost(self) -> None:
-        self._state = replace(self._state, losses=self._state.losses + 1)
-        self._report()
-
-    async def _stop(self, mode: PauseMode, timeout_s: float) -> None:
+    async def _stop(self, mode: UpdateMode, timeout_s: float) -> None:
         """Has the server stand still; nothing new is sent meanwhile. TimeoutError: it did not drain."""
-        if mode is PauseMode.DRAIN:
+        if mode is UpdateMode.DRAIN:
             with anyio.fail_after(timeout_s):
                 await self._live.drained()
         await self._send_pause(mode)
-        if mode is PauseMode.ABORT:
+        if mode is UpdateMode.ABORT:
             with anyio.move_on_after(ABORT_WAIT_S):
                 await self._live.drained()
             # What is left reached the server behind the order to stop, and has no tokens.
@@ -394,10 +359,10 @@ class HttpEngineDriver(EngineDriver):
 
     def _cut_short(self, live: LiveRequest) -> Generation:
         return Generation(
-            token_ids=live.token_ids,
-            log_probs=live.log_probs,
+            token_ids=(),
+            log_probs=(),
             finish_reason=FinishReason.ABORT,
-            version_spans=one_span(live.begun_version, len(live.token_ids)),
+            version_spans=(),
             seed=live.request.sampling.seed or 0,
         )
 

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import anyio
-from callsheet.managers.inference.driver import EngineBusyError, GenerateRequest, NewTokens, RequestRefusedError
+from callsheet.managers.inference.driver import EngineBusyError, GenerateRequest, RequestRefusedError
 
 
 @dataclass(eq=False, slots=True)
@@ -22,8 +22,6 @@ class LiveRequest:
         sent: Whether it was sent to the server.
         aborted: Whether somebody wants it to end.
         failure: Why it fails, where `scope` was cancelled for that.
-        token_ids: New tokens that were told so far.
-        log_probs: Their log-probabilities.
     """
 
     request: GenerateRequest
@@ -34,14 +32,6 @@ class LiveRequest:
     sent: bool = False
     aborted: bool = False
     failure: str = ""
-    token_ids: tuple[int, ...] = ()
-    log_probs: tuple[float, ...] = ()
-
-    def tell(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> NewTokens | None:
-        """Takes all tokens so far; returns those that were not told before, if there are any."""
-        told = len(self.token_ids)
-        self.token_ids, self.log_probs = token_ids, log_probs
-        return NewTokens(token_ids[told:], log_probs[told:]) if len(token_ids) > told else None
 
 
 class LiveRequests:
@@ -109,7 +99,7 @@ class LiveRequests:
     def cut(self, failure: str = "", *, held: bool = False) -> None:
         """Gives up those that were sent, and those held back as well if asked for.
 
-        They fail, or without a failure end with the tokens told so far.
+        They fail, or without a failure end without tokens.
         """
         for live in self._by_id.values():
             if live.sent or held:
@@ -133,7 +123,5 @@ class LiveRequests:
 
     @property
     def tokens(self) -> int:
-        """Tokens of those sent: their prompts, and what was told of their output."""
-        return sum(
-            len(live.request.prompt_token_ids) + len(live.token_ids) for live in self._by_id.values() if live.sent
-        )
+        """Prompt tokens of those sent."""
+        return sum(len(live.request.prompt_token_ids) for live in self._by_id.values() if live.sent)

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
-from callsheet.managers.inference.driver import LogProbsMode, Sampling
+from callsheet.managers.inference.driver import EngineError, LogProbsMode, Sampling
+from callsheet.managers.inference.http_engine.requests import finite
 
 MAX_RENORMALISED = 64
 """The most likely tokens whose log-probabilities are asked for to renormalise over them."""
@@ -75,3 +76,38 @@ def over_top_k(own: float, likeliest: Sequence[float], sampling: Sampling, *, jo
             break
         mass += probability
     return min(own - math.log(mass), 0.0)
+
+
+def log_probs_of(
+    how: Derivation,
+    sampling: Sampling,
+    tokens: int,
+    own: Sequence[float | None],
+    likeliest: Sequence[Sequence[float | None]],
+    *,
+    joint: bool,
+) -> tuple[float, ...]:
+    """The log-probabilities that a request wants; none where they cannot be told.
+
+    Args:
+        how: How they follow from those told.
+        sampling: What the request asked for.
+        tokens: How many tokens there are.
+        own: The log-probability of each token, as told.
+        likeliest: Those of the most likely tokens at each place, as told.
+        joint: See `over_top_k`.
+
+    Raises:
+        EngineError: There are not as many as tokens.
+    """
+    if how is Derivation.NONE:
+        return ()
+    if how is Derivation.ZEROS:
+        return (0.0,) * tokens
+    told = finite(own[:tokens])
+    if len(told) != tokens:
+        raise EngineError(f"the engine told {len(told)} log-probabilities of {tokens} tokens")
+    if how is Derivation.AS_TOLD:
+        return told
+    pairs = zip(told, likeliest, strict=False)
+    return tuple(over_top_k(each, finite(top), sampling, joint=joint) for each, top in pairs)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from callsheet.managers.inference.driver import (
     EngineBusyError,
+    EngineCapabilities,
     EngineError,
     EngineLimits,
+    FinishReason,
     GenerateRequest,
     RequestRefusedError,
 )
 from callsheet.managers.inference.http_engine.client import HttpAnswer
 
+_FINISH = frozenset(reason.value for reason in FinishReason)
 # Words by which servers tell of a prompt that is too long, among others in the same answer.
 _TOO_LONG = ("context length", "maximum allowed length", "max_model_len", "longer than")
 
@@ -34,6 +38,26 @@ class RequestBounds:
     longest_prompt: int | None = None
     vocabulary: int | None = None
     stop_texts: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundServer(ABC):
+    """A server as it was found.
+
+    Attributes:
+        bounds: What requests it takes.
+        identity: Tells one start of the server from another; empty where nothing does.
+        label: What it calls its weights; None where it does not say.
+    """
+
+    bounds: RequestBounds
+    identity: str
+    label: str | None = None
+
+    @property
+    @abstractmethod
+    def abilities(self) -> EngineCapabilities:
+        """What it can do."""
 
 
 def check_request(request: GenerateRequest, bounds: RequestBounds) -> None:
@@ -81,6 +105,17 @@ def error_of(answer: HttpAnswer) -> EngineError:
         long = answer.status == 413 or any(each in text for each in _TOO_LONG)
         return RequestRefusedError("prompt_too_long" if long else "invalid_sampling", answer.message)
     return EngineError(answer.message)
+
+
+def finish_reason_of(word: object) -> FinishReason:
+    """Reads why a request ended.
+
+    Raises:
+        EngineError: It is no reason that a request can end with.
+    """
+    if word not in _FINISH:
+        raise EngineError(f"finish_reason is {word!r}; it must be one of {sorted(_FINISH)}")
+    return FinishReason(word)
 
 
 def finite(log_probs: Sequence[float | None]) -> tuple[float, ...]:

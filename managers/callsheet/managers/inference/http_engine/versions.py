@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from callsheet.managers.inference.driver import VersionSpan
+from callsheet.managers.inference.driver import EngineError, VersionSpan
 
 
 def label_of(version: int) -> str:
@@ -28,21 +29,30 @@ def one_span(version: int, tokens: int) -> tuple[VersionSpan, ...]:
     return (VersionSpan(version, 0, tokens),) if tokens else ()
 
 
-def spans_of(told: Sequence[tuple[int, int, int]], tokens: int) -> tuple[VersionSpan, ...] | None:
-    """Spans as a server told them (version, begin, end), without empty ones; None unless they cover all tokens.
+def spans_of(told: Sequence[Mapping[str, Any]], tokens: int, start_version: int) -> tuple[VersionSpan, ...]:
+    """Reads which version made which tokens; neighbours of one version are joined, and empty spans left out.
 
-    Neighbours of one version are joined.
+    Args:
+        told: The server's spans: its word for the version, the first token, and the one after the last.
+        tokens: How many tokens there are.
+        start_version: See `version_of`.
+
+    Raises:
+        EngineError: They do not cover all tokens in order.
     """
     spans: list[VersionSpan] = []
     at = 0
-    for version, begin, end in told:
+    for each in told:
+        version, begin, end = version_of(each["version"], start_version), each["start"], each["end"]
         if begin == end:
             continue
         if begin != at or end < begin:
-            return None
+            break
         if spans and spans[-1].version == version:
             spans[-1] = VersionSpan(version, spans[-1].begin, end)
         else:
             spans.append(VersionSpan(version, begin, end))
         at = end
-    return tuple(spans) if at == tokens else None
+    if at != tokens:
+        raise EngineError(f"weight_versions are {told}; they must cover {tokens} tokens in order")
+    return tuple(spans)

@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Any
 
-from callsheet.managers.inference.driver import (
-    EngineCapabilities,
-    EngineError,
-    FinishReason,
-    Generation,
-    PauseMode,
-    TokenListener,
-)
-from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.driver import EngineError, Generation
+from callsheet.managers.inference.http_engine.attach import attach
+from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, EngineHttp, EngineUnreachableError, Where
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
-from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
-from callsheet.managers.inference.http_engine.requests import error_of, finite, new_tokens
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation, log_probs_of
+from callsheet.managers.inference.http_engine.requests import error_of, finish_reason_of, new_tokens
 from callsheet.managers.inference.http_engine.versions import one_span
 from callsheet.managers.inference.http_engine.watch import Look
-from callsheet.managers.inference.openai_engine.server import OpenAIServer, listed_model, start_of, token_ids_of
+from callsheet.managers.inference.openai_engine.server import (
+    OpenAIServer,
+    listed_model,
+    read_server,
+    start_of,
+    token_ids_of,
+)
+from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _SEED_BITS = 31
 
 
-class OpenAIDriver(HttpEngineDriver):
-    """Drives a server that only completes: it has no aborts, no weights to replace and no pauses of its own.
+def attach_openai(
+    settings: OpenAISettings, url: Where, api_key: str | None = None, *, start_version: int = 0
+) -> OpenAIDriver:
+    """Waits for a server, and returns a driver for what it turns out to be.
 
-    A pause lets what was sent run to its end, and holds back the rest in the driver. An abort ends the connection,
-    after which most servers stop; the tokens are lost.
+    Raises:
+        EngineError: There is no such server in time.
+    """
+    connect = partial(EngineHttp, url, api_key)
+    server = attach(connect, lambda http: read_server(http, settings), settings.attach_timeout)
+    return OpenAIDriver(connect(), server, start_version=start_version)
+
+
+class OpenAIDriver(HttpEngineDriver):
+    """Drives a server that only completes: it has no aborts and no weights to replace.
+
+    An abort ends the connection, after which most servers stop; the tokens are lost.
 
     Args:
         http: Calls to the server; belongs to the driver from now on.
@@ -42,14 +55,8 @@ class OpenAIDriver(HttpEngineDriver):
     def __init__(
         self, http: EngineHttp, server: OpenAIServer, *, start_version: int = 0, max_requests: int = MAX_REQUESTS
     ) -> None:
-        seen = Look(identity=server.created)
-        super().__init__(http, server.bounds, seen, start_version=start_version, max_requests=max_requests)
+        super().__init__(http, server, start_version=start_version, max_requests=max_requests)
         self._server = server
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        """See `EngineDriver`."""
-        return self._server.abilities
 
     async def _look(self) -> Look:
         answer = await self._http.get("/v1/models", timeout_s=LOOK_TIMEOUT_S)
@@ -57,7 +64,7 @@ class OpenAIDriver(HttpEngineDriver):
             raise EngineUnreachableError(f"{self._http.url}/v1/models: {answer.message}", refused=False)
         return Look(identity=start_of(listed_model(answer, self._server.name)))
 
-    async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
+    async def _submit(self, live: LiveRequest) -> Generation:
         sampling = live.request.sampling
         told = ToldLogProbs.UNKNOWN if self._server.log_probs else None
         how = Derivation.NONE if told is None else derivation(told, sampling)
@@ -93,19 +100,14 @@ class OpenAIDriver(HttpEngineDriver):
         return body
 
     def _generation(self, choice: dict[str, Any], live: LiveRequest, how: Derivation, seed: int) -> Generation:
-        tokens, reason = token_ids_of(choice), choice.get("finish_reason")
-        if tokens is None or reason not in _FINISH:
-            found = "no token ids" if tokens is None else "token ids"
-            raise EngineError(f"the server answered {found} and finish_reason {reason!r}")
-        log_probs: tuple[float, ...] = ()
-        if how is Derivation.ZEROS:
-            log_probs = (0.0,) * len(tokens)
-        elif how is Derivation.AS_TOLD:
-            log_probs = finite((choice.get("logprobs") or {}).get("token_logprobs") or ())
+        tokens, reason = token_ids_of(choice), finish_reason_of(choice.get("finish_reason"))
+        if tokens is None:
+            raise EngineError("the server answered no token ids")
+        own = (choice.get("logprobs") or {}).get("token_logprobs") or ()
         return Generation(
             token_ids=tokens,
-            log_probs=log_probs,
-            finish_reason=_FINISH[reason],
+            log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, (), joint=False),
+            finish_reason=reason,
             version_spans=one_span(live.begun_version, len(tokens)),
             seed=seed,
             text=choice.get("text"),
@@ -113,6 +115,3 @@ class OpenAIDriver(HttpEngineDriver):
 
     async def _send_abort(self, live: LiveRequest) -> None:
         live.scope.cancel()
-
-    async def _send_pause(self, mode: PauseMode) -> None:
-        """What was sent has run to its end, and nothing new is sent."""

@@ -29,7 +29,7 @@ def openai_engine(openai: OpenAISettings, settings: InferenceSettings) -> Unload
     """
 
     def attach(where: Where, timeout_s: float) -> HttpEngineDriver:
-        from callsheet.managers.inference.openai_engine.attaching import attach_openai
+        from callsheet.managers.inference.openai_engine.driver import attach_openai
 
         own = replace(openai, attach_timeout=timeout_s)
         return attach_openai(own, where, settings.engine_api_key, start_version=settings.policy_version)

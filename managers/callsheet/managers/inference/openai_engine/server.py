@@ -10,13 +10,13 @@ from callsheet.managers.inference.driver import (
     EngineError,
     EngineLimits,
     LogProbsMode,
-    PauseMode,
     UnsupportedError,
 )
 from callsheet.managers.inference.http_engine.attach import EngineStartingError
 from callsheet.managers.inference.http_engine.client import EngineHttp, HttpAnswer
-from callsheet.managers.inference.http_engine.requests import RequestBounds
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
+from typing_extensions import override
 
 PROBE_TIMEOUT_S = 120.0
 """The first token of a server that was just started takes long."""
@@ -25,35 +25,28 @@ _ID_FIELDS = ("token_ids", "response_token_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAIServer:
+class OpenAIServer(FoundServer):
     """A server as it was found.
 
     Attributes:
         name: Name of its model.
-        bounds: What requests it takes.
         log_probs: Whether it tells log-probabilities.
-        created: When it started, if it tells that of its model; tells one start from another.
     """
 
     name: str
-    bounds: RequestBounds
     log_probs: bool
-    created: str
 
     @property
+    @override
     def abilities(self) -> EngineCapabilities:
-        """What it can do."""
         return EngineCapabilities(
-            pause_modes=frozenset({PauseMode.DRAIN}),
             update_modes=frozenset(),
             version_spans=False,
-            pause_request=False,
             prefix_cache=False,
             batch_invariant=False,
             stop_texts=True,
             log_probs_modes=frozenset(LogProbsMode) if self.log_probs else frozenset(),
             abort=False,
-            flush=False,
             seeds=False,
         )
 
@@ -87,7 +80,7 @@ async def read_server(http: EngineHttp, settings: OpenAISettings) -> OpenAIServe
         raise UnsupportedError(f"{http.url}: tells no token ids: it does not know return_token_ids")
     bounds = RequestBounds(limits=limits, vocabulary=settings.vocabulary_size, stop_texts=MAX_STOP_TEXTS)
     told = (choice.get("logprobs") or {}).get("token_logprobs")
-    return OpenAIServer(name=name, bounds=bounds, log_probs=bool(told), created=start_of(model))
+    return OpenAIServer(name=name, bounds=bounds, log_probs=bool(told), identity=start_of(model))
 
 
 def listed_model(answer: HttpAnswer, name: str | None) -> dict[str, Any]:

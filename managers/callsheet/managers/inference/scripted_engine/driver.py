@@ -19,10 +19,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     Generation,
-    NewTokens,
-    PauseMode,
     RequestRefusedError,
-    TokenListener,
     VersionSpan,
 )
 from callsheet.managers.inference.scripted_engine.answer import ScriptedToken, answer
@@ -31,17 +28,13 @@ from callsheet.managers.inference.scripted_engine.script import EngineScript, Sc
 from callsheet.managers.inference.scripted_engine.vocabulary import ScriptVocabulary
 
 SCRIPTED_ABILITIES = EngineCapabilities(
-    pause_modes=frozenset(PauseMode),
     update_modes=frozenset(),
     version_spans=True,
-    pause_request=True,
     prefix_cache=False,
     batch_invariant=True,
     stop_texts=True,
-    streaming=True,
-    flush=False,
 )
-"""What it can do. It has no weights to change, and no cache to forget."""
+"""What it can do. It has no weights to change, and no cache."""
 
 
 @dataclass(eq=False)
@@ -53,8 +46,6 @@ class _Live:
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
-    begun: bool = False
-    paused: bool = False
     aborted: anyio.Event = field(default_factory=anyio.Event)
 
     def append(self, token: ScriptedToken, version: int) -> None:
@@ -96,10 +87,7 @@ class ScriptedEngineDriver(EngineDriver):
         self._record = record
         self._new_seed = new_seed
         self._live: dict[str, _Live] = {}
-        self._paused = False
-        self._draining = False
         self._closed = False
-        self._changed = anyio.Event()
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -114,12 +102,10 @@ class ScriptedEngineDriver(EngineDriver):
     @property
     def load(self) -> EngineLoad:
         """See `EngineDriver`."""
-        running = [live for live in self._live.values() if live.begun]
-        tokens = sum(len(live.request.prompt_token_ids) + len(live.token_ids) for live in running)
+        tokens = sum(len(live.request.prompt_token_ids) + len(live.token_ids) for live in self._live.values())
         return EngineLoad(
-            running=len(running),
-            waiting=len(self._live) - len(running),
-            paused=sum(live.paused for live in self._live.values()),
+            running=len(self._live),
+            waiting=0,
             kv_tokens_used=tokens,
             kv_tokens_total=self._context_length * self._max_requests,
         )
@@ -128,23 +114,22 @@ class ScriptedEngineDriver(EngineDriver):
     def health(self) -> EngineHealth:
         """See `EngineDriver`."""
         reason = "the engine is closed" if self._closed else ""
-        return EngineHealth(alive=not self._closed, paused=self._paused, reason=reason)
+        return EngineHealth(alive=not self._closed, reason=reason)
 
     @property
     def limits(self) -> EngineLimits:
         """See `EngineDriver`."""
         return EngineLimits(context_length=self._context_length)
 
-    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `EngineDriver`."""
         self._check(request)
         seed = request.sampling.seed
         live = self._live[request.request_id] = _Live(request, self._new_seed() if seed is None else seed)
         try:
-            reason = await self._run(live, listen)
+            reason = await self._run(live)
         finally:
             del self._live[request.request_id]
-            self._change()
         generation = Generation(
             token_ids=tuple(live.token_ids),
             log_probs=tuple(live.log_probs),
@@ -161,73 +146,23 @@ class ScriptedEngineDriver(EngineDriver):
         """See `EngineDriver`."""
         if live := self._live.get(request_id):
             live.aborted.set()
-            self._change()
-
-    async def pause_request(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-        if live := self._live.get(request_id):
-            live.paused = True
-
-    async def resume_request(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-        if live := self._live.get(request_id):
-            live.paused = False
-            self._change()
-
-    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
-        """See `EngineDriver`."""
-        self._check_alive()
-        if mode is PauseMode.KEEP:
-            self._paused = True
-            return
-        running = [live for live in self._live.values() if live.begun]
-        self._paused = True
-        for live in running:
-            live.paused = False
-            if mode is PauseMode.ABORT:
-                live.aborted.set()
-        self._draining = mode is PauseMode.DRAIN
-        self._change()
-        try:
-            with anyio.fail_after(timeout_s):
-                while any(live in running for live in self._live.values()):
-                    await self._changed.wait()
-        except TimeoutError:
-            self._paused = False
-            self._change()
-            raise
-        finally:
-            self._draining = False
-
-    async def resume(self) -> None:
-        """See `EngineDriver`."""
-        self._paused = False
-        self._change()
 
     async def close(self) -> None:
         """See `EngineDriver`."""
         self._closed = True
         for live in self._live.values():
             live.aborted.set()
-        self._change()
 
-    async def _run(self, live: _Live, listen: TokenListener | None) -> FinishReason:
-        """Makes the tokens of a request."""
-        await self._until_it_may_go_on(live)
-        if live.aborted.is_set():
-            return FinishReason.ABORT
+    async def _run(self, live: _Live) -> FinishReason:
+        """Makes the tokens of one request; returns why it ended."""
         reply = self._reply_to(live.request)
-        live.begun = True
         tokens = answer(reply, self._vocabulary, live.request.sampling, live.seed)
         wait_s = reply.delay_s
         for token in tokens:
             await _pass(wait_s, live.aborted)
-            await self._until_it_may_go_on(live)
             if live.aborted.is_set():
                 return FinishReason.ABORT
             live.append(token, self._policy_version if token.version is None else token.version)
-            if listen is not None:
-                listen(NewTokens((token.token_id,), (token.log_prob,)))
             if token.end is not None:
                 return token.end
             wait_s = reply.token_s
@@ -240,10 +175,6 @@ class ScriptedEngineDriver(EngineDriver):
         if reply is None:
             raise RequestRefusedError("script_exhausted", "the script has no reply left for this prompt")
         return reply
-
-    async def _until_it_may_go_on(self, live: _Live) -> None:
-        while not live.aborted.is_set() and (live.paused or (self._paused and not (self._draining and live.begun))):
-            await self._changed.wait()
 
     def _check(self, request: GenerateRequest) -> None:
         self._check_alive()
@@ -265,11 +196,6 @@ class ScriptedEngineDriver(EngineDriver):
     def _check_alive(self) -> None:
         if self._closed:
             raise EngineFailedError("the engine is closed")
-
-    def _change(self) -> None:
-        """Wakes all that wait for a change."""
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 async def _pass(seconds: float, aborted: anyio.Event) -> None:

@@ -26,7 +26,7 @@ def sglang_engine(sglang: SGLangSettings, settings: InferenceSettings) -> Unload
     """
 
     def attach(where: Where, timeout_s: float) -> HttpEngineDriver:
-        from callsheet.managers.inference.sglang_engine.attaching import attach_sglang
+        from callsheet.managers.inference.sglang_engine.driver import attach_sglang
 
         own = replace(sglang, attach_timeout=timeout_s)
         return attach_sglang(own, where, settings.engine_api_key, start_version=settings.policy_version)

@@ -13,15 +13,15 @@ from callsheet.managers.inference.driver import (
     EngineCapabilities,
     EngineError,
     EngineLimits,
-    PauseMode,
-    SourceKind,
     UpdateMode,
 )
 from callsheet.managers.inference.http_engine.attach import EngineStartingError
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
-from callsheet.managers.inference.http_engine.requests import RequestBounds
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights
+from typing_extensions import override
 
 _WITH_SPANS = (0, 5, 23)
 """The version that tells which weights made which tokens, has /ready, and survives a flush under a retracting pause."""
@@ -29,29 +29,19 @@ MAX_STOP_TEXTS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SGLangServer:
+class SGLangServer(FoundServer):
     """A server as it was found.
 
     Attributes:
         version: Its release, such as (0, 5, 23).
-        bounds: What requests it takes.
-        label: What it calls its weights.
-        identity: Tells one start of the server from another.
         deterministic: Whether it heeds seeds.
         prefix_cache: Whether it reuses KV.
-        memory_saver: Whether it can give memory back.
-        weights_backup: Whether it keeps its weights meanwhile.
         split: Whether it is one half of a pair for prefill and decode.
     """
 
     version: tuple[int, ...]
-    bounds: RequestBounds
-    label: str
-    identity: str
     deterministic: bool = False
     prefix_cache: bool = True
-    memory_saver: bool = False
-    weights_backup: bool = False
     split: bool = False
 
     @property
@@ -60,25 +50,21 @@ class SGLangServer:
         return self.version >= _WITH_SPANS
 
     @property
+    @override
     def abilities(self) -> EngineCapabilities:
-        """What it can do."""
         # Pairs for prefill and decode neither retract nor stand still; without spans nobody knows which weights made
         # which tokens of a request that was kept.
         keeps = not self.split
         return EngineCapabilities(
-            pause_modes=frozenset(PauseMode) if keeps else frozenset({PauseMode.DRAIN, PauseMode.ABORT}),
             update_modes=frozenset(
                 mode for mode in UpdateMode if mode is not UpdateMode.KEEP or (keeps and self.modern)
             ),
             version_spans=self.modern,
-            pause_request=False,
             prefix_cache=self.prefix_cache,
             batch_invariant=False,
             stop_texts=self.bounds.stop_texts > 0,
-            weight_sources=frozenset({SourceKind.DISK, SourceKind.GROUP}),
+            weight_sources=frozenset({DiskWeights, GroupWeights}),
             kv_namespaces=True,
-            streaming=True,
-            sleep=self.memory_saver,
             seeds=self.deterministic,
         )
 
@@ -120,8 +106,6 @@ def server_of(info: Mapping[str, Any], model: Mapping[str, Any], settings: SGLan
         identity=identity_of(info),
         deterministic=bool(info.get("enable_deterministic_inference")),
         prefix_cache=not info.get("disable_radix_cache"),
-        memory_saver=bool(info.get("enable_memory_saver")),
-        weights_backup=bool(info.get("enable_weights_cpu_backup")),
         split=str(info.get("disaggregation_mode") or "null") != "null",
     )
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from callsheet.managers.inference.driver import (
-    EngineError,
-    FinishReason,
     GenerateRequest,
     Generation,
     OthersLoad,
@@ -15,12 +13,11 @@ from callsheet.managers.inference.driver import (
     Sampling,
 )
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
-from callsheet.managers.inference.http_engine.log_probs import Derivation, over_top_k
-from callsheet.managers.inference.http_engine.requests import finite, new_tokens
-from callsheet.managers.inference.http_engine.versions import one_span, spans_of, version_of
+from callsheet.managers.inference.http_engine.log_probs import Derivation, log_probs_of
+from callsheet.managers.inference.http_engine.requests import finish_reason_of, new_tokens
+from callsheet.managers.inference.http_engine.versions import one_span, spans_of
 from callsheet.managers.inference.sglang_engine.server import SGLangServer
 
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _SEED_MASK = (1 << 63) - 1
 
 
@@ -35,9 +32,7 @@ def check_stops(sampling: Sampling) -> None:
         raise RequestRefusedError("invalid_sampling", message)
 
 
-def generate_body(
-    live: LiveRequest, server: SGLangServer, how: Derivation, seed: int, *, stream: bool
-) -> dict[str, Any]:
+def generate_body(live: LiveRequest, server: SGLangServer, how: Derivation, seed: int) -> dict[str, Any]:
     """The body of a request."""
     request = live.request
     body: dict[str, Any] = {
@@ -45,7 +40,7 @@ def generate_body(
         "input_ids": list(request.prompt_token_ids),
         "sampling_params": _sampling(request, request.sampling, server, seed),
         "return_logprob": how in (Derivation.AS_TOLD, Derivation.OVER_TOP_K),
-        "stream": stream,
+        "stream": False,
     }
     if how is Derivation.OVER_TOP_K:
         body["top_logprobs_num"] = request.sampling.top_k
@@ -73,24 +68,6 @@ def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer
     return params
 
 
-def log_probs_of(how: Derivation, meta: Mapping[str, Any], sampling: Sampling, tokens: int) -> tuple[float, ...]:
-    """The log-probabilities that the request wants; none where they cannot be told."""
-    if how is Derivation.NONE:
-        return ()
-    if how is Derivation.ZEROS:
-        return (0.0,) * tokens
-    own = finite([entry[0] for entry in (meta.get("output_token_logprobs") or [])[:tokens]])
-    if len(own) != tokens:
-        raise EngineError(f"the engine told {len(own)} log-probabilities of {tokens} tokens")
-    if how is Derivation.AS_TOLD:
-        return own
-    likeliest = (meta.get("output_top_logprobs") or [])[:tokens]
-    return tuple(
-        over_top_k(each, finite([entry[0] for entry in top]), sampling, joint=True)
-        for each, top in zip(own, likeliest, strict=True)
-    )
-
-
 def generation_of(
     answer: Mapping[str, Any], live: LiveRequest, how: Derivation, seed: int, start_version: int
 ) -> Generation:
@@ -100,24 +77,18 @@ def generation_of(
         EngineError: It is none that a request can end with.
     """
     meta = answer.get("meta_info") or {}
-    reason = (meta.get("finish_reason") or {}).get("type")
-    if reason not in _FINISH:
-        raise EngineError(f"finish_reason is {reason!r}; it must be one of {sorted(_FINISH)}")
+    reason = finish_reason_of((meta.get("finish_reason") or {}).get("type"))
     tokens = tuple(int(token) for token in answer.get("output_ids") or ())
     told = meta.get("weight_versions")
-    if told is None:
-        spans = one_span(live.begun_version, len(tokens))
-    else:
-        named = [(version_of(each["version"], start_version), each["start"], each["end"]) for each in told]
-        read = spans_of(named, len(tokens))
-        if read is None:
-            raise EngineError(f"weight_versions are {told}; they must cover {len(tokens)} tokens in order")
-        spans = read
+    own = [entry[0] for entry in meta.get("output_token_logprobs") or ()]
+    likeliest = [[entry[0] for entry in top or ()] for top in meta.get("output_top_logprobs") or ()]
     return Generation(
         token_ids=tokens,
-        log_probs=log_probs_of(how, meta, live.request.sampling, len(tokens)),
-        finish_reason=_FINISH[reason],
-        version_spans=spans,
+        log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, likeliest, joint=True),
+        finish_reason=reason,
+        version_spans=one_span(live.begun_version, len(tokens))
+        if told is None
+        else spans_of(told, len(tokens), start_version),
         seed=seed,
         cached_tokens=int(meta.get("cached_tokens") or 0),
         text=answer.get("text"),

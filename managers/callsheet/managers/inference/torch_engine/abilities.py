@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.managers.inference.driver import EngineCapabilities, PauseMode, SourceKind, UpdateMode
+from callsheet.managers.inference.driver import EngineCapabilities
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorWeights, UpdateMode
 
 
 def torch_abilities(
@@ -17,16 +18,12 @@ def torch_abilities(
         half_precision: Whether it computes in numbers of 16 bits.
     """
     return EngineCapabilities(
-        pause_modes=frozenset(PauseMode),
         update_modes=frozenset(UpdateMode),
         version_spans=True,
-        pause_request=True,
         prefix_cache=prefix_cache,
         batch_invariant=batch_invariant,
         stop_texts=stop_texts,
-        weight_sources=frozenset(SourceKind),
+        weight_sources=frozenset({DiskWeights, TensorWeights, GroupWeights}),
         kv_namespaces=True,
-        streaming=True,
-        sleep=True,
         log_prob_tolerance=0.1 if half_precision else 1e-3,
     )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
-from callsheet.managers.inference.torch_engine.memory import SleepingWeights
 from callsheet.managers.models.requests import SequenceBounds
 from callsheet.managers.models.weights import shapes
 from torch import Tensor, nn
@@ -37,6 +36,7 @@ class BatchRunner(ABC):
 
     Attributes:
         model: The model.
+        bounds: Which sequences the model can take.
         extents: Places of the KV cache.
         tile_rows: The most rows of a decode step; 1 until `choose_tile`.
         keeps_prefixes: Whether KV can be read and written by position, so that prefixes can be reused.
@@ -45,17 +45,12 @@ class BatchRunner(ABC):
     """
 
     model: nn.Module
+    bounds: SequenceBounds
     extents: ExtentAllocator
-    tile_rows: int
+    tile_rows: int = 1
     keeps_prefixes: bool = True
     whole_prompts: bool = False
     batch_invariant: bool = True
-    _asleep: SleepingWeights | None = None
-
-    @property
-    @abstractmethod
-    def bounds(self) -> SequenceBounds:
-        """Which sequences the model can take."""
 
     @abstractmethod
     def choose_tile(self) -> None:
@@ -85,13 +80,13 @@ class BatchRunner(ABC):
             Logits [rows or more, vocabulary], float32; rows after the last sequence mean nothing.
         """
 
-    @abstractmethod
     def read_kv(self, place: Extent, begin: int, end: int) -> KvChunk:
-        """Returns views of the KV of a sequence's positions `begin` to `end - 1`."""
+        """Returns views of the KV of a sequence's positions `begin` to `end - 1`, where the runner keeps prefixes."""
+        raise NotImplementedError("this model's state is not kept by position")
 
-    @abstractmethod
     def write_kv(self, place: Extent, begin: int, values: KvChunk) -> None:
         """Copies KV that `read_kv` gave into a sequence from position `begin`."""
+        raise NotImplementedError("this model's state is not kept by position")
 
     @abstractmethod
     def read_weights(self, directory: Path) -> dict[str, Tensor]:
@@ -108,14 +103,6 @@ class BatchRunner(ABC):
             WeightsError: Some are none of the model's.
         """
         return state
-
-    @abstractmethod
-    def free_cache(self) -> None:
-        """Gives the KV cache's memory back."""
-
-    @abstractmethod
-    def make_cache(self) -> None:
-        """Allocates an empty KV cache."""
 
     @property
     def half_precision(self) -> bool:
@@ -135,21 +122,3 @@ class BatchRunner(ABC):
         own = self.model.state_dict()
         for name, values in state.items():
             own[name].copy_(values)
-
-    def sleep(self) -> None:
-        """Gives back the memory of weights and KV cache; nothing may run."""
-        if self._asleep is None:
-            self._asleep = SleepingWeights(self.model)
-            self.free_cache()
-
-    def wake(self) -> None:
-        """Undoes `sleep`."""
-        if self._asleep is not None:
-            self._asleep.wake()
-            self.make_cache()
-            self._asleep = None
-
-    def close(self) -> None:
-        """Removes what `sleep` may have left on disk."""
-        if self._asleep is not None:
-            self._asleep.forget()

@@ -14,15 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from callsheet.managers.inference.driver import (
-    EngineBusyError,
     EngineLoad,
     FinishReason,
     GenerateRequest,
     Generation,
-    NewTokens,
     RequestRefusedError,
 )
 from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner, DecodeRow
@@ -31,14 +28,6 @@ from callsheet.managers.inference.torch_engine.sampling import choose_tokens
 from callsheet.managers.inference.torch_engine.sequence import Sequence, StopTexts, TokenBytes
 from callsheet.managers.models.requests import SequenceBounds, token_problem
 from torch import Tensor
-
-
-class Gate(Enum):
-    """How much of a step is done."""
-
-    OPEN = "open"
-    NO_ADMISSION = "no admission"
-    FROZEN = "frozen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +65,6 @@ class Finished:
     result: Generation | RequestRefusedError
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """New tokens of a running request, with the tag it was submitted with."""
-
-    tag: object
-    news: NewTokens
-
-
 def draw_seed() -> int:
     """Returns a seed from the system's randomness that also fits a signed 64-bit number, as many trainers have."""
     return secrets.randbits(63)
@@ -113,7 +94,7 @@ class Batcher:
 
     Attributes:
         version: The policy version of the weights in force.
-        gate: How much of a step is done.
+        admits: Whether waiting requests join; otherwise only those in the batch go on.
     """
 
     def __init__(
@@ -139,7 +120,7 @@ class Batcher:
             new_seed: Gives the seeds of requests that have none.
         """
         self.version = version
-        self.gate = Gate.OPEN
+        self.admits = True
         self._runner = runner
         self._limits = limits
         self._token_bytes = token_bytes
@@ -151,7 +132,6 @@ class Batcher:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._finished: list[Finished] = []
-        self._ended: list[Sequence] = []
 
     def prepare(self) -> None:
         """Adapts to the machine. Call it first, in the thread that will step."""
@@ -159,22 +139,20 @@ class Batcher:
 
     @property
     def running(self) -> int:
-        """Sequences in the batch, paused ones included."""
+        """Sequences in the batch."""
         return len(self._running)
 
     def load(self) -> EngineLoad:
         """What the engine is doing."""
-        everything = [*self._running, *self._waiting]
         return EngineLoad(
             running=len(self._running),
             waiting=len(self._waiting),
-            paused=sum(sequence.paused for sequence in everything),
             kv_tokens_used=self._runner.extents.used,
             kv_tokens_total=self._runner.extents.capacity,
         )
 
-    def submit(self, request: GenerateRequest, tag: object, *, listened: bool = False) -> None:
-        """Queues a request that `check_request` accepts; `listened` has `take_news` tell its tokens."""
+    def submit(self, request: GenerateRequest, tag: object) -> None:
+        """Queues a request that `check_request` accepts."""
         sampling = request.sampling
         room = self._runner.bounds.context_length - len(request.prompt_token_ids)
         seed = self._new_seed() if sampling.seed is None else sampling.seed
@@ -190,14 +168,14 @@ class Batcher:
                 stop_texts=watched,
                 token_bytes=self._token_bytes,
                 end_tokens=sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else self._end_tokens),
-                told=0 if listened else None,
             )
         )
 
     def abort(self, request_id: str) -> None:
         """Ends a request with the tokens it has; an unknown id is no error."""
-        for sequence in self._named(request_id):
-            self._finish(sequence, FinishReason.ABORT)
+        for sequence in (*self._running, *self._waiting):
+            if sequence.request.request_id == request_id:
+                self._finish(sequence, FinishReason.ABORT)
 
     def abort_running(self) -> None:
         """Ends all requests that have begun with the tokens they have."""
@@ -209,15 +187,6 @@ class Batcher:
         for sequence in [*self._running, *self._waiting]:
             self._finish(sequence, FinishReason.ABORT)
 
-    def set_paused(self, request_id: str, paused: bool) -> None:
-        """Keeps one request from progress, or lets it go on; an unknown id is no error."""
-        for sequence in self._named(request_id):
-            sequence.paused = paused
-
-    def forget_prefixes(self) -> None:
-        """Empties the prefix cache; running sequences keep their KV."""
-        self._prefixes.clear()
-
     def replace_weights(self, state: Mapping[str, Tensor], version: int) -> None:
         """Changes weights between two steps. Running sequences keep the KV that the old weights made."""
         self._runner.load_state(state)
@@ -228,65 +197,28 @@ class Batcher:
 
     def can_step(self) -> bool:
         """Whether a step would do anything."""
-        if self._finished:
-            return True
-        if self.gate is Gate.FROZEN:
-            return False
-        if any(not sequence.paused for sequence in self._running):
-            return True
-        return self.gate is Gate.OPEN and self._admissible() is not None
+        return bool(self._finished or self._running) or (self.admits and self._admissible() is not None)
 
     def step(self) -> list[Finished]:
-        """Does one step as far as the gate allows; returns what ended since the last one."""
-        if self.gate is Gate.OPEN:
+        """Does one step; returns what ended since the last one."""
+        if self.admits:
             self._admit()
-        if self.gate is not Gate.FROZEN:
-            self._prefill()
-            self._decode()
+        self._prefill()
+        self._decode()
         finished, self._finished = self._finished, []
         return finished
-
-    def take_news(self) -> list[Told]:
-        """Returns the tokens that listened requests have made since the last call; those that ended included."""
-        ended, self._ended = self._ended, []
-        listened = [(one.tag, one.news()) for one in (*ended, *self._running) if one.told is not None]
-        return [Told(tag, news) for tag, news in listened if news is not None]
-
-    def sleep(self) -> None:
-        """Gives back the memory of weights and KV.
-
-        Raises:
-            EngineBusyError: There are requests.
-        """
-        if self._running or self._waiting:
-            raise EngineBusyError(
-                f"{len(self._running) + len(self._waiting)} requests are live; end them before a sleep"
-            )
-        self._prefixes.clear()
-        self._runner.sleep()
-
-    def wake(self) -> None:
-        """Undoes `sleep`."""
-        self._runner.wake()
-
-    def close(self) -> None:
-        """Releases what is not memory."""
-        self._runner.close()
-
-    def _named(self, request_id: str) -> list[Sequence]:
-        return [one for one in (*self._running, *self._waiting) if one.request.request_id == request_id]
 
     def _admissible(self) -> Sequence | None:
         """The next waiting request, if there is a seat and KV cache for it; strictly first come, so none starves."""
         if len(self._running) >= self._limits.max_running:
             return None
-        first = next((sequence for sequence in self._waiting if not sequence.paused), None)
+        first = self._waiting[0] if self._waiting else None
         return first if first is not None and self._runner.extents.fits(first.most_tokens) else None
 
     def _admit(self) -> None:
         while (sequence := self._admissible()) is not None:
             sequence.place = self._runner.extents.allocate(sequence.most_tokens)
-            self._waiting.remove(sequence)
+            self._waiting.popleft()
             self._running.append(sequence)
             self._reuse_prefix(sequence)
 
@@ -303,7 +235,7 @@ class Batcher:
     def _prefill(self) -> None:
         budget = self._limits.prefill_tokens_per_step
         for sequence in list(self._running):
-            while budget > 0 and not sequence.paused and sequence.prefilled < sequence.prompt_length:
+            while budget > 0 and sequence.prefilled < sequence.prompt_length:
                 budget -= self._prefill_chunk(sequence)
 
     def _prefill_chunk(self, sequence: Sequence) -> int:
@@ -351,8 +283,6 @@ class Batcher:
         else:
             self._running.remove(sequence)
             self._runner.release(sequence.place)
-        if sequence.told is not None:
-            self._ended.append(sequence)
         if reason is None:
             message = f"policy version {self.version} gave logits that are not finite"
             self._finished.append(Finished(sequence.tag, RequestRefusedError("non_finite_logits", message)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, cast
 
@@ -21,16 +20,14 @@ from callsheet.managers.inference.driver import (
     EngineLoad,
     GenerateRequest,
     Generation,
-    PauseMode,
     RequestRefusedError,
-    TokenListener,
     UpdateMode,
     WeightUpdate,
     WeightUpdateError,
 )
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
-from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, Told, check_request
+from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, check_request
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.thread import ComputeThread, in_daemon_thread
 from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
@@ -45,14 +42,6 @@ READ_TIMEOUT_S = 600.0
 """The longest that weights may take to be read from a disk; groups have the deadline of their update."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Caller:
-    """Who waits for a request."""
-
-    answer: asyncio.Future[Generation]
-    listen: TokenListener | None
 
 
 class TorchEngineDriver(EngineDriver):
@@ -96,18 +85,15 @@ class TorchEngineDriver(EngineDriver):
         self._report: Callable[[], None] = _tell_nobody
         self._sources = WeightSources(runner)
         self._max_requests = max_requests
-        self._live: dict[str, _Caller] = {}
+        self._live: dict[str, asyncio.Future[Generation]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._control = anyio.Lock()
-        self._paused = False
-        self._asleep = False
         self._failed = anyio.Event()
         self._thread = ComputeThread(
             self._batcher,
             threads=threads,
             cores=cores,
             on_finished=lambda finished: self._in_loop(partial(_deliver, finished)),
-            on_news=lambda news: self._in_loop(partial(_tell, news)),
             on_failure=lambda: self._in_loop(self._fail_all),
         )
 
@@ -130,26 +116,23 @@ class TorchEngineDriver(EngineDriver):
     def health(self) -> EngineHealth:
         """See `EngineDriver`."""
         failure = self._thread.dead_reason
-        return EngineHealth(alive=failure is None, paused=self._paused or self._asleep, reason=failure or "")
+        return EngineHealth(alive=failure is None, reason=failure or "")
 
     def on_change(self, report: Callable[[], None]) -> None:
         """See `EngineDriver`."""
         self._report = report
 
-    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `EngineDriver`."""
         check_request(request, self._runner.bounds, stop_texts=self._stop_texts)
-        if self._asleep:
-            raise EngineBusyError("the engine is asleep; wake it first")
         if request.request_id in self._live:
             raise RequestRefusedError("duplicate_request", f"request_id {request.request_id!r} is live already")
         if len(self._live) >= self._max_requests:
             raise EngineBusyError(f"{len(self._live)} requests are live; the bound is {self._max_requests}")
         self._loop = asyncio.get_running_loop()
         answer: asyncio.Future[Generation] = self._loop.create_future()
-        caller = _Caller(answer, listen)
-        self._thread.post(partial(self._batcher.submit, request, caller, listened=listen is not None))
-        self._live[request.request_id] = caller
+        self._thread.post(partial(self._batcher.submit, request, answer))
+        self._live[request.request_id] = answer
         try:
             return await answer
         finally:
@@ -161,38 +144,6 @@ class TorchEngineDriver(EngineDriver):
         """See `EngineDriver`."""
         self._post_if_alive(partial(self._batcher.abort, request_id))
 
-    async def pause_request(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-        self._post_if_alive(partial(self._batcher.set_paused, request_id, True))
-
-    async def resume_request(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-        self._post_if_alive(partial(self._batcher.set_paused, request_id, False))
-
-    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
-        """See `EngineDriver`. A drain lets running requests finish even if the engine is paused with KEEP."""
-        async with self._control:
-            if mode is PauseMode.DRAIN:
-                await self._drain(timeout_s)
-            if mode is PauseMode.ABORT:
-                await self._call(self._batcher.abort_running)
-            await self._call(partial(self._set_gate, Gate.FROZEN))
-            self._paused = True
-        log.info("engine paused", mode=mode.value)
-        self._report()
-
-    async def resume(self) -> None:
-        """See `EngineDriver`."""
-        async with self._control:
-            self._paused = False
-            self._restore_gate()
-        log.info("engine resumed")
-        self._report()
-
-    async def flush(self) -> None:
-        """See `EngineDriver`."""
-        await self._call(self._batcher.forget_prefixes)
-
     async def update_weights(self, update: WeightUpdate) -> None:
         """See `EngineDriver`."""
         if update.version < 0:
@@ -201,8 +152,6 @@ class TorchEngineDriver(EngineDriver):
         reading = in_daemon_thread("weights", partial(self._sources.read, update.source, update.timeout_s))
         state = await self._in_time(reading, update)
         async with self._control:
-            if self._asleep:
-                raise WeightUpdateError("the engine is asleep; wake it first", intact=True)
             try:
                 if update.mode is UpdateMode.DRAIN:
                     await self._drain(update.timeout_s)
@@ -210,30 +159,8 @@ class TorchEngineDriver(EngineDriver):
             except TimeoutError as error:
                 raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s", intact=True) from error
             finally:
-                self._restore_gate()
+                self._post_if_alive(partial(self._set_admits, True))
         log.info("weights updated", version=update.version, mode=update.mode.value)
-        self._report()
-
-    async def sleep(self) -> None:
-        """See `EngineDriver`. A GPU's weights go to host memory, a CPU's to a temporary file."""
-        async with self._control:
-            if not self._asleep:
-                # From here on nothing is taken, so that nothing comes between the look and the sleep.
-                self._asleep = True
-                try:
-                    await self._call(self._batcher.sleep)
-                except BaseException:
-                    self._asleep = False
-                    raise
-        log.info("engine sleeps")
-        self._report()
-
-    async def wake(self) -> None:
-        """See `EngineDriver`."""
-        async with self._control:
-            await self._call(self._batcher.wake)
-            self._asleep = False
-        log.info("engine is awake")
         self._report()
 
     async def read_policy_version(self) -> int:
@@ -272,20 +199,13 @@ class TorchEngineDriver(EngineDriver):
             raise WeightUpdateError(f"the weights were replaced in part: {error}", intact=False) from error
 
     async def _drain(self, timeout_s: float) -> None:
-        """Returns once nothing runs, with admission stopped; a timeout puts the gate back."""
-        await self._call(partial(self._set_gate, Gate.NO_ADMISSION))
-        try:
-            with anyio.fail_after(timeout_s):
-                await asyncio.wrap_future(self._thread.drained())
-        except BaseException:
-            self._restore_gate()
-            raise
+        """Returns once nothing runs, with admission stopped."""
+        await self._call(partial(self._set_admits, False))
+        with anyio.fail_after(timeout_s):
+            await asyncio.wrap_future(self._thread.drained())
 
-    def _set_gate(self, gate: Gate) -> None:
-        self._batcher.gate = gate
-
-    def _restore_gate(self) -> None:
-        self._post_if_alive(partial(self._set_gate, Gate.FROZEN if self._paused else Gate.OPEN))
+    def _set_admits(self, admits: bool) -> None:
+        self._batcher.admits = admits
 
     async def _call(self, function: Callable[[], T]) -> T:
         """Runs a function in the compute thread between two steps."""
@@ -308,25 +228,18 @@ class TorchEngineDriver(EngineDriver):
     def _fail_all(self) -> None:
         if self._thread.failure is not None:
             self._failed.set()
-        for caller in self._live.values():
-            if not caller.answer.done():
-                caller.answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
+        for answer in self._live.values():
+            if not answer.done():
+                answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
 
 
 def _tell_nobody() -> None:
     """Stands for whoever wants to know, until there is one."""
 
 
-def _tell(news: list[Told]) -> None:
-    for one in news:
-        caller = cast(_Caller, one.tag)
-        if caller.listen is not None and not caller.answer.done():
-            caller.listen(one.news)
-
-
 def _deliver(finished: list[Finished]) -> None:
     for one in finished:
-        answer = cast(_Caller, one.tag).answer
+        answer = cast("asyncio.Future[Generation]", one.tag)
         if answer.done():
             continue
         if isinstance(one.result, Generation):

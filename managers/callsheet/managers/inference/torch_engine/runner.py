@@ -28,7 +28,6 @@ from callsheet.managers.inference.torch_engine.batch_runner import (
     KvChunk,
 )
 from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
-from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError, read_config
 from callsheet.managers.models.transformer import LanguageModel
 from callsheet.managers.models.weights import read_state
@@ -56,28 +55,14 @@ class ModelRunner(BatchRunner):
             raise ValueError(
                 f"kv_cache_tokens is {kv_cache_tokens}; it must be at least context_length ({config.context_length})"
             )
-        self.config = config
+        self.config = self.bounds = config
         self.device = torch.device(device)
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
         # One place more than the allocator knows takes the keys and values of padding rows.
         self._scratch = kv_cache_tokens
-        self.tile_rows = 1
-        self.make_cache()
-
-    @property
-    def bounds(self) -> TransformerConfig:
-        """See `BatchRunner`."""
-        return self.config
-
-    def make_cache(self) -> None:
-        """See `BatchRunner`."""
-        shape = (2 * self.config.layers, self.config.heads, self._scratch + 1, self.config.head_width)
+        shape = (2 * config.layers, config.heads, self._scratch + 1, config.head_width)
         self._cache = torch.zeros(shape, device=self.device)
-
-    def free_cache(self) -> None:
-        """See `BatchRunner`."""
-        self._cache = torch.zeros(0, device=self.device)
 
     def choose_tile(self) -> None:
         """See `BatchRunner`."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, NewTokens, VersionSpan
+from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, VersionSpan
 from callsheet.managers.inference.torch_engine.extents import Extent
 
 TokenBytes = Callable[[int], bytes]
@@ -48,10 +48,8 @@ class Sequence:
         stop_texts: The texts that end it; None if there are none.
         token_bytes: What a token adds to the text; None where that is not known.
         end_tokens: Tokens that end it: those of the request, and the model's own unless the request ignores them.
-        told: Tokens that whoever listens was told; None where nobody does.
         place: Its KV; None until it is admitted.
         prefilled: Prompt tokens whose KV is there.
-        paused: Whether it is kept from progress.
         cacheable: Whether its prompt's KV may be reused; False once the weights changed under it.
         spans: Version spans so far.
         stopped: Whether its newest token is a stop token or completes a stop text.
@@ -66,11 +64,9 @@ class Sequence:
     stop_texts: StopTexts | None = None
     token_bytes: TokenBytes | None = None
     end_tokens: frozenset[int] = frozenset()
-    told: int | None = None
     place: Extent | None = None
     prefilled: int = 0
     cached_tokens: int = 0
-    paused: bool = False
     cacheable: bool = True
     cpu_s: float = 0.0
     token_ids: list[int] = field(default_factory=list)
@@ -90,8 +86,8 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether its prompt is done and it may take part in a decode step."""
-        return bool(self.token_ids) and not self.paused
+        """Whether its prompt is done, so that it takes part in a decode step."""
+        return bool(self.token_ids)
 
     @property
     def next_position(self) -> int:
@@ -116,13 +112,6 @@ class Sequence:
         if self.stopped:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= self.limit else None
-
-    def news(self) -> NewTokens | None:
-        """What whoever listens was not told yet; None if there is nothing, or nobody."""
-        if self.told is None or self.told == len(self.token_ids):
-            return None
-        begin, self.told = self.told, len(self.token_ids)
-        return NewTokens(tuple(self.token_ids[begin:]), tuple(self.log_probs[begin:]))
 
     def text(self) -> str | None:
         """The text of its new tokens, if that is known."""

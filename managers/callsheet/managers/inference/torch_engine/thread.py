@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 import torch
 from callsheet.managers.inference.driver import EngineFailedError, EngineLoad
-from callsheet.managers.inference.torch_engine.batcher import Batcher, Finished, Told
+from callsheet.managers.inference.torch_engine.batcher import Batcher, Finished
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -48,7 +48,6 @@ class ComputeThread:
         threads: int,
         cores: Sequence[int],
         on_finished: Callable[[list[Finished]], None],
-        on_news: Callable[[list[Told]], None] = lambda _: None,
         on_failure: Callable[[], None],
     ) -> None:
         """Starts the thread.
@@ -58,14 +57,13 @@ class ComputeThread:
             threads: Threads of torch's kernels.
             cores: Cores to pin the thread and its kernels to; empty leaves the process's cores.
             on_finished: Called in the compute thread with what ended in a step.
-            on_news: Called in the compute thread with new tokens of requests that are listened to, before their end.
             on_failure: Called in the compute thread when it dies.
         """
         self.load: EngineLoad = batcher.load()
         self.failure: str | None = None
         self._batcher = batcher
         self._threads, self._cores = threads, tuple(cores)
-        self._on_finished, self._on_news, self._on_failure = on_finished, on_news, on_failure
+        self._on_finished, self._on_failure = on_finished, on_failure
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._calls: set[Future[object]] = set()
@@ -155,8 +153,6 @@ class ComputeThread:
         finished = self._batcher.step() if self._batcher.can_step() else []
         # Before anyone learns of what ended: the load must not count it any more.
         self.load = self._batcher.load()
-        if news := self._batcher.take_news():
-            self._on_news(news)
         if finished:
             self._on_finished(finished)
         if self._drain_waiters and self._batcher.running == 0:
@@ -184,7 +180,6 @@ class ComputeThread:
             future.set_exception(error)
 
     def _die(self, failure: str | None) -> None:
-        self._batcher.close()
         with self._wake:
             self.failure = failure
             self._closing = True

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from functools import partial
 
 from callsheet.managers.inference.driver import (
     EngineBusyError,
-    EngineCapabilities,
     EngineError,
-    EngineFailedError,
     Generation,
     OthersLoad,
-    PauseMode,
-    TokenListener,
-    UnsupportedError,
     UpdateMode,
     WeightUpdate,
     WeightUpdateError,
 )
+from callsheet.managers.inference.http_engine.attach import attach
 from callsheet.managers.inference.http_engine.client import (
     LOOK_TIMEOUT_S,
     EngineHttp,
     EngineUnreachableError,
     HttpAnswer,
+    Where,
 )
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
@@ -31,22 +28,27 @@ from callsheet.managers.inference.http_engine.log_probs import Derivation, deriv
 from callsheet.managers.inference.http_engine.requests import error_of
 from callsheet.managers.inference.http_engine.versions import label_of
 from callsheet.managers.inference.http_engine.watch import Look
-from callsheet.managers.inference.vllm_engine.server import VLLMServer, identity_of
+from callsheet.managers.inference.vllm_engine.server import VLLMServer, identity_of, read_server
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
-from callsheet.managers.inference.vllm_engine.wire import (
-    generate_body,
-    generation_of,
-    joined,
-    load_of,
-    log_probs_of,
-    server_request_id,
-)
+from callsheet.managers.inference.vllm_engine.wire import generate_body, generation_of, load_of, server_request_id
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 PAUSE_TIMEOUT_S = 60.0
-MEMORY_TIMEOUT_S = 300.0
 _SEED_BITS = 63
-_WORDS = {PauseMode.ABORT: "abort", PauseMode.KEEP: "keep", PauseMode.DRAIN: "wait"}
+_WORDS = {UpdateMode.ABORT: "abort", UpdateMode.KEEP: "keep", UpdateMode.DRAIN: "wait"}
+
+
+def attach_vllm(
+    settings: VLLMSettings, url: Where, api_key: str | None = None, *, start_version: int = 0
+) -> VLLMDriver:
+    """Waits for a server, and returns a driver for what it turns out to be.
+
+    Raises:
+        EngineError: There is no such server in time.
+    """
+    connect = partial(EngineHttp, url, api_key)
+    server = attach(connect, lambda http: read_server(http, settings), settings.attach_timeout)
+    return VLLMDriver(connect(), server, settings, start_version=start_version)
 
 
 class VLLMDriver(HttpEngineDriver):
@@ -69,55 +71,10 @@ class VLLMDriver(HttpEngineDriver):
         start_version: int = 0,
         max_requests: int = MAX_REQUESTS,
     ) -> None:
-        seen = Look(identity=server.identity, version=server.label)
-        super().__init__(http, server.bounds, seen, start_version=start_version, max_requests=max_requests)
+        super().__init__(http, server, start_version=start_version, max_requests=max_requests)
         self._server = server
         self._settings = settings
         self._served = server.model
-        self._asleep = False
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        """See `EngineDriver`."""
-        return self._server.abilities
-
-    async def flush(self) -> None:
-        """See `EngineDriver`. A server with requests forgets nothing, and says so with HTTP 200."""
-        self._check_open()
-        await self._forget(reset_running=False)
-
-    async def sleep(self) -> None:
-        """See `EngineDriver`."""
-        self._check_open()
-        if not self._server.sleep:
-            raise UnsupportedError("sleep: the server was started without --enable-sleep-mode")
-        async with self._controlling():
-            if self._asleep:
-                return
-            if self._live.all:
-                raise EngineBusyError(f"{len(self._live.all)} requests are live; an engine with requests cannot sleep")
-            self._live.hold()
-            self._paused = True
-            params = {"level": str(self._settings.sleep_level)}
-            _require(await self._http.post("/sleep", params=params, timeout_s=MEMORY_TIMEOUT_S))
-            self._asleep = True
-
-    async def wake(self) -> None:
-        """See `EngineDriver`. Weights that were dropped are read anew before the KV cache comes back."""
-        if not self._server.sleep:
-            raise UnsupportedError("wake: the server was started without --enable-sleep-mode")
-        async with self._controlling():
-            if not self._asleep:
-                return
-            if self._settings.sleep_level > 1:
-                await self._wake("weights")
-                await self._reload(self._served, MEMORY_TIMEOUT_S)
-                await self._wake("kv_cache")
-                self._note_weights_lost()
-            else:
-                _require(await self._http.post("/wake_up", timeout_s=MEMORY_TIMEOUT_S))
-            self._asleep = False
-        await self.resume()
 
     async def _look(self) -> Look:
         health = await self._http.get("/health", timeout_s=LOOK_TIMEOUT_S)
@@ -146,57 +103,29 @@ class VLLMDriver(HttpEngineDriver):
     async def _served_path(self) -> str:
         return self._served
 
-    async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
+    async def _submit(self, live: LiveRequest) -> Generation:
         sampling = live.request.sampling
         how = Derivation.NONE if self._server.told is None else derivation(self._server.told, sampling)
         seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
-        body = generate_body(live, self._server, how, seed, stream=listen is not None)
-        if listen is None:
-            answer = await self._http.post("/inference/v1/generate", body, timeout_s=None)
-            if not answer.ok:
-                raise error_of(answer)
-            content = answer.content
-        else:
-            content = await self._listen(live, body, how, listen)
-        return generation_of(content, live, how, seed, self._start_version)
-
-    async def _listen(
-        self, live: LiveRequest, body: dict[str, Any], how: Derivation, listen: TokenListener
-    ) -> dict[str, Any]:
-        answer: dict[str, Any] | None = None
-        async with self._http.stream("/inference/v1/generate", body) as (refusal, events):
-            if refusal is not None:
-                raise error_of(refusal)
-            async for event in events:
-                if "error" in event:
-                    raise error_of(HttpAnswer(int(event["error"].get("code") or 500), event))
-                answer = joined(answer, event)
-                for choice in event.get("choices") or ():
-                    tokens = tuple(choice.get("token_ids") or ())
-                    log_probs = log_probs_of(how, choice, live.request.sampling, len(tokens))
-                    if new := live.tell(live.token_ids + tokens, live.log_probs + log_probs):
-                        listen(new)
-        if answer is None:
-            raise EngineFailedError("the server ended the stream without an event")
-        return answer
+        body = generate_body(live, self._server, how, seed)
+        answer = await self._http.post("/inference/v1/generate", body, timeout_s=None)
+        if not answer.ok:
+            raise error_of(answer)
+        return generation_of(answer.content, live, how, seed, self._start_version)
 
     async def _send_abort(self, live: LiveRequest) -> None:
         _require(await self._http.post("/abort_requests", {"request_ids": [server_request_id(live)]}))
 
-    async def _send_pause(self, mode: PauseMode) -> None:
+    async def _send_pause(self, mode: UpdateMode) -> None:
         params = {"mode": _WORDS[mode], "clear_cache": "false"}
         _require(await self._http.post("/pause", params=params, timeout_s=PAUSE_TIMEOUT_S))
 
     async def _send_resume(self) -> None:
         _require(await self._http.post("/resume"))
 
-    def _check_source(self, update: WeightUpdate) -> None:
-        if not isinstance(update.source, DiskWeights | GroupWeights):
-            raise UnsupportedError(f"vLLM takes no weights from {type(update.source).__name__}")
-
     async def _replace_weights(self, update: WeightUpdate) -> None:
         label = label_of(update.version)
-        kept = update.mode is UpdateMode.KEEP or self._paused
+        kept = update.mode is UpdateMode.KEEP
         if isinstance(update.source, GroupWeights):
             await self._receive(update.source, update, label)
         elif isinstance(update.source, DiskWeights):
@@ -250,12 +179,8 @@ class VLLMDriver(HttpEngineDriver):
         if answer.field("success") is False:
             raise EngineBusyError("the server has requests and forgot nothing")
 
-    async def _wake(self, tag: str) -> None:
-        _require(await self._http.post("/wake_up", params={"tags": tag}, timeout_s=MEMORY_TIMEOUT_S))
-
     def _server_lost(self) -> None:
         self._groups.clear()
-        self._asleep = False
         self._served = self._server.model
 
 

@@ -29,7 +29,7 @@ def vllm_engine(vllm: VLLMSettings, settings: InferenceSettings) -> UnloadedEngi
     """
 
     def attach(where: Where, timeout_s: float) -> HttpEngineDriver:
-        from callsheet.managers.inference.vllm_engine.attaching import attach_vllm
+        from callsheet.managers.inference.vllm_engine.driver import attach_vllm
 
         own = replace(vllm, attach_timeout=timeout_s)
         return attach_vllm(own, where, settings.engine_api_key, start_version=settings.policy_version)

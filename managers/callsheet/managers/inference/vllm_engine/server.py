@@ -11,16 +11,16 @@ from callsheet.managers.inference.driver import (
     EngineCapabilities,
     EngineError,
     EngineLimits,
-    PauseMode,
-    SourceKind,
     UpdateMode,
 )
 from callsheet.managers.inference.http_engine.attach import EngineStartingError
 from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, EngineHttp, HttpAnswer
 from callsheet.managers.inference.http_engine.log_probs import ToldLogProbs
-from callsheet.managers.inference.http_engine.requests import RequestBounds
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights
+from typing_extensions import override
 
 _TOLD = {"raw_logprobs": ToldLogProbs.RAW, "processed_logprobs": ToldLogProbs.SAMPLED}
 _START = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
@@ -28,42 +28,30 @@ MAX_STOP_TEXTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VLLMServer:
+class VLLMServer(FoundServer):
     """A server as it was found.
 
     Attributes:
-        bounds: What requests it takes.
-        label: What it calls its weights.
-        identity: Tells one start of the server from another.
         model: The path of its model.
         told: Of which distribution it tells log-probabilities; None where it tells none.
         prefix_cache: Whether it reuses KV.
-        sleep: Whether it can give memory back.
     """
 
-    bounds: RequestBounds
-    label: str
-    identity: str
     model: str
     told: ToldLogProbs | None
     prefix_cache: bool
-    sleep: bool
 
     @property
+    @override
     def abilities(self) -> EngineCapabilities:
-        """What it can do."""
         return EngineCapabilities(
-            pause_modes=frozenset(PauseMode),
             update_modes=frozenset(UpdateMode),
             version_spans=True,
-            pause_request=False,
             prefix_cache=self.prefix_cache,
             batch_invariant=False,
             stop_texts=self.bounds.stop_texts > 0,
-            weight_sources=frozenset({SourceKind.DISK, SourceKind.GROUP}),
+            weight_sources=frozenset({DiskWeights, GroupWeights}),
             kv_namespaces=True,
-            streaming=True,
-            sleep=self.sleep,
         )
 
 
@@ -110,7 +98,6 @@ def server_of(config: Mapping[str, Any], label: str, identity: str, settings: VL
         model=path,
         told=_TOLD.get(str(model.get("logprobs_mode"))),
         prefix_cache=bool(cache.get("enable_prefix_caching")),
-        sleep=bool(model.get("enable_sleep_mode")),
     )
 
 

@@ -21,9 +21,6 @@ class VLLMSettings:
     keep_kv: Annotated[
         bool, Setting("Keep the KV of running requests in updates of mode keep, instead of computing it anew.")
     ] = False
-    sleep_level: Annotated[
-        int, Setting("What sleep does to the weights: 1 keeps them in host memory, 2 drops them.", least=1)
-    ] = 1
     attach_timeout: Annotated[float, Setting("Seconds to wait for the server to be ready at the start.", least=0)] = (
         900.0
     )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from callsheet.managers.inference.driver import EngineError, FinishReason, Generation, OthersLoad, Sampling
+from callsheet.managers.inference.driver import Generation, OthersLoad
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
-from callsheet.managers.inference.http_engine.log_probs import Derivation, over_top_k
-from callsheet.managers.inference.http_engine.requests import finite, new_tokens
-from callsheet.managers.inference.http_engine.versions import one_span, spans_of, version_of
+from callsheet.managers.inference.http_engine.log_probs import Derivation, log_probs_of
+from callsheet.managers.inference.http_engine.requests import finish_reason_of, new_tokens
+from callsheet.managers.inference.http_engine.versions import one_span, spans_of
 from callsheet.managers.inference.vllm_engine.server import VLLMServer
 
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _SEED_MASK = (1 << 63) - 1
 _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 _KV_SHARE = "vllm:kv_cache_usage_perc"
 _LOAD_METRICS = frozenset({_RUNNING, _WAITING, _KV_SHARE})
 
 
-def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: int, *, stream: bool) -> dict[str, Any]:
+def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: int) -> dict[str, Any]:
     """The body of a request."""
     request, sampling = live.request, live.request.sampling
     params: dict[str, Any] = {
@@ -45,10 +44,8 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
         "sampling_params": params,
         # Its texts begin with the prompt's where that ends within a character.
         "output_mode": "tokens",
-        "stream": stream,
+        "stream": False,
     }
-    if stream:
-        body["stream_options"] = {"include_usage": True}
     if request.kv_namespace:
         body["cache_salt"] = request.kv_namespace
     return body
@@ -57,30 +54,6 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
 def server_request_id(live: LiveRequest) -> str:
     """What the server itself calls a request, as its aborts want it."""
     return f"generate-tokens-{live.server_id}"
-
-
-def log_probs_of(how: Derivation, choice: Mapping[str, Any], sampling: Sampling, tokens: int) -> tuple[float, ...]:
-    """The log-probabilities that the request wants; none where they cannot be told."""
-    if how is Derivation.NONE:
-        return ()
-    if how is Derivation.ZEROS:
-        return (0.0,) * tokens
-    content: Sequence[Mapping[str, Any]] = (choice.get("logprobs") or {}).get("content") or []
-    own = finite([entry["logprob"] for entry in content[:tokens]])
-    if len(own) != tokens:
-        raise EngineError(f"the engine told {len(own)} log-probabilities of {tokens} tokens")
-    if how is Derivation.AS_TOLD:
-        return own
-    return tuple(
-        over_top_k(each, _likeliest(entry, sampling), sampling, joint=False)
-        for each, entry in zip(own, content, strict=False)
-    )
-
-
-def _likeliest(entry: Mapping[str, Any], sampling: Sampling) -> tuple[float, ...]:
-    told = finite([top["logprob"] for top in entry.get("top_logprobs") or ()])
-    # The token itself is among them, or comes before them.
-    return tuple(sorted(told, reverse=True)[: sampling.top_k])
 
 
 def generation_of(
@@ -92,42 +65,22 @@ def generation_of(
         EngineError: It is none that a request can end with.
     """
     choice = answer["choices"][0]
-    reason = choice.get("finish_reason")
-    if reason not in _FINISH:
-        raise EngineError(f"finish_reason is {reason!r}; it must be one of {sorted(_FINISH)}")
+    reason = finish_reason_of(choice.get("finish_reason"))
     tokens = tuple(int(token) for token in choice.get("token_ids") or ())
     told = choice.get("weight_versions")
-    spans = one_span(live.begun_version, len(tokens))
-    if told:
-        named = [(version_of(each["version"], start_version), each["start"], each["end"]) for each in told]
-        read = spans_of(named, len(tokens))
-        if read is None:
-            raise EngineError(f"weight_versions are {told}; they must cover {len(tokens)} tokens in order")
-        spans = read
+    content = (choice.get("logprobs") or {}).get("content") or ()
+    own = [entry["logprob"] for entry in content]
+    # The token itself is among the most likely, or comes before them.
+    likeliest = [[top["logprob"] for top in entry.get("top_logprobs") or ()] for entry in content]
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
     return Generation(
         token_ids=tokens,
-        log_probs=log_probs_of(how, choice, live.request.sampling, len(tokens)),
-        finish_reason=_FINISH[reason],
-        version_spans=spans,
+        log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, likeliest, joint=False),
+        finish_reason=reason,
+        version_spans=spans_of(told, len(tokens), start_version) if told else one_span(live.begun_version, len(tokens)),
         seed=seed,
         cached_tokens=int(details.get("cached_tokens") or 0),
     )
-
-
-def joined(so_far: dict[str, Any] | None, event: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer as far as it has been told, and one more event of its stream, which has only what is new."""
-    answer: dict[str, Any] = so_far or {"choices": [{"token_ids": [], "logprobs": {"content": []}}]}
-    if event.get("usage"):
-        answer["usage"] = event["usage"]
-    for new in event.get("choices") or ():
-        choice = answer["choices"][0]
-        choice["token_ids"] += new.get("token_ids") or []
-        choice["logprobs"]["content"] += (new.get("logprobs") or {}).get("content") or []
-        for name in ("finish_reason", "weight_versions"):
-            if new.get(name) is not None:
-                choice[name] = new[name]
-    return answer
 
 
 def load_of(metrics: str, kv_tokens: int) -> OthersLoad | None:

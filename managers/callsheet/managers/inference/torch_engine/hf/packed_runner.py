@@ -47,14 +47,41 @@ class ServedBounds:
     context_length: int
 
 
-class PackedRunner(BatchRunner):
+class HfRunner(BatchRunner):
+    """A runner of a model of transformers.
+
+    Args:
+        model: On its device; taken over.
+        bounds: Which sequences are served.
+        kv_cache_tokens: The most tokens of all sequences together, a multiple of `ALIGNMENT`.
+
+    Raises:
+        ValueError: The capacity breaks its rule.
+    """
+
+    model: PreTrainedModel
+    bounds: ServedBounds
+
+    def __init__(self, model: PreTrainedModel, bounds: ServedBounds, *, kv_cache_tokens: int) -> None:
+        self.model = model
+        self.bounds = bounds
+        self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
+
+    @override
+    def read_weights(self, directory: Path) -> dict[str, Tensor]:
+        return read_model_weights(directory, self.model)
+
+    @override
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return named_as_in_memory(state, self.model)
+
+
+class PackedRunner(HfRunner):
     """A model whose attention is ours.
 
     Attributes:
         batch_invariant: Whether a row's result must not depend on the other rows of its step; read by `choose_tile`.
     """
-
-    model: PreTrainedModel
 
     def __init__(
         self,
@@ -75,29 +102,11 @@ class PackedRunner(BatchRunner):
         Raises:
             ValueError: The capacity breaks its rule.
         """
-        self.model = model
-        self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
-        self.tile_rows = 1
-        self.batch_invariant = True
+        super().__init__(model, bounds, kv_cache_tokens=kv_cache_tokens)
         self._tiles: tuple[int, ...] = ()
-        self._layers = layers
-        self._bounds = bounds
+        self._cache = KvCache(layers, kv_cache_tokens, model.device)
         # Only the logits that are sampled from are worth their product with the vocabulary.
         self._keeps_last = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.make_cache()
-
-    @property
-    @override
-    def bounds(self) -> ServedBounds:
-        return self._bounds
-
-    @override
-    def make_cache(self) -> None:
-        self._cache = KvCache(self._layers, self.extents.capacity, self.model.device)
-
-    @override
-    def free_cache(self) -> None:
-        self._cache = KvCache({}, 0, self.model.device)
 
     @override
     def choose_tile(self) -> None:
@@ -141,14 +150,6 @@ class PackedRunner(BatchRunner):
     @override
     def write_kv(self, place: Extent, begin: int, values: KvChunk) -> None:
         self._cache.write(place.start + begin, values)
-
-    @override
-    def read_weights(self, directory: Path) -> dict[str, Tensor]:
-        return read_model_weights(directory, self.model)
-
-    @override
-    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return named_as_in_memory(state, self.model)
 
 
 def invariant_tiles(runner: PackedRunner, sizes: Sequence[int]) -> tuple[int, ...]:

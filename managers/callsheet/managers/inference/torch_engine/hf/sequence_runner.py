@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from callsheet.managers.inference.torch_engine.batch_runner import ALIGNMENT, BatchRunner, DecodeRow, KvChunk
-from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
-from callsheet.managers.inference.torch_engine.hf.packed_runner import ServedBounds
-from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory, read_model_weights
+from callsheet.managers.inference.torch_engine.batch_runner import DecodeRow
+from callsheet.managers.inference.torch_engine.extents import Extent
+from callsheet.managers.inference.torch_engine.hf.packed_runner import HfRunner, ServedBounds
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 
-class SequenceRunner(BatchRunner):
+class SequenceRunner(HfRunner):
     """A model that keeps the state of each sequence itself. No prefix is reused, no rows are computed together."""
 
-    model: PreTrainedModel
     keeps_prefixes = False
     whole_prompts = True
 
     def __init__(self, model: PreTrainedModel, bounds: ServedBounds, *, kv_cache_tokens: int) -> None:
-        """Takes the model over.
-
-        Args:
-            model: On its device.
-            bounds: Which sequences are served.
-            kv_cache_tokens: The most tokens of all sequences together, a multiple of `ALIGNMENT`.
-        """
-        self.model = model
-        # Only the books: the state itself is the model's.
-        self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
-        self.tile_rows = 1
-        self._bounds = bounds
+        # The cache has books alone: the state itself is the model's.
+        super().__init__(model, bounds, kv_cache_tokens=kv_cache_tokens)
         self._states: dict[Extent, dict[str, Any]] = {}
-
-    @property
-    @override
-    def bounds(self) -> ServedBounds:
-        return self._bounds
 
     @override
     def choose_tile(self) -> None:
@@ -73,27 +55,3 @@ class SequenceRunner(BatchRunner):
     def release(self, place: Extent) -> None:
         self._states.pop(place, None)
         super().release(place)
-
-    @override
-    def read_kv(self, place: Extent, begin: int, end: int) -> KvChunk:
-        raise NotImplementedError("this model's state is not kept by position")
-
-    @override
-    def write_kv(self, place: Extent, begin: int, values: KvChunk) -> None:
-        raise NotImplementedError("this model's state is not kept by position")
-
-    @override
-    def free_cache(self) -> None:
-        self._states.clear()
-
-    @override
-    def make_cache(self) -> None:
-        """Each sequence makes its own."""
-
-    @override
-    def read_weights(self, directory: Path) -> dict[str, Tensor]:
-        return read_model_weights(directory, self.model)
-
-    @override
-    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return named_as_in_memory(state, self.model)
