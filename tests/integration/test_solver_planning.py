@@ -5,6 +5,8 @@ The planner's solver runs in a real thread. Tests hold it at a gate to look at w
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -187,3 +189,9 @@ async def test_a_solver_that_does_not_come_back_is_given_up() -> None:
         made.plan()
         assert manager.free["cpu"] == 0
         assert made.planner.solved == 0
+
+
+def test_a_scheduler_starts_without_or_tools() -> None:
+    program = "import sys, callsheet.scheduler.service.server; print({'ortools', 'pandas'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"

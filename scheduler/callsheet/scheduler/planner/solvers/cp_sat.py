@@ -18,7 +18,6 @@ import numpy as np
 from callsheet.scheduler.planner.question.instance import Integers
 from callsheet.scheduler.planner.solvers.greedy import by_density
 from callsheet.scheduler.planner.solvers.stage import SOLVED_GAP, Answer, Counts, Stage, Status
-from ortools.sat.python import cp_model
 
 # The largest coefficient of the integer objective; costs are rounded to this precision.
 OBJECTIVE_SCALE = 10_000_000
@@ -50,12 +49,16 @@ class AssignmentModel:
     """A stage as a CP-SAT model.
 
     It is written as the message that the solver reads: to make an expression of each row takes longer than to solve it.
+    OR-Tools is imported where the first one is made, by the thread that solves. It brings pandas, which takes half a
+    second of CPU; a scheduler that starts need not wait for that.
 
     Attributes:
         options: Indexes of the options in it.
     """
 
     def __init__(self, stage: Stage, incumbent: Counts, max_options: int) -> None:
+        from ortools.sat.python import cp_model
+
         self._stage = stage
         self._incumbent = incumbent
         self.options = contested(stage, incumbent, max_options)
@@ -71,6 +74,8 @@ class AssignmentModel:
 
     def solve(self, budget: Budget, seed: int) -> Answer:
         """Returns the best solution, with a bound if all options of the stage are in the model."""
+        from ortools.sat.python import cp_model
+
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.num_workers = 1
