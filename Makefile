@@ -2,8 +2,8 @@
 #
 #   PYTHON=...        the interpreter to create .venv with (python3; 3.11 or later)
 #   TORCH_INDEX=...   an index to take torch from, for instance one with CPU-only builds; an installed torch is kept
-#   PYTEST_ARGS=...   arguments for `make test`, which then runs in one process unless -n is among them
-#   SOAK_S=...        seconds of `make soak`
+#   PYTEST_ARGS=...   arguments for `make test`, which then runs in one process unless -n is among them; for `make nightly`
+#                     the files of tests/soak that are run
 #   UPGRADE=1         lets `make lock` move to newer versions
 
 PYTHON ?= python3
@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget docs lint types layers protos protos-lint protos-check bench soak lock setup clean e2b trainers harbor-tasks train-example
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -105,10 +105,10 @@ protos: $(SETUP)
 bench: $(SETUP)
 	$(BIN)/callsheet bench dispatch
 
-# Not a part of `make test`: ten minutes, or as many seconds as SOAK_S says.
-soak: $(SETUP)
+# Laws in full size, one after another; `make test` has a small form of each. docs/lab/2026-11-nightly.md gets the result.
+nightly: $(SETUP)
 	scripts/system_packages.sh test
-	$(BIN)/callsheet bench soak $(if $(SOAK_S),--duration-s $(SOAK_S))
+	$(BIN)/python scripts/nightly.py $(PYTEST_ARGS)
 
 # Versions only: no hashes (builds of torch differ), no addresses, no local versions such as +cpu, and none of the CUDA
 # packages, which torch's own metadata pins for each of its builds.

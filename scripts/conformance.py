@@ -30,13 +30,15 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.conformance_table import note_results  # noqa: E402
+from scripts.lab_table import LAB, Results, note_results  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
 PLACE = ROOT / "build" / "conformance"
 RECIPES = ROOT / "tests" / "support" / "conformance"
 SUITE = "tests/contract/test_engine_driver.py"
 WEIGHTS_SUITE = "tests/soak/test_weights.py"
+PAGE = LAB / "2026-11-engines.md"
+MARKS = {"ok": "yes", "lacks": "-", "failed": "**no**"}
 COMMON = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CALLSHEET_CONFORMANCE_SHIM": "1"}
 READY_TIMEOUT_S = 900
 STOP_TIMEOUT_S = 30
@@ -223,6 +225,19 @@ def results_in(report: Path) -> dict[str, dict[str, str]]:
     return results
 
 
+def rows_of(known: Results) -> list[list[str]]:
+    """The table of drivers by cases."""
+    drivers = sorted(known)
+    cases = {driver: dict(known[driver]["cases"]) for driver in drivers}  # type: ignore[call-overload]
+    titles = sorted({title for told in cases.values() for title in told})
+    return [
+        ["case", *drivers],
+        ["*ran against*", *(str(known[driver]["against"] or "itself") for driver in drivers)],
+        ["*date*", *(str(known[driver]["date"]) for driver in drivers)],
+        *([title, *(MARKS.get(cases[driver].get(title, ""), "not run") for driver in drivers)] for title in titles),
+    ]
+
+
 def main() -> None:
     """Runs what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -236,7 +251,8 @@ def main() -> None:
         with started(name) as (url, release):
             code, results = run_suite({SERVERS[name].variable: url}, f"{name} and not contract-{name}")
     against = f"{SERVERS[name].package} {release}" if release else ""
-    note_results(ROOT / "docs" / "lab", results, release=against, date=today)
+    found = {driver: {"date": today, "against": against, "cases": cases} for driver, cases in results.items()}
+    note_results(PAGE, found, rows_of)
     if name != "offline" and SERVERS[name].under_load:
         code = run_under_load(name) or code
     raise SystemExit(code)

@@ -39,11 +39,10 @@ def _benchmarks() -> Mapping[str, Any]:
         rewards,
         sandbox,
         soak,
-        staleness,
     )
     from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak, staleness):
+    for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

@@ -14,7 +14,6 @@ from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.soak.settings import SoakSettings
-from callsheet.benchmarks.staleness.settings import StalenessBenchSettings
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure
@@ -61,21 +60,6 @@ def groups(*, settings: GroupsBenchSettings, as_json: AsJson = False) -> None:
         from callsheet.benchmarks.groups.run import run_groups_bench
     _log_warnings()
     report = measure(as_json, lambda progress: anyio.run(run_groups_bench, settings, progress), render)
-    if report.findings:
-        raise typer.Exit(1)
-
-
-@options_of(settings=StalenessBenchSettings)
-def staleness(*, settings: StalenessBenchSettings, as_json: AsJson = False) -> None:
-    """Tell what each staleness policy trains on, by length.
-
-    The core is real, and time virtual. It ends with exit code 1 if what paces leaves a length out, or a bound is
-    passed.
-    """
-    with needs("bench"):
-        from callsheet.benchmarks.staleness.render import render
-        from callsheet.benchmarks.staleness.run import run_staleness_bench
-    report = measure(as_json, lambda progress: run_staleness_bench(settings, progress), render)
     if report.findings:
         raise typer.Exit(1)
 

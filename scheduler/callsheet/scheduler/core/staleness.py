@@ -1,7 +1,7 @@
 """The three questions of a job's staleness policy: may a trajectory begin, is it trained on, does it end early?
 
-Pure functions of versions and counts, used by the core and by `callsheet bench staleness`. A trajectory's staleness
-is the newest policy version less the newest when it began, counted up to its consumption.
+Pure functions of versions and counts. A trajectory's staleness is the newest policy version less the newest when it
+began, counted up to its consumption.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""What each staleness policy trains on, where trajectories take from one minute to an hour."""

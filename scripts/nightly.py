@@ -1,0 +1,87 @@
+"""Runs the laws of tests/soak in full size, one after another, and notes each with its figures in docs/lab.
+
+    scripts/nightly.py [ARGUMENT...]    arguments go on to pytest, for instance a file of tests/soak
+
+Earlier results of laws that such a part leaves out stay in the table of docs/lab/2026-11-nightly.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from callsheet.benchmarks.measuring.machine import describe_machine
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.lab_table import LAB, Results, note_results  # noqa: E402
+
+SUITES = "tests/soak"
+PAGE = LAB / "2026-11-nightly.md"
+LIMIT_S = 3600
+# A skipped law is not proved, and what a test notes goes into the report of this family alone.
+ENVIRONMENT = {"CALLSHEET_NIGHTLY": "1", "CI": "true"}
+OPTIONS = ("-v", "-o", "junit_family=xunit1", "-o", f"timeout={LIMIT_S}")
+
+
+def main() -> int:
+    """Runs pytest; returns its exit code."""
+    arguments = sys.argv[1:]
+    report = ROOT / "build" / "nightly.xml"
+    command = [sys.executable, "-m", "pytest", *OPTIONS, f"--junitxml={report}", *(arguments or [SUITES])]
+    run = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit(), "machine": machine()}
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, check=False).returncode
+    note_results(PAGE, {law: run | found for law, found in results_in(report).items()}, rows_of, whole=not arguments)
+    return code
+
+
+def commit() -> str:
+    """The commit that is tried."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def machine() -> str:
+    """The machine in words."""
+    found = describe_machine()
+    return f"{found['cores']} cores, {found['processor']}, load {found['load_1m']:.0f}"
+
+
+def results_in(report: Path) -> dict[str, dict[str, object]]:
+    """What a report of pytest says, by law: its figures, its minutes, and whether it holds."""
+    results: dict[str, dict[str, object]] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = case.get("name", "")
+        law, _, which = name.removesuffix("]").removeprefix("test_").replace("_", " ").partition("[")
+        lines = [noted.get("value", "").removeprefix(f"{name}: ") for noted in case.iter("property")]
+        results[f"{law}: {which}" if which else law] = {
+            "figures": "; ".join(lines),
+            "minutes": round(float(case.get("time", 0)) / 60, 1),
+            "holds": not any(child.tag in ("failure", "error") for child in case),
+        }
+    return results
+
+
+def rows_of(known: Results) -> list[list[str]]:
+    """The table of laws."""
+    return [
+        ["law", "holds", "figures", "minutes", "commit", "date and machine"],
+        *(
+            [
+                law,
+                "yes" if found["holds"] else "**no**",
+                *(str(found[name]) for name in ("figures", "minutes", "commit")),
+                f"{found['date']}, {found['machine']}",
+            ]
+            for law, found in sorted(known.items())
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

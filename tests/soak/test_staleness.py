@@ -1,0 +1,48 @@
+"""Who is trained on under each staleness policy, by length: the real core in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from callsheet.scheduler.core.staleness import StalenessPolicy
+
+from tests.soak.staleness_world import MINUTE_S, StalenessWorld
+from tests.support.measurements import Measured
+
+SEED = 7
+WITHIN = 4
+# Shares of a length that are trained on: what paces drops nothing, and other bounds leave out the longest.
+NEARLY_ALL = 0.99
+HARDLY_ANY = 0.05
+
+
+@pytest.mark.parametrize(
+    ("policy", "worst"),
+    [
+        pytest.param(StalenessPolicy(), math.inf, id="none"),
+        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, id="admit"),
+        pytest.param(StalenessPolicy(select_within=WITHIN), WITHIN, id="select"),
+        # It looks when a version is published, and not at the buffer.
+        pytest.param(StalenessPolicy(evict_beyond=WITHIN), WITHIN + 1, id="evict"),
+        pytest.param(StalenessPolicy(select_within=WITHIN, evict_beyond=WITHIN), WITHIN, id="evict and select"),
+    ],
+)
+def test_who_is_trained_on_by_length(policy: StalenessPolicy, worst: float, nightly: bool, measured: Measured) -> None:
+    hours = 24.0 if nightly else 3.0
+    world = StalenessWorld(policy, SEED)
+    world.run(hours)
+    buffer = world.job.buffer
+    shares = buffer.lengths.shares()
+    fates = ", ".join(f"{buffer.lengths.total(fate):,} {fate}" for fate in buffer.lengths.counts)
+    trained = ", ".join(f"{each.trained:.0%} to {each.up_to_s / MINUTE_S:.0f} min" for each in shares)
+    waits = world.waited_s / (hours * 60 * MINUTE_S)
+    measured(
+        f"{fates}, {world.version} versions, staleness up to {max(buffer.staleness)}, trainer waits {waits:.0%}, "
+        f"trained on {trained}"
+    )
+    assert max(buffer.staleness) <= worst
+    if policy.select_within is None and policy.evict_beyond is None:
+        assert min(each.trained for each in shares) >= NEARLY_ALL
+    else:
+        assert shares[-1].trained <= HARDLY_ANY
