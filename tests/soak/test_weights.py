@@ -189,6 +189,12 @@ def _recompute(fleet: WeightsFleet, each: GeneratedTurn, mode: UpdateModeName) -
     return recomputed
 
 
+def figures(found: Counter[str]) -> str:
+    """Returns the counts as a line."""
+    counts = [f"{count} {name}" for name, count in found.items() if not name.startswith("version")]
+    return ", ".join([*counts, f"{len(found) - len(counts)} versions"])
+
+
 FLEETS: dict[str, Callable[[Path], AbstractAsyncContextManager[WeightsFleet]]] = {"embedded": embedded_fleet}
 if SERVER_COMMAND:
     FLEETS = {"servers": server_fleet}
@@ -228,7 +234,8 @@ async def test_tokens_are_those_of_their_versions(
         status = await fleet.updated()
     assert status.done, status
     found = await anyio.to_thread.run_sync(check, load, mode)
-    measured(f"{dict(found)}, exposed {[round(each.exposed_s, 2) for each in status.engines]} s since the start")
+    exposed = ", ".join(f"{each.exposed_s:.1f}" for each in status.engines)
+    measured(f"{figures(found)}, engines exposed for {exposed} s since the start")
     assert found[f"version {first}"]
     assert found[f"version {fleet.newest}"]
     canaries = [fleet.versions.canary(version).log_probs for version in range(first, fleet.newest + 1)]
@@ -242,7 +249,7 @@ async def test_nothing_unproved_is_served(
     fleet: WeightsFleet, size: Size, fault: Fault | str, measured: Measured
 ) -> None:
     victim = fleet.engines[0]
-    async with under_load(fleet, str(fault), Size(max(2, size.at_once // 4), size.turns, size.tokens, 1, 0.0)) as load:
+    async with under_load(fleet, str(fault), Size(max(8, size.at_once // 4), size.turns, size.tokens, 1, 0.0)) as load:
         victim.driver.faults = [fault] if isinstance(fault, Fault) else []
         victim.driver.updating = anyio.Event()
         await fleet.publish("keep", "disk", expected=True)
@@ -254,5 +261,5 @@ async def test_nothing_unproved_is_served(
     assert status.done, status
     assert not victim.driver.faults
     found = await anyio.to_thread.run_sync(check, load, "keep")
-    measured(f"{dict(found)}")
+    measured(figures(found))
     assert found[f"version {fleet.newest}"]
