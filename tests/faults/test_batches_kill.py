@@ -20,21 +20,17 @@ async def test_a_killed_scheduler_gives_no_trajectory_out_twice(tmp_path: Path) 
             for name in "abcd":
                 async with job.trajectory(name) as trajectory:
                     await trajectory.finish(1.0, name.encode() * 5000)
-            done = await job.take_batch(1, batch_id="done")
-            leased = await job.take_batch(2, batch_id="leased")
-            assert done is not None
-            assert leased is not None
+            done = await job.take_batch(at_most=1, batch_id="done")
+            leased = await job.take_batch(at_least=2, at_most=2, batch_id="leased")
             await done.acknowledge()
             await cluster.scheduler.kill()
             await cluster.scheduler.start()
             await done.acknowledge()
             with pytest.raises(AlreadyExistsError):
-                await job.take_batch(1, batch_id="done")
-            again = await job.take_batch(2, batch_id="leased")
-            assert again is not None
+                await job.take_batch(at_most=1, batch_id="done")
+            again = await job.take_batch(at_least=2, at_most=2, batch_id="leased")
             assert [each.payload for each in again.trajectories] == [b"b" * 5000, b"c" * 5000]
-            rest = await job.take_batch(1)
-            assert rest is not None
+            rest = await job.take_batch()
             assert [each.trajectory_id for each in rest.trajectories] == ["d"]
             for batch in (leased, rest):
                 await batch.acknowledge()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -51,27 +52,26 @@ async def job(client: Client) -> Any:
 
 async def finish(job: Any, name: str, reward: float = 1.0, payload: bytes = b"") -> None:
     async with job.trajectory(name) as trajectory:
-        await trajectory.finish(reward, payload, policy_versions=[0])
+        await trajectory.finish(reward, payload)
 
 
 async def test_what_a_rollout_finishes_a_trainer_takes_once(job: Any) -> None:
     await finish(job, "small", 0.5, b"tokens")
     await finish(job, "large", -1.0, LARGE)
-    assert await job.take_batch(3) is None
+    assert not await job.take_batch(at_least=3)
     assert [each.trajectory_id for each in await job.buffered()] == ["small", "large"]
-    batch = await job.take_batch(2, batch_id="one")
+    batch = await job.take_batch(at_least=2, batch_id="one")
     assert [(each.reward, each.payload) for each in batch.trajectories] == [(0.5, b"tokens"), (-1.0, LARGE)]
-    assert batch.trajectories[0].policy_versions == (0,)
     assert (await job.status()).buffer.leased == 2
-    again = await job.take_batch(2, batch_id="one")
+    again = await job.take_batch(at_least=2, batch_id="one")
     assert [each.trajectory_id for each in again.trajectories] == ["small", "large"]
     await batch.acknowledge()
     await again.acknowledge()
     assert await job.buffered() == []
     with pytest.raises(AlreadyExistsError):
-        await job.take_batch(2, batch_id="one")
+        await job.take_batch(at_least=2, batch_id="one")
     with pytest.raises(NotFoundError):
-        await Batch(job.client, job.job_id, batch.content.__class__("other", ())).acknowledge()
+        await Batch(job.client, job.job_id, replace(batch.content, batch_id="other")).acknowledge()
 
 
 async def test_a_batch_waits_for_its_trajectories_and_knows_how_stale_they_are(job: Any) -> None:
@@ -79,7 +79,7 @@ async def test_a_batch_waits_for_its_trajectories_and_knows_how_stale_they_are(j
         taken: list[Batch] = []
 
         async def take() -> None:
-            taken.append(await job.take_batch(1, wait_s=30.0))
+            taken.append(await job.take_batch(wait_s=30.0))
 
         tasks.start_soon(take)
         async with job.trajectory("t") as trajectory:
@@ -88,17 +88,32 @@ async def test_a_batch_waits_for_its_trajectories_and_knows_how_stale_they_are(j
     assert [each.staleness for each in taken[0].trajectories] == [3]
     await taken[0].extend()
     await taken[0].give_back()
-    assert len((await job.take_batch(1)).trajectories) == 1
+    assert len((await job.take_batch()).trajectories) == 1
 
 
 async def test_a_block_acknowledges_and_gives_back_after_an_error(job: Any) -> None:
     await finish(job, "t")
     with pytest.raises(ZeroDivisionError):
-        async with await job.take_batch(1):
+        async with await job.take_batch():
             raise ZeroDivisionError
-    async with await job.take_batch(1) as batch:
+    async with await job.take_batch() as batch:
         assert len(batch) == 1
     assert await job.buffered() == []
+    async with await job.take_batch() as batch:
+        assert not batch
+
+
+async def test_all_that_is_ready_is_taken_up_to_a_bound_with_groups_whole(job: Any) -> None:
+    async def rollout(trajectory: Any) -> None:
+        await trajectory.finish(1.0)
+
+    for name in ("g", "h"):
+        async with job.group(name, size=3) as group:
+            group.start(rollout)
+    for bounds, expected in (({"at_most": 5}, 3), ({"at_least": 4, "at_most": 5}, 6), ({"at_most": 2}, 3), ({}, 6)):
+        batch = await job.take_batch(**bounds)
+        assert len(batch) == expected, bounds
+        await batch.give_back()
 
 
 async def test_groups_come_whole_with_what_they_miss(job: Any) -> None:
@@ -108,7 +123,7 @@ async def test_groups_come_whole_with_what_they_miss(job: Any) -> None:
             await trajectory.finish(1.0)
 
         group.start(rollout)
-    batch = await job.take_batch(1)
+    batch = await job.take_batch()
     assert set(batch.groups) == {"g"}
     assert len(batch.groups["g"]) == 2
 
@@ -121,8 +136,9 @@ async def test_bad_values_are_named(job: Any) -> None:
         with pytest.raises(AlreadyExistsError, match="another result"):
             await trajectory.finish(2.0)
         assert trajectory.end is TrajectoryEnd.COMPLETED
-    with pytest.raises(InvalidArgumentError, match="size"):
-        await job.take_batch(0)
+    for bounds, named in (({"at_least": 3, "at_most": 2}, "at_least"), ({"at_most": 2049}, "at_most")):
+        with pytest.raises(InvalidArgumentError, match=named):
+            await job.take_batch(**bounds)
 
 
 @pytest.mark.parametrize("kind", ["fake", "scheduler"])
@@ -132,16 +148,13 @@ def test_plain_threads_take_batches(kind: str, address: str) -> None:
         for name in "ab":
             with job.trajectory(name) as trajectory:
                 trajectory.finish(1.0, name.encode())
-        first = job.take_batch(1)
-        assert first is not None
-        with first:
+        with job.take_batch(at_most=1) as first:
             assert [each.payload for each in first.trajectories] == [b"a"]
-        second = job.take_batch(1)
-        assert second is not None
-        with pytest.raises(ZeroDivisionError), second:
+        with pytest.raises(ZeroDivisionError), job.take_batch():
             raise ZeroDivisionError
         assert [each.trajectory_id for each in job.buffered()] == ["b"]
-        assert job.take_batch(2) is None
+        with job.take_batch(at_least=2) as batch:
+            assert not batch
 
 
 def infra_failure() -> InfraError:
@@ -165,8 +178,7 @@ async def test_a_group_says_what_becomes_of_lost_members(client: Client, on_infr
     status = await group.status()
     assert failed == ["g/0"]
     assert status.has_quorum
-    batch = await job.take_batch(1)
-    assert batch is not None
+    batch = await job.take_batch()
     assert len(batch) == (3 if on_infra in {OnInfra.RETRY, OnInfra.REPLACE} else 2)
     assert [(each.trajectory_id, each.masked) for each in batch.missing] == [("g/0", True)] * (on_infra is OnInfra.MASK)
     assert len(status.lost) == (on_infra is OnInfra.REPLACE)
@@ -183,8 +195,7 @@ async def test_other_failures_are_failed_members_with_their_reason(client: Clien
 
     async with job.group("g", size=2) as group:
         group.start(rollout)
-    batch = await job.take_batch(1)
-    assert batch is not None
+    batch = await job.take_batch()
     assert [each.trajectory_id for each in batch.trajectories] == ["g/1"]
     assert (await job.trajectories(closed=True))[0].reason == "its rollout ended with ENV bad_command"
     assert [(each.trajectory_id, each.reason, each.masked) for each in batch.missing] == [
@@ -203,6 +214,6 @@ async def test_a_group_whose_replacements_ran_out_is_given_out_with_what_finishe
             group.start(rollout)
             ends = {member.trajectory_id: member.end async for member in group}
         assert sorted(ends.values(), key=str) == [TrajectoryEnd.COMPLETED, TrajectoryEnd.LOST], opened
-    batch = await job.take_batch(1, wait_s=30.0)
+    batch = await job.take_batch(wait_s=30.0)
     assert [each.trajectory_id for each in batch.trajectories] == ["g/1"]
     assert batch.missing == (), "those that were lost have no seat"

@@ -27,6 +27,7 @@ class Batches(RuleBasedStateMachine):
         self.numbers = 0
         self.finished: set[str] = set()
         self.trained: list[str] = []
+        self.bounds: dict[str, tuple[int, int]] = {}
 
     def _open(self) -> list[str]:
         return sorted(self.world.state.jobs["job"].trajectories)
@@ -57,9 +58,11 @@ class Batches(RuleBasedStateMachine):
     def close(self, data: st.DataObject, end: TrajectoryEnd) -> None:
         self.world.close_trajectory(data.draw(st.sampled_from(self._open())), end)
 
-    @rule(size=st.integers(1, 4))
-    def take(self, size: int) -> None:
-        self.world.take(self.new_id(), size, lease_s=LEASE_S)
+    @rule(at_least=st.integers(1, 4), more=st.integers(0, 4))
+    def take(self, at_least: int, more: int) -> None:
+        name, at_most = self.new_id(), at_least + more
+        self.world.take(name, at_least, at_most, lease_s=LEASE_S)
+        self.bounds[name] = (at_least, at_most)
 
     @rule(size=st.integers(1, 2))
     def ask_and_leave(self, size: int) -> None:
@@ -104,6 +107,15 @@ class Batches(RuleBasedStateMachine):
         there = {each.trajectory_id for bundle in buffer.bundles.values() for each in bundle.members}
         assert there == self.finished - set(self.trained)
         assert {key[1] for key in self.world.journal.buffered} == there
+
+    @invariant()
+    def batches_have_what_was_asked_for(self) -> None:
+        buffer = self.world.state.jobs["job"].buffer
+        for name, batch in buffer.batches.items():
+            at_least, at_most = self.bounds[name]
+            sizes = [len(buffer.bundles[key].members) for key in batch.keys]
+            assert sum(sizes) >= at_least
+            assert sum(sizes) <= at_most or sum(sizes[:-1]) < at_least
 
     @invariant()
     def groups_go_whole(self) -> None:

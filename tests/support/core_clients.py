@@ -49,19 +49,21 @@ class CoreClients(ABC):
         self.session: str | None = "client"
         self._sequence = 0
 
-    def finish(self, trajectory_id: str, worth: str = "", *, versions: tuple[int, ...] = (), job_id: str = JOB) -> None:
+    def finish(self, trajectory_id: str, worth: str = "", *, job_id: str = JOB) -> None:
         """Finishes a trajectory with a result; what it is worth stands for its payload too."""
         payloads = (worth,) if worth else ()
-        result = TrajectoryResult(f"{trajectory_id} {worth} {versions}".encode(), payloads, versions)
+        result = TrajectoryResult(f"{trajectory_id} {worth}".encode(), payloads)
         self.journal.learn(result)
         reply = self._reply()
         closed = events.TrajectoryCloseRequested(reply, job_id, trajectory_id, TrajectoryEnd.COMPLETED, result)
         self._ask(closed, reply)
 
-    def take(self, batch_id: str, size: int = 1, *, lease_s: float = 60.0, job_id: str = JOB) -> Taker:
-        """Asks for a batch."""
+    def take(
+        self, batch_id: str, at_least: int = 1, at_most: int = 0, *, lease_s: float = 60.0, job_id: str = JOB
+    ) -> Taker:
+        """Asks for a batch, of no more than the least unless `at_most` says so."""
         reply, taker = self._reply(), Taker()
-        self._ask(events.BatchRequested(reply, job_id, batch_id, size, lease_s, taker), reply)
+        self._ask(events.BatchRequested(reply, job_id, batch_id, at_least, at_most or at_least, lease_s, taker), reply)
         return taker
 
     def settle(

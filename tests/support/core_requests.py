@@ -90,7 +90,6 @@ def job_request(
         max_buffered=max_buffered,
         admit_within=policy.admit_within,
         select_within=policy.select_within,
-        mixed_versions=policy.mixed_versions,
     )
 
 

@@ -155,13 +155,3 @@ def test_a_loss_beyond_the_budget_keeps_its_seat_over_a_restart_though_others_ar
     world.close_trajectory("open", TrajectoryEnd.ABANDONED)
     world.wait(2 * KEPT_S)
     assert not world.state.jobs[JOB].closed_trajectories
-
-
-def test_what_is_stale_is_looked_for_again_with_each_version() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_staleness=0))
-    buffer = world.state.jobs[JOB].buffer
-    finish(world, "a")
-    assert [each.key for each in buffer.to_look_at(0)] == [("", "a")]
-    assert buffer.to_look_at(0) == []
-    assert [each.key for each in buffer.to_look_at(1)] == [("", "a")]

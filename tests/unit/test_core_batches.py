@@ -284,16 +284,6 @@ def test_what_is_stale_when_it_is_taken_is_dropped_and_counted() -> None:
     assert world.journal.buffered == {}
 
 
-def test_mixed_versions_are_refused_if_the_job_says_so() -> None:
-    world = CoreWorld()
-    world.job(job_request(staleness=StalenessPolicy(mixed_versions=False)))
-    for name, versions in (("mixed", (1, 2)), ("pure", (2, 2))):
-        world.trajectory(name)
-        world.finish(name, versions=versions)
-    world.take("one")
-    assert ids_of(world, "one") == ["pure"]
-
-
 def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
     world = CoreWorld()
     world.manager(cores=64, memory=1_000_000)

@@ -12,6 +12,8 @@ from callsheet.scheduler.core.model import ActionKind, GroupRequest, TrajectoryE
 from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.staleness import OnTheWay, StalenessPolicy, room_to_begin
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.core_requests import JOB, action_request, job_request, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld
@@ -77,10 +79,85 @@ def test_a_job_whose_trainer_asks_for_another_size_is_paced_by_that_in_time() ->
 
 
 def test_room_covers_what_is_waited_for_beside_what_is_leased() -> None:
-    way = OnTheWay(live=2, finished=10, leased=8, wanted=24, oldest=5)
-    assert room_to_begin(5, way, 8, 0) == 20
-    assert room_to_begin(5, OnTheWay(2, 10, 8, 0, 5), 8, 0) == 0
-    assert room_to_begin(5, OnTheWay(2, 10, 8, 0, 5), 8, 1) == 4
+    leased = 1
+    assert room_to_begin(5 + leased, OnTheWay(live=2, finished=2, wanted=24, oldest=5), 8, 0) == 20
+    assert room_to_begin(5 + leased, OnTheWay(2, 2, 0, 5), 8, 0) == 0
+    assert room_to_begin(5 + leased, OnTheWay(2, 2, 0, 5), 8, 1) == 4
+
+
+def test_a_batch_that_is_not_full_never_overtakes_the_oldest() -> None:
+    world = paced_world(within=1)
+    first = world.take("v0", 1, 8)
+    for name in ("slow", "a", "b", "c"):
+        ask(world, name)
+    begun(world)
+    world.finish("a")
+    assert first.given == ["v0"]
+    world.publish(1)
+    world.settle("v0")
+    second = world.take("v1", 1, 8)
+    world.finish("b")
+    world.finish("c")
+    assert second.given == [], "the version after it would leave the slow one behind"
+    world.close_trajectory("slow", TrajectoryEnd.ABANDONED)
+    assert second.given == ["v1"]
+
+
+def test_leased_batches_count_as_the_versions_that_they_will_make() -> None:
+    world = paced_world(within=1)
+    world.take("v0", 1, 8)
+    for name in ("slow", "a", "b"):
+        ask(world, name)
+    begun(world)
+    world.finish("a")
+    second = world.take("v1", 1, 8)
+    world.finish("b")
+    assert second.given == []
+    world.settle("v0")
+    assert second.given == ["v1"], "no version came of the first one"
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    world = paced_world(within=0)
+    taker = world.take("v0", 1, 2)
+    for number in range(4):
+        ask(world, f"t{number}")
+    assert len(begun(world)) == 2
+    world.finish("t0")
+    assert taker.given == []
+    world.finish("t1")
+    assert taker.given == ["v0"]
+
+
+@given(
+    within=st.integers(0, 3),
+    at_least=st.integers(1, 4),
+    more=st.integers(0, 6),
+    slots=st.integers(1, 12),
+    choices=st.lists(st.integers(0, 10), min_size=10, max_size=30),
+)
+@settings(max_examples=20, deadline=None)
+def test_none_is_trained_on_staler_than_the_bound_and_none_waits_for_ever(
+    within: int, at_least: int, more: int, slots: int, choices: list[int]
+) -> None:
+    world, opened, version = paced_world(within), 0, 0
+    job = world.state.jobs[JOB]
+    taker = world.take("b0", at_least, at_least + more)
+    for choice in [*choices, *[0] * 15]:
+        while len(job.trajectories) < slots:
+            ask(world, f"t{opened:03d}")
+            opened += 1
+        running = sorted(begun(world))
+        if taker.given and choice % 2 == 0:
+            version += 1
+            world.publish(version)
+            world.settle(taker.given[0])
+            taker = world.take(f"b{version}", at_least, at_least + more)
+        elif running:
+            world.finish(running[choice % len(running)])
+        else:
+            assert taker.given, "nothing runs, and the trainer waits"
+    assert max(job.buffer.staleness, default=0) <= within
 
 
 def test_siblings_take_up_room_when_proposed_as_when_they_begin() -> None:

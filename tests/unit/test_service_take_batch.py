@@ -18,7 +18,7 @@ from tests.support.core_requests import JOB
 from tests.support.core_world import CoreWorld
 
 pytestmark = pytest.mark.anyio
-_REQUEST = client_service_pb2.TakeBatchRequest(job_id=JOB, batch_id="one", size=1)
+_REQUEST = client_service_pb2.TakeBatchRequest(job_id=JOB, batch_id="one")
 
 
 class SlowCommits:

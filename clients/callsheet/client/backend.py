@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from callsheet.client.actions import Submission
-from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
@@ -142,12 +142,10 @@ class Backend(Protocol):
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
         """Closes a trajectory as completed, with what its trainer gets of it."""
 
-    async def take_batch(
-        self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
-    ) -> BatchContent | None:
-        """Takes a batch of finished trajectories under an id of the caller's; None if there are too few in time."""
+    async def take_batch(self, job_id: str, request: BatchRequest) -> BatchContent:
+        """Takes a batch of finished trajectories; an empty one if there are too few in time."""
 
-    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement, lease_s: float | None) -> None:
+    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement) -> None:
         """Acknowledges a batch, gives it back or extends its lease."""
 
     async def buffered(self, job_id: str) -> list[FinishedTrajectory]:

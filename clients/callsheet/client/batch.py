@@ -22,9 +22,12 @@ class Batch:
     Its `async with` block acknowledges it at the end, and gives it back if the block raises. Meanwhile its lease is
     extended, as long as the event loop runs::
 
-        async with await job.take_batch(size=64, wait_s=600) as batch:
-            optimise(batch.trajectories)
-            await job.publish(version)
+        async with await job.take_batch(at_least=64, wait_s=600) as batch:
+            if batch:
+                optimise(batch.trajectories)
+                await job.publish(version)
+
+    One for which there were too few trajectories is empty, and false. Its block does nothing.
 
     Attributes:
         job_id: Its job.
@@ -77,25 +80,20 @@ class Batch:
         """Gives it back whole, at the place that it had; raises as `acknowledge` does."""
         await self._settle(Settlement.GIVE_BACK)
 
-    async def extend(self, lease_s: float | None = None) -> None:
-        """Has its lease begin anew.
+    async def extend(self) -> None:
+        """Has its lease begin anew, as long as before; raises NotFoundError if it had ended."""
+        await self._settle(Settlement.EXTEND)
 
-        Args:
-            lease_s: For how many seconds, up to a day; None is as long as before.
-
-        Raises:
-            NotFoundError: It had ended.
-        """
-        await self._settle(Settlement.EXTEND, lease_s)
-
-    async def _settle(self, settlement: Settlement, lease_s: float | None = None) -> None:
-        await self.client.backend().settle_batch(self.job_id, self.batch_id, settlement, lease_s)
+    async def _settle(self, settlement: Settlement) -> None:
+        if self:
+            await self.client.backend().settle_batch(self.job_id, self.batch_id, settlement)
 
     async def __aenter__(self) -> Self:
         """Extends its lease from now on."""
         self._extending = anyio.create_task_group()
         await self._extending.__aenter__()
-        self._extending.start_soon(self._extend_for_ever)
+        if self:
+            self._extending.start_soon(self._extend_for_ever)
         return self
 
     async def __aexit__(

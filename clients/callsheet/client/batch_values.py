@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
+
+MAX_BATCH: Final = 2048
 
 
 class Settlement(Enum):
@@ -24,12 +27,10 @@ class FinishedResult:
     Attributes:
         reward: What it was worth; a finite number.
         payload: What the trainer needs of it; above 4 KiB it travels through the payload store.
-        policy_versions: Versions that made its tokens, as far as that is known.
     """
 
     reward: float
     payload: bytes = b""
-    policy_versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,6 @@ class FinishedTrajectory:
         group_id: Its group; empty if it has none.
         reward: What it was worth.
         payload: What its rollout left for the trainer; empty in listings.
-        policy_versions: Versions that made its tokens, as far as its rollout told.
         policy_version: The newest version when it was opened.
         staleness: The newest version less that one: as its batch was taken, or now.
         took_s: Seconds from its opening to its end.
@@ -54,7 +54,6 @@ class FinishedTrajectory:
     group_id: str = ""
     reward: float = 0.0
     payload: bytes = field(default=b"", repr=False)
-    policy_versions: tuple[int, ...] = ()
     policy_version: int = 0
     staleness: int = 0
     took_s: float = 0.0
@@ -81,19 +80,30 @@ class MissingMember:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """What a trainer wants to take; see `Job.take_batch`."""
+
+    batch_id: str
+    at_least: int
+    at_most: int
+    wait_s: float
+    lease_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class BatchContent:
     """What is in a batch.
 
     Attributes:
         batch_id: Its id.
-        trajectories: The oldest group first, and groups whole.
+        trajectories: The oldest group first, and groups whole; none if there were too few.
         missing: Members of these groups without a result, as far as that is still known.
         policy_version: The newest version when it was taken.
         lease_s: How long its lease went on when it came.
     """
 
     batch_id: str
-    trajectories: tuple[FinishedTrajectory, ...]
+    trajectories: tuple[FinishedTrajectory, ...] = ()
     missing: tuple[MissingMember, ...] = ()
     policy_version: int = 0
     lease_s: float = 0.0

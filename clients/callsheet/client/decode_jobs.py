@@ -85,7 +85,6 @@ def _staleness(message: job_pb2.Staleness) -> Staleness:
         message.max_versions or None,
         admit_within=message.admit_within if message.HasField("admit_within") else None,
         select_within=message.select_within if message.HasField("select_within") else None,
-        mixed_versions=not message.refuse_mixed,
     )
 
 

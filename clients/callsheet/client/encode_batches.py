@@ -5,13 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 
-from callsheet.client.arguments import instance, items
-from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, MissingMember
+from callsheet.client.arguments import instance
+from callsheet.client.batch_values import (
+    MAX_BATCH,
+    BatchContent,
+    BatchRequest,
+    FinishedResult,
+    FinishedTrajectory,
+    MissingMember,
+)
 from callsheet.client.blobs import BlobReader
 from callsheet.client.errors import invalid
-from callsheet.client.fields import in_seconds, is_number, put_list, take
+from callsheet.client.fields import duration, in_seconds, is_number, put, put_durations, take
 from callsheet.client.status import BufferStatus, LeasedBatch, LengthShare
-from callsheet.v1 import buffer_pb2
+from callsheet.v1 import buffer_pb2, client_service_pb2
 
 MAX_INLINE_RESULT = 4096
 
@@ -25,8 +32,6 @@ def encode_result(result: FinishedResult) -> tuple[buffer_pb2.TrajectoryResult, 
     if not (is_number(result.reward) and math.isfinite(result.reward)):
         raise invalid("reward", result.reward, "a finite number")
     message = buffer_pb2.TrajectoryResult(reward=result.reward)
-    versions = items("policy_versions", result.policy_versions, int, "versions, whole numbers of 0 or more")
-    put_list(message, "", "policy_versions", versions)
     content = instance("payload", result.payload, bytes, "bytes")
     if len(content) <= MAX_INLINE_RESULT:
         if content:
@@ -35,6 +40,22 @@ def encode_result(result: FinishedResult) -> tuple[buffer_pb2.TrajectoryResult, 
     sha256 = hashlib.sha256(content).hexdigest()
     message.payload.reference.sha256, message.payload.reference.size = sha256, len(content)
     return message, {sha256: content}
+
+
+def encode_batch_request(job_id: str, request: BatchRequest) -> client_service_pb2.TakeBatchRequest:
+    """Returns the message of a request for a batch, whose wait is left to the caller.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; it is named.
+    """
+    for name, most, rule in (("at_most", MAX_BATCH, "1 to 2,048"), ("at_least", request.at_most, "1 to at_most")):
+        if not 1 <= instance(name, getattr(request, name), int, rule) <= most:
+            raise invalid(name, getattr(request, name), f"{rule}, which is {most}" if most < MAX_BATCH else rule)
+    duration("wait_s", request.wait_s)
+    message = client_service_pb2.TakeBatchRequest()
+    put(message, "", job_id=job_id, batch_id=request.batch_id, at_least=request.at_least, at_most=request.at_most)
+    put_durations(message, "", lease=request.lease_s)
+    return message
 
 
 def decode_batch(message: buffer_pb2.TrajectoryBatch, blobs: BlobReader) -> BatchContent:
@@ -56,7 +77,6 @@ def decode_finished(message: buffer_pb2.BufferedTrajectory, blobs: BlobReader) -
         message,
         reward=result.reward,
         payload=blobs.read(result.payload) if result.HasField("payload") else b"",
-        policy_versions=tuple(result.policy_versions),
         took_s=in_seconds(message.took),
         waited_s=in_seconds(message.waited),
     )

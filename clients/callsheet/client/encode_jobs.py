@@ -50,8 +50,7 @@ def encode_job(job: JobDescription) -> job_pb2.JobSpec:
 def _put_staleness(message: job_pb2.Staleness, staleness: Staleness) -> None:
     message.SetInParent()
     most = at_least_one("staleness.max_versions", staleness.max_versions)
-    mixed = instance("staleness.mixed_versions", staleness.mixed_versions, bool, "True or False")
-    put(message, "staleness", max_versions=most, refuse_mixed=not mixed)
+    put(message, "staleness", max_versions=most)
     given = {name: getattr(staleness, name) for name in ("admit_within", "select_within")}
     if not any((most, *(value is not None for value in given.values()))):
         given["admit_within"] = DEFAULT_ADMIT_WITHIN

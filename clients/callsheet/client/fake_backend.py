@@ -9,9 +9,16 @@ from typing import Any
 from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, MissingMember, Settlement
+from callsheet.client.batch_values import (
+    BatchContent,
+    BatchRequest,
+    FinishedResult,
+    FinishedTrajectory,
+    MissingMember,
+    Settlement,
+)
 from callsheet.client.encode import encode_submission
-from callsheet.client.encode_batches import encode_result
+from callsheet.client.encode_batches import encode_batch_request, encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
 from callsheet.client.encode_weights import encode_publish
 from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_found, refused, unfit
@@ -30,7 +37,6 @@ from callsheet.client.step_summary import StepTallies
 from callsheet.client.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
 
 Key = tuple[str, str]
-MAX_BATCH = 2048
 
 
 @dataclass(slots=True)
@@ -190,18 +196,13 @@ class FakeBackend:
             group_id = trajectory.spec.group.group_id if trajectory.spec.group else ""
             self._buffer(job_id).add(trajectory_id, group_id, result, trajectory.policy_version)
 
-    async def take_batch(
-        self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
-    ) -> BatchContent | None:
+    async def take_batch(self, job_id: str, request: BatchRequest) -> BatchContent:
         """Takes a batch; its lease never ends."""
         self._check_job(job_id)
-        if not 1 <= instance("size", size, int, "1 to 2,048") <= MAX_BATCH:
-            raise invalid("size", size, "1 to 2,048")
-        return await self._buffer(job_id).take(
-            batch_id, size, wait_s, lease_s or 600.0, lambda: self._policy_version(job_id)
-        )
+        encode_batch_request(job_id, request)  # its rules are the contract's
+        return await self._buffer(job_id).take(request, lambda: self._policy_version(job_id))
 
-    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement, lease_s: float | None) -> None:
+    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement) -> None:
         """Acknowledges a batch, gives it back or extends its lease."""
         self._check_job(job_id)
         self._buffer(job_id).settle(batch_id, settlement)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import anyio
 from callsheet.client.batch_values import (
     BatchContent,
+    BatchRequest,
     FinishedResult,
     FinishedTrajectory,
     MissingMember,
@@ -43,9 +44,7 @@ class FakeBuffer:
     def add(self, trajectory_id: str, group_id: str, result: FinishedResult, policy_version: int) -> None:
         """Adds a finished trajectory."""
         encode_result(result)  # its rules are the contract's
-        finished = FinishedTrajectory(
-            trajectory_id, group_id, result.reward, result.payload, tuple(result.policy_versions), policy_version
-        )
+        finished = FinishedTrajectory(trajectory_id, group_id, result.reward, result.payload, policy_version)
         known = self.trajectories.setdefault(trajectory_id, finished)
         if (known.reward, known.payload) != (finished.reward, finished.payload):
             rule = "the trajectory finished with another result"
@@ -58,25 +57,24 @@ class FakeBuffer:
             for each in self.trajectories.values()
         ]
 
-    async def take(
-        self, batch_id: str, size: int, wait_s: float, lease_s: float, policy_version: Callable[[], int]
-    ) -> BatchContent | None:
+    async def take(self, request: BatchRequest, policy_version: Callable[[], int]) -> BatchContent:
         """Takes a batch, waiting for one if asked."""
+        batch_id, at_least = request.batch_id, request.at_least
         if batch_id in self.acknowledged:
             raise refused(RefusalCode.ALREADY_EXISTS, field="batch_id", value=batch_id, rule="was acknowledged before")
-        with anyio.move_on_after(wait_s):
-            while batch_id not in self.batches and len(self._chosen(size)) < size:  # noqa: ASYNC110
+        with anyio.move_on_after(request.wait_s):
+            while batch_id not in self.batches and len(self._chosen(request)) < at_least:  # noqa: ASYNC110
                 # Threads with loops of their own may share a fake, so that there is no event to wait for.
                 await anyio.sleep(_LOOK_S)
-        chosen = self._chosen(size)
-        if batch_id not in self.batches and len(chosen) >= size:
+        chosen = self._chosen(request)
+        if batch_id not in self.batches and len(chosen) >= at_least:
             version = policy_version()
             found = tuple(replace(each, staleness=version - each.policy_version, batch_id=batch_id) for each in chosen)
             self.trajectories |= {each.trajectory_id: each for each in found}
             groups = dict.fromkeys(each.group_id for each in found if each.group_id)
             missing = tuple(member for group_id in groups for member in self.missing_of(group_id))
-            self.batches[batch_id] = BatchContent(batch_id, found, missing, version, lease_s)
-        return self.batches.get(batch_id)
+            self.batches[batch_id] = BatchContent(batch_id, found, missing, version, request.lease_s or 600.0)
+        return self.batches.get(batch_id, BatchContent(batch_id))
 
     def settle(self, batch_id: str, settlement: Settlement) -> None:
         """Acknowledges a batch or gives it back."""
@@ -106,8 +104,8 @@ class FakeBuffer:
     def _is_whole(self, finished: FinishedTrajectory) -> bool:
         return not finished.group_id or self.group_is_over(finished.group_id)
 
-    def _chosen(self, size: int) -> list[FinishedTrajectory]:
-        """The oldest groups that are whole, with at least so many trajectories together if there are."""
+    def _chosen(self, request: BatchRequest) -> list[FinishedTrajectory]:
+        """The oldest groups that are whole: while there are fewer than `at_least`, or the next one fits."""
         bundles: dict[tuple[str, str], list[FinishedTrajectory]] = {}
         for each in self.trajectories.values():
             if self._is_whole(each) and not each.batch_id:
@@ -115,6 +113,8 @@ class FakeBuffer:
                 bundles.setdefault(key, []).append(each)
         chosen: list[FinishedTrajectory] = []
         for bundle in bundles.values():
-            if len(chosen) < size:
-                chosen += bundle
+            count = len(chosen) + len(bundle)
+            if len(chosen) >= request.at_least and count > request.at_most:
+                break
+            chosen += bundle
         return chosen

@@ -12,7 +12,7 @@ import anyio
 from callsheet.client.arguments import items
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.batch import Batch
-from callsheet.client.batch_values import FinishedTrajectory
+from callsheet.client.batch_values import MAX_BATCH, BatchRequest, FinishedTrajectory
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
 from callsheet.client.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
@@ -128,30 +128,39 @@ class Job(ActionVerbs):
         return await self.client.backend().groups(self.job_id)
 
     async def take_batch(
-        self, size: int, *, wait_s: float = 0.0, lease_s: float | None = None, batch_id: str | None = None
-    ) -> Batch | None:
+        self,
+        *,
+        at_least: int = 1,
+        at_most: int = MAX_BATCH,
+        wait_s: float = 0.0,
+        lease_s: float | None = None,
+        batch_id: str | None = None,
+    ) -> Batch:
         """Takes the oldest finished trajectories out of the job's buffer, groups whole. They are leased to the caller.
 
+        All that are ready are taken up to `at_most`, once `at_least` are.
+
         Args:
-            size: The fewest trajectories, 1 to 2,048; a last group may make it more.
-            wait_s: How many seconds to wait while there are too few.
+            at_least: The fewest trajectories, 1 to `at_most`.
+            at_most: The most, up to 2,048. The group that completes `at_least` may make it more.
+            wait_s: How many seconds to wait while fewer than `at_least` are ready.
             lease_s: After so many seconds the batch goes back, unless it was acknowledged or extended before; a day at
                 most. None takes the server's default (10 minutes).
             batch_id: 1 to 256 characters, new in the job; None makes one up. The same id again is given the same batch,
                 so that a trainer that notes the id finds what it had taken after a crash.
 
         Returns:
-            The batch; None if there were too few in time.
+            The batch; an empty one if there were too few in time.
 
         Raises:
-            InvalidArgumentError: A value out of its range; a size that the buffer never holds.
+            InvalidArgumentError: A value out of its range; an `at_least` that the buffer never holds.
             AlreadyExistsError: A batch of this id was acknowledged.
             NotFoundError: The job is not open.
             ConnectionLostError: There was no connection for too long.
         """
         name = uuid.uuid4().hex if batch_id is None else batch_id
-        content = await self.client.backend().take_batch(self.job_id, name, size, wait_s, lease_s)
-        return Batch(self.client, self.job_id, content) if content is not None else None
+        wanted = BatchRequest(name, at_least, at_most, wait_s, lease_s)
+        return Batch(self.client, self.job_id, await self.client.backend().take_batch(self.job_id, wanted))
 
     async def buffered(self) -> list[FinishedTrajectory]:
         """Returns what is in the job's buffer, the oldest first, at most 10,000 and without payloads."""

@@ -89,16 +89,15 @@ class Staleness:
     Attributes:
         max_versions: Evict: a live trajectory that is staler is cancelled; at least 1. None evicts none.
         admit_within: Admit: a new trajectory waits to begin while one more could make any staler than this when it is
-            trained on; 0 or more. It takes the size of the batches from the last `take_batch`.
+            trained on; 0 or more. A batch counts as a version, and as large as `take_batch` usually allows. One with
+            fewer trajectories waits while it would make what is unfinished too stale.
         select_within: Select: what is staler when a batch is taken is dropped, a group as a whole; 0 or more.
-        mixed_versions: Whether what several versions made is trained on, as far as results tell their versions.
     """
 
     max_versions: int | None = None
     _: KW_ONLY
     admit_within: int | None = None
     select_within: int | None = None
-    mixed_versions: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import anyio.to_thread
 from callsheet.client.actions import ActionKind, Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.batch_values import BatchContent, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, FinishedTrajectory, Settlement
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, keep_trying
 from callsheet.client.decode_jobs import (
@@ -24,7 +24,7 @@ from callsheet.client.decode_jobs import (
     opening_of,
 )
 from callsheet.client.encode import content_bytes, encode_submission
-from callsheet.client.encode_batches import decode_batch, decode_finished, encode_result
+from callsheet.client.encode_batches import decode_batch, decode_finished, encode_batch_request, encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
 from callsheet.client.encode_weights import encode_publish
 from callsheet.client.errors import (
@@ -34,7 +34,7 @@ from callsheet.client.errors import (
     NotFoundError,
     RefusalCode,
 )
-from callsheet.client.fields import duration, numbers, put, put_durations
+from callsheet.client.fields import duration, numbers, put
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.live_output import LiveOutput
 from callsheet.client.session import Reply, Session
@@ -150,22 +150,17 @@ class SchedulerBackend:
         item.close_trajectory.result.CopyFrom(message)
         await self._control_with_payloads(job_id, item, _ALREADY_GONE, uploads)
 
-    async def take_batch(
-        self, job_id: str, batch_id: str, size: int, wait_s: float, lease_s: float | None
-    ) -> BatchContent | None:
+    async def take_batch(self, job_id: str, request: BatchRequest) -> BatchContent:
         """Takes a batch; a caller that is cancelled, or cannot read it, gives back what it may have been given."""
-        request = client_service_pb2.TakeBatchRequest()
-        put(request, "", job_id=job_id, batch_id=batch_id, size=size)
-        put_durations(request, "", lease=lease_s)
-        duration("wait_s", wait_s)
+        message = encode_batch_request(job_id, request)
         try:
-            return await self._take(request, wait_s)
+            return await self._take(message, request.wait_s)
         except (CallsheetError, anyio.get_cancelled_exc_class()):
             with anyio.move_on_after(self._options.close_timeout_s, shield=True), suppress(CallsheetError):
-                await self.settle_batch(job_id, batch_id, Settlement.GIVE_BACK, None)
+                await self.settle_batch(job_id, request.batch_id, Settlement.GIVE_BACK)
             raise
 
-    async def _take(self, request: client_service_pb2.TakeBatchRequest, wait_s: float) -> BatchContent | None:
+    async def _take(self, request: client_service_pb2.TakeBatchRequest, wait_s: float) -> BatchContent:
         ends = anyio.current_time() + wait_s
         while True:
             left = max(ends - anyio.current_time(), 0.0)
@@ -180,13 +175,12 @@ class SchedulerBackend:
                     content = decode_batch(response.batch, BlobReader(fetched))
                 return content
             if left <= asked_s:
-                return None
+                return BatchContent(request.batch_id)
 
-    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement, lease_s: float | None) -> None:
+    async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement) -> None:
         """Acknowledges a batch, gives it back or extends its lease."""
         request = client_service_pb2.SettleBatchRequest(settlement=_SETTLEMENT[settlement])
         put(request, "", job_id=job_id, batch_id=batch_id)
-        put_durations(request, "", lease=lease_s)
         await self._ask(self._session.stub.SettleBatch, request)
 
     async def buffered(self, job_id: str) -> list[FinishedTrajectory]:

@@ -46,7 +46,7 @@ class BufferStatus:
         batches: The leased batches.
         waiting_takers: Requests that wait for a batch.
         counts: Trajectories that finished with a result, were trained on, or were dropped: "finished", "trained",
-            "stale", "mixed" and "evicted".
+            "stale" and "evicted".
         staleness: Trajectories that were trained on, by their staleness.
         lengths: The part that was trained on by length, in about four quantiles.
     """

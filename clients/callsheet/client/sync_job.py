@@ -374,12 +374,5 @@ class SyncJob(_SyncVerbs[Job]):
     groups = blocking(Job.groups)
     trajectory = giving(SyncTrajectory, plain(Job.trajectory))
 
-    def take_batch(
-        self, size: int, *, wait_s: float = 0.0, lease_s: float | None = None, batch_id: str | None = None
-    ) -> SyncBatch | None:
-        """See `Job.take_batch`."""
-        taking = self._wrapped.take_batch(size, wait_s=wait_s, lease_s=lease_s, batch_id=batch_id)
-        batch = self._thread.run(taking)
-        return SyncBatch(self._thread, batch) if batch is not None else None
-
+    take_batch = giving(SyncBatch, blocking(Job.take_batch))
     group = giving(SyncGroup, plain(Job.group))

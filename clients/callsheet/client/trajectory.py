@@ -114,7 +114,7 @@ class Trajectory(ActionVerbs):
         await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end, reason)
         self.end = end
 
-    async def finish(self, reward: float, payload: bytes = b"", *, policy_versions: Iterable[int] = ()) -> None:
+    async def finish(self, reward: float, payload: bytes = b"") -> None:
         """Closes the trajectory as COMPLETED, and puts it into the buffer that trainers take batches from.
 
         Doing so again with the same values does nothing.
@@ -122,7 +122,6 @@ class Trajectory(ActionVerbs):
         Args:
             reward: What it was worth; a finite number.
             payload: What the trainer needs of it: any bytes, through the payload store above 4 KiB.
-            policy_versions: Versions that made its tokens, as far as that is known; at most 64.
 
         Raises:
             AlreadyExistsError: It has ended otherwise, or with another result.
@@ -130,8 +129,7 @@ class Trajectory(ActionVerbs):
             NotFoundError: There is none, or its job is not open.
             ConnectionLostError: There was no connection for too long.
         """
-        result = FinishedResult(reward, payload, tuple(listed(policy_versions)))
-        await self.client.backend().finish_trajectory(self.job_id, self.trajectory_id, result)
+        await self.client.backend().finish_trajectory(self.job_id, self.trajectory_id, FinishedResult(reward, payload))
         self.end = TrajectoryEnd.COMPLETED
 
     async def status(self) -> TrajectoryStatus:

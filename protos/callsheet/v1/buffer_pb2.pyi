@@ -22,7 +22,6 @@ class TrajectoryResult(google.protobuf.message.Message):
 
     REWARD_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
-    POLICY_VERSIONS_FIELD_NUMBER: builtins.int
     reward: builtins.float
     """What it was worth; a finite number."""
     @property
@@ -31,19 +30,14 @@ class TrajectoryResult(google.protobuf.message.Message):
         is acknowledged, and then as any that the job uses no longer.
         """
 
-    @property
-    def policy_versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Policy versions that made its tokens, at most 64; none where that is not known."""
-
     def __init__(
         self,
         *,
         reward: builtins.float = ...,
         payload: callsheet.v1.common_pb2.Blob | None = ...,
-        policy_versions: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["payload", b"payload", "policy_versions", b"policy_versions", "reward", b"reward"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["payload", b"payload", "reward", b"reward"]) -> None: ...
 
 global___TrajectoryResult = TrajectoryResult
 
@@ -299,8 +293,8 @@ class BufferStatus(google.protobuf.message.Message):
 
     @property
     def counts(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Trajectories that finished with a result, were trained on, or were dropped: "finished", "trained", "stale", "mixed"
-        and "evicted".
+        """Trajectories that finished with a result, were trained on, or were dropped: "finished", "trained", "stale" and
+        "evicted".
         """
 
     @property

@@ -40,7 +40,7 @@ class _SettlementEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     SETTLEMENT_GIVE_BACK: _Settlement.ValueType  # 2
     """It goes back whole."""
     SETTLEMENT_EXTEND: _Settlement.ValueType  # 3
-    """Its lease begins anew."""
+    """Its lease begins anew, as long as before."""
 
 class Settlement(_Settlement, metaclass=_SettlementEnumTypeWrapper):
     """What a taker wants with its batch."""
@@ -52,7 +52,7 @@ SETTLEMENT_ACKNOWLEDGE: Settlement.ValueType  # 1
 SETTLEMENT_GIVE_BACK: Settlement.ValueType  # 2
 """It goes back whole."""
 SETTLEMENT_EXTEND: Settlement.ValueType  # 3
-"""Its lease begins anew."""
+"""Its lease begins anew, as long as before."""
 global___Settlement = Settlement
 
 @typing.final
@@ -505,18 +505,23 @@ class TakeBatchRequest(google.protobuf.message.Message):
 
     JOB_ID_FIELD_NUMBER: builtins.int
     BATCH_ID_FIELD_NUMBER: builtins.int
-    SIZE_FIELD_NUMBER: builtins.int
+    AT_LEAST_FIELD_NUMBER: builtins.int
+    AT_MOST_FIELD_NUMBER: builtins.int
     WAIT_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """An open job."""
     batch_id: builtins.str
     """Chosen by the caller, 1 to 256 characters, unique in the job."""
-    size: builtins.int
-    """The fewest trajectories, 1 to 2,048; a last group may make it more."""
+    at_least: builtins.int
+    """The fewest trajectories; 0 is 1. At most `at_most`, and no more than the buffer holds."""
+    at_most: builtins.int
+    """The most trajectories, 1 to 2,048; 0 is 2,048. All that are ready are given up to it, in whole groups: the group that
+    completes `at_least` may make it more.
+    """
     @property
     def wait(self) -> google.protobuf.duration_pb2.Duration:
-        """How long to wait while there are too few; unset does not wait. At most 10 minutes."""
+        """How long to wait while fewer than `at_least` are ready; unset does not wait. At most 10 minutes."""
 
     @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
@@ -527,12 +532,13 @@ class TakeBatchRequest(google.protobuf.message.Message):
         *,
         job_id: builtins.str = ...,
         batch_id: builtins.str = ...,
-        size: builtins.int = ...,
+        at_least: builtins.int = ...,
+        at_most: builtins.int = ...,
         wait: google.protobuf.duration_pb2.Duration | None = ...,
         lease: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease", "wait", b"wait"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "job_id", b"job_id", "lease", b"lease", "size", b"size", "wait", b"wait"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_least", b"at_least", "at_most", b"at_most", "batch_id", b"batch_id", "job_id", b"job_id", "lease", b"lease", "wait", b"wait"]) -> None: ...
 
 global___TakeBatchRequest = TakeBatchRequest
 
@@ -566,27 +572,20 @@ class SettleBatchRequest(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     BATCH_ID_FIELD_NUMBER: builtins.int
     SETTLEMENT_FIELD_NUMBER: builtins.int
-    LEASE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """Its job."""
     batch_id: builtins.str
     """The batch."""
     settlement: global___Settlement.ValueType
     """What is wanted."""
-    @property
-    def lease(self) -> google.protobuf.duration_pb2.Duration:
-        """For SETTLEMENT_EXTEND: the length of the lease from now on; unset is as long as before. At most a day."""
-
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         batch_id: builtins.str = ...,
         settlement: global___Settlement.ValueType = ...,
-        lease: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "job_id", b"job_id", "lease", b"lease", "settlement", b"settlement"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "job_id", b"job_id", "settlement", b"settlement"]) -> None: ...
 
 global___SettleBatchRequest = SettleBatchRequest
 

@@ -225,27 +225,24 @@ class Staleness(google.protobuf.message.Message):
     MAX_VERSIONS_FIELD_NUMBER: builtins.int
     ADMIT_WITHIN_FIELD_NUMBER: builtins.int
     SELECT_WITHIN_FIELD_NUMBER: builtins.int
-    REFUSE_MIXED_FIELD_NUMBER: builtins.int
     max_versions: builtins.int
     """Evict: a live trajectory that is staler is cancelled. 0 means that none is."""
     admit_within: builtins.int
     """Admit: a new trajectory waits to begin while one more could make any staler than this when it is trained on. Unset
-    does not ask. It takes the size of the batches from the last request for one, and a version to each batch.
+    does not ask. It counts a version to each batch, and in a batch the most that the newest requests usually ask for. A
+    batch with fewer waits while it would make what is unfinished too stale.
     """
     select_within: builtins.int
     """Select: what is staler when a batch is taken is dropped, a group as a whole. Unset drops none."""
-    refuse_mixed: builtins.bool
-    """True: what several policy versions made is dropped when a batch is taken, as far as results tell their versions."""
     def __init__(
         self,
         *,
         max_versions: builtins.int = ...,
         admit_within: builtins.int | None = ...,
         select_within: builtins.int | None = ...,
-        refuse_mixed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_admit_within", b"_admit_within", "_select_within", b"_select_within", "admit_within", b"admit_within", "select_within", b"select_within"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_admit_within", b"_admit_within", "_select_within", b"_select_within", "admit_within", b"admit_within", "max_versions", b"max_versions", "refuse_mixed", b"refuse_mixed", "select_within", b"select_within"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_admit_within", b"_admit_within", "_select_within", b"_select_within", "admit_within", b"admit_within", "max_versions", b"max_versions", "select_within", b"select_within"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_admit_within", b"_admit_within"]) -> typing.Literal["admit_within"] | None: ...
     @typing.overload

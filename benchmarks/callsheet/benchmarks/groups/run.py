@@ -78,8 +78,8 @@ async def _measure(
                 times = [time.monotonic()]
                 for _ in range(settings.batches + 1):
                     with anyio.fail_after(_DEADLINE_S):
-                        batch = await job.take_batch(settings.batch_groups * quorum, wait_s=_DEADLINE_S)
-                        assert batch is not None
+                        size = settings.batch_groups * quorum
+                        batch = await job.take_batch(at_least=size, at_most=size, wait_s=_DEADLINE_S)
                         await anyio.sleep(settings.train_s)  # the optimiser step; rollouts go on meanwhile
                         await batch.acknowledge()
                     times.append(time.monotonic())

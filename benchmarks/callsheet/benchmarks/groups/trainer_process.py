@@ -23,10 +23,8 @@ async def train(address: str, job_id: str, size: int, lease_s: float, log: Path,
     async with Client(address) as client:
         job = client.job(job_id)
         while True:
-            batch = await job.take_batch(size, lease_s=lease_s) or await job.take_batch(
-                1, wait_s=WAIT_S, lease_s=lease_s
-            )
-            if batch is None:
+            batch = await job.take_batch(at_most=size, wait_s=WAIT_S, lease_s=lease_s)
+            if not batch:
                 return
             ids = [each.trajectory_id for each in batch.trajectories]
             note(log, {"taken": ids})

@@ -14,6 +14,7 @@ from callsheet.scheduler.core.commands import GiveBatch
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
+from callsheet.scheduler.core.pacing import holds_back, max_buffered_of
 from callsheet.scheduler.core.records import (
     BatchAcknowledged,
     BatchReturned,
@@ -23,7 +24,6 @@ from callsheet.scheduler.core.records import (
 )
 from callsheet.scheduler.core.recovered import RecoveredBatch
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid, not_found
-from callsheet.scheduler.core.staleness import Unselected, why_not_selected
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.waiting_takers import MAX_TAKERS, WaitingTaker
 
@@ -60,7 +60,7 @@ def buffer_result(state: SchedulerState, trajectory: Trajectory, result: Traject
 
 def is_over(job: Job, group: Group) -> bool:
     """Whether no other member of a group can finish: it has its quorum, or no seat is free or open."""
-    if has_open_members(job, group):
+    if job.has_open_members(group):
         return False
     return group.has_quorum or group.cancelled or len(group.members) >= group.size
 
@@ -68,10 +68,9 @@ def is_over(job: Job, group: Group) -> bool:
 def member_closed(state: SchedulerState, job: Job, group_id: str, now: float) -> None:
     """A trajectory was closed, of a group if one is named: its bundle may be whole, and somebody may wait for that."""
     bundle = job.buffer.bundles.get((group_id, "")) if group_id else None
-    if bundle is not None:
-        if _can_grow(job, group_id):
-            _watch_idle_group(state, job, group_id, now)
-            return
+    if bundle is not None and _can_grow(job, group_id):
+        _watch_idle_group(state, job, group_id, now)
+    elif bundle is not None:
         state.timers.drop(("group", (job.request.job_id, group_id)))
         job.buffer.make_whole(bundle)
     serve_takers(state, job, now)
@@ -85,13 +84,8 @@ def _can_grow(job: Job, group_id: str) -> bool:
 
 def _watch_idle_group(state: SchedulerState, job: Job, group_id: str, now: float) -> None:
     """A group with finished members and free seats is looked after once none of it is open."""
-    if not has_open_members(job, job.groups[group_id]):
+    if not job.has_open_members(job.groups[group_id]):
         state.timers.set(("group", (job.request.job_id, group_id)), now + GROUP_IDLE_S)
-
-
-def has_open_members(job: Job, group: Group) -> bool:
-    """Whether a member of a group may still finish."""
-    return any(each in job.trajectories for each in group.members)
 
 
 def serve_takers(state: SchedulerState, job: Job, now: float) -> None:
@@ -99,31 +93,35 @@ def serve_takers(state: SchedulerState, job: Job, now: float) -> None:
     buffer = job.buffer
     buffer.takers.tidy(now)
     while (first := buffer.takers.first) is not None:
-        _drop_unselected(state, job)
-        if buffer.ready_count < first.size:
+        _drop_stale(state, job)
+        if buffer.ready_count < first.at_least:
+            return
+        choice = choose(buffer.ready, first.at_least, first.at_most)
+        if not choice.full and holds_back(job):
             return
         buffer.takers.remove(first)
-        _lease(state, job, first, choose(buffer.ready, first.size), now)
+        _lease(state, job, first, choice.keys, now)
 
 
-def _drop_unselected(state: SchedulerState, job: Job) -> None:
-    """Drops what the job's staleness policy does not train on: bundles as a whole, by their oldest member."""
-    policy, version, by_reason = job.request.staleness, job.policy_version, dict[Unselected, list[BundleKey]]()
-    if policy.select_within is None and policy.mixed_versions:
+def _drop_stale(state: SchedulerState, job: Job) -> None:
+    """Drops what the job's staleness policy does not train on any more: bundles as a whole, by their oldest member."""
+    within, buffer = job.request.staleness.select_within, job.buffer
+    if within is None or min(buffer.ready_versions, default=job.policy_version) >= job.policy_version - within:
         return
-    for bundle in job.buffer.to_look_at(version):
-        mixed = any(each.is_mixed() for each in bundle.members)
-        reason = why_not_selected(policy, version, bundle.policy_version, mixed=mixed)
-        if reason:
-            by_reason.setdefault(reason, []).append(bundle.key)
-    for reason, keys in by_reason.items():
-        for gone in remove_bundles(state, job, keys):
-            job.buffer.lengths.note(reason, gone.took_s)
+    stale = [key for key, bundle in buffer.ready.items() if bundle.policy_version < job.policy_version - within]
+    for gone in remove_bundles(state, job, stale):
+        buffer.lengths.note("stale", gone.took_s)
 
 
 def _lease(state: SchedulerState, job: Job, request: WaitingTaker, keys: tuple[BundleKey, ...], now: float) -> None:
     batch = LeasedBatch(
-        request.batch_id, request.size, request.lease_s, now + request.lease_s, keys, job.policy_version, request.taker
+        request.batch_id,
+        request.at_most,
+        request.lease_s,
+        now + request.lease_s,
+        keys,
+        job.policy_version,
+        request.taker,
     )
     job.buffer.lease(batch)
     state.timers.set(("batch", (job.request.job_id, batch.batch_id)), batch.ends_at)
@@ -138,8 +136,8 @@ def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now:
     """Gives a batch now or later; the same id again is given the same batch, with its lease as it is."""
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     buffer, most = job.buffer, max_buffered_of(state, job)
-    if event.size > min(most, MAX_BATCH):
-        raise invalid("size", event.size, f"must be at most {min(most, MAX_BATCH)}, which the job's buffer holds")
+    if event.at_least > most:
+        raise invalid("at_least", event.at_least, f"must be at most {most}, which the job's buffer holds")
     if event.batch_id in buffer.acknowledged:
         rule = "was acknowledged before: take another one under a new id"
         raise RefusedError(RefusalCode.ALREADY_EXISTS, "batch_id", event.batch_id, rule)
@@ -153,8 +151,9 @@ def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now:
         rule = f"the job has as many requests waiting for a batch as may be, {MAX_TAKERS}"
         retry_after = state.settings.full_retry_after
         raise RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "job_id", event.job_id, rule, retry_after)
-    if not buffer.takers.put(WaitingTaker(event.taker, event.batch_id, event.size, event.lease_s)):
-        buffer.sizes.append(event.size)
+    request = WaitingTaker(event.taker, event.batch_id, event.at_least, event.at_most, event.lease_s)
+    if not buffer.takers.put(request):
+        buffer.sizes.append(event.at_most)
     state.accept(event.reply_to)
     serve_takers(state, job, now)
 
@@ -179,10 +178,11 @@ def on_batch_settled(state: SchedulerState, event: events.BatchSettled, now: flo
             raise failed_precondition("batch_id", event.batch_id, "was acknowledged and is over")
     elif event.settlement is events.Settlement.ACKNOWLEDGE:
         _acknowledge(state, job, batch)
+        serve_takers(state, job, now)
     elif event.settlement is events.Settlement.GIVE_BACK:
         give_back(state, job, batch, now)
     else:
-        batch.ends_at = now + (event.lease_s or batch.lease_s)
+        batch.ends_at = now + batch.lease_s
         state.timers.set(("batch", (event.job_id, event.batch_id)), batch.ends_at)
     state.accept(event.reply_to)
 
@@ -241,11 +241,6 @@ def drop_buffer(state: SchedulerState, job: Job) -> None:
 def buffered(job: Job) -> list[BufferedTrajectory]:
     """All trajectories in the buffer of a job."""
     return [member for bundle in job.buffer.bundles.values() for member in bundle.members]
-
-
-def max_buffered_of(state: SchedulerState, job: Job) -> int:
-    """The most trajectories in a job's buffer before no more begin."""
-    return job.request.max_buffered or state.settings.max_buffered
 
 
 def remove_bundles(state: SchedulerState, job: Job, keys: list[BundleKey]) -> list[BufferedTrajectory]:

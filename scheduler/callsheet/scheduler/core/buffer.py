@@ -54,10 +54,6 @@ class BufferedTrajectory:
         """Seconds from its opening to its end."""
         return max(self.finished_at - self.opened_at, 0.0)
 
-    def is_mixed(self) -> bool:
-        """Whether several policy versions made its tokens, as far as its rollout told."""
-        return len(set(self.result.versions)) > 1
-
 
 @dataclass(slots=True)
 class Bundle:
@@ -89,7 +85,7 @@ class LeasedBatch:
     """What a trainer has taken.
 
     Attributes:
-        size: Trajectories that were asked for.
+        size: The most trajectories that were asked for.
         lease_s: Seconds that it was leased for.
         ends_at: When that ends, in seconds since the epoch.
         keys: Its bundles, the oldest first.
@@ -114,16 +110,13 @@ class Buffer:
         bundles: By key, in the order of their first members.
         incomplete: Those that are not whole.
         ready: Those that are whole and in no batch.
-        unlooked: Keys of those of them that became so since somebody looked whether they are to be trained on.
-        looked_at: The policy version that all others were looked at under.
         batches: Those that are leased, by id.
         acknowledged: Ids of the newest batches that were acknowledged, the oldest first.
         takers: Requests that wait.
-        sizes: Trajectories that were asked for, in the newest requests.
+        sizes: The most trajectories that were asked for, in the newest requests.
         last_number: Of the last trajectory.
         held: Trajectories in whole bundles, leased ones included: what the bound is for.
-        held_versions: How many of these began with each policy version.
-        ready_count: How many of these are in no batch.
+        ready_versions: How many of these that are in no batch began with each policy version.
         lengths: What became of trajectories by how long they took, since the scheduler's start.
         staleness: Trajectories that were trained on since then, by their staleness as their batch was taken.
     """
@@ -131,22 +124,24 @@ class Buffer:
     bundles: dict[BundleKey, Bundle] = field(default_factory=dict)
     incomplete: dict[BundleKey, Bundle] = field(default_factory=dict)
     ready: dict[BundleKey, Bundle] = field(default_factory=dict)
-    unlooked: dict[BundleKey, None] = field(default_factory=dict)
-    looked_at: int = 0
     batches: dict[str, LeasedBatch] = field(default_factory=dict)
     acknowledged: dict[str, None] = field(default_factory=dict)
     takers: WaitingTakers = field(default_factory=WaitingTakers)
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_SIZES))
     last_number: int = 0
     held: int = 0
-    held_versions: Counter[int] = field(default_factory=Counter)
-    ready_count: int = 0
+    ready_versions: Counter[int] = field(default_factory=Counter)
     lengths: LengthCounts = field(default_factory=LengthCounts)
     staleness: dict[int, int] = field(default_factory=dict)
 
     @property
+    def ready_count(self) -> int:
+        """Trajectories that may be taken now."""
+        return self.ready_versions.total()
+
+    @property
     def batch_size(self) -> int:
-        """Trajectories that are usually asked for: one request of another size changes nothing; 0 before the first."""
+        """The most that is usually asked for: one request of another size changes nothing; 0 before the first."""
         return median_high(self.sizes) if self.sizes else 0
 
     def add(self, finished: BufferedTrajectory) -> Bundle:
@@ -164,20 +159,18 @@ class Buffer:
             bundle.whole = True
             del self.incomplete[bundle.key]
             self.held += len(bundle.members)
-            self.held_versions.update(each.policy_version for each in bundle.members)
             self._make_ready(bundle)
 
     def _make_ready(self, bundle: Bundle) -> None:
         bundle.batch_id = ""
         self.ready[bundle.key] = bundle
-        self.ready_count += len(bundle.members)
-        self.unlooked[bundle.key] = None
+        self.ready_versions.update(each.policy_version for each in bundle.members)
 
     def _leave_ready(self, key: BundleKey) -> None:
         bundle = self.ready.pop(key, None)
         if bundle is not None:
-            self.ready_count -= len(bundle.members)
-            self.unlooked.pop(key, None)
+            self.ready_versions.subtract(each.policy_version for each in bundle.members)
+            self.ready_versions = +self.ready_versions
 
     def lease(self, batch: LeasedBatch) -> None:
         """Gives bundles that are ready out as a batch."""
@@ -199,17 +192,7 @@ class Buffer:
             self._leave_ready(bundle.key)
         members = [member for bundle in gone for member in bundle.members]
         self.held -= len(members)
-        self.held_versions.subtract(each.policy_version for each in members)
-        self.held_versions = +self.held_versions
         return members
-
-    def to_look_at(self, version: int) -> list[Bundle]:
-        """The ready bundles that may not be trained on under a policy version and were not looked at under it yet."""
-        keys = self.unlooked if version == self.looked_at else self.ready
-        found = [self.ready[key] for key in keys]
-        self.unlooked.clear()
-        self.looked_at = version
-        return found
 
     def members_of(self, batch: LeasedBatch) -> list[BufferedTrajectory]:
         """The trajectories of a batch, the oldest bundle first."""
@@ -229,16 +212,29 @@ def bundle_of(trajectory_id: str, group_id: str) -> BundleKey:
     return (group_id, "") if group_id else ("", trajectory_id)
 
 
-def choose(ready: Mapping[BundleKey, Bundle], size: int) -> tuple[BundleKey, ...]:
-    """The oldest of some whole bundles with at least so many trajectories together.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whole bundles for a batch.
 
-    Returns:
-        Their keys, the oldest first; none if there are too few.
+    Attributes:
+        keys: The oldest first; none if there are too few.
+        full: Nothing more fits into it.
     """
-    chosen, count = [], 0
+
+    keys: tuple[BundleKey, ...]
+    full: bool
+
+
+def choose(ready: Mapping[BundleKey, Bundle], at_least: int, at_most: int) -> Choice:
+    """The oldest of some whole bundles: while there are fewer trajectories than `at_least`, or the next one fits.
+
+    So the bundle that completes `at_least` may make it more than `at_most`, and no bundle is too large for all batches.
+    """
+    chosen: list[BundleKey] = []
+    count = 0
     for bundle in sorted(ready.values(), key=lambda each: each.number):
-        if count >= size:
-            break
+        if count >= at_least and count + len(bundle.members) > at_most:
+            return Choice(tuple(chosen), full=True)
         chosen.append(bundle.key)
         count += len(bundle.members)
-    return tuple(chosen) if count >= size else ()
+    return Choice(tuple(chosen) if count >= at_least else (), full=count >= at_most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from callsheet.scheduler.core.batches import has_open_members, is_over
+from callsheet.scheduler.core.batches import is_over
 from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, Buffer
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.requirement import require
@@ -34,7 +34,7 @@ def check_buffer(state: SchedulerState, job: Job) -> None:
         group = job.groups.get(key[0])
         whole = group is None or is_over(job, group)
         require(bundle.whole == whole, f"{key} is whole: {bundle.whole}, and no other member can finish: {whole}")
-        if group is not None and not whole and not has_open_members(job, group):
+        if group is not None and not whole and not job.has_open_members(group):
             watched = state.timers.get(("group", (job_id, key[0]))) is not None
             require(watched, f"{key} waits for members for ever")
     leased = {key: bundle.batch_id for key, bundle in buffer.bundles.items() if bundle.batch_id}
@@ -52,10 +52,7 @@ def _check_indices(job_id: str, buffer: Buffer) -> None:
     whole = [bundle for bundle in buffer.bundles.values() if bundle.whole]
     ready = {bundle.key: bundle for bundle in whole if not bundle.batch_id}
     require(buffer.ready == ready, f"job {job_id} has {list(buffer.ready)} ready, not {list(ready)}")
-    count = sum(len(bundle.members) for bundle in ready.values())
-    require(buffer.ready_count == count, f"job {job_id} counts {buffer.ready_count} ready trajectories, not {count}")
-    require(buffer.unlooked.keys() <= ready.keys(), f"job {job_id} would look at {buffer.unlooked}")
     incomplete = buffer.bundles.keys() - {bundle.key for bundle in whole}
     require(buffer.incomplete.keys() == incomplete, f"job {job_id} has {list(buffer.incomplete)} incomplete")
-    versions = Counter(each.policy_version for bundle in whole for each in bundle.members)
-    require(buffer.held_versions == versions, f"job {job_id} counts {buffer.held_versions}, not {versions}")
+    versions = Counter(each.policy_version for bundle in ready.values() for each in bundle.members)
+    require(buffer.ready_versions == versions, f"job {job_id} counts {buffer.ready_versions}, not {versions}")

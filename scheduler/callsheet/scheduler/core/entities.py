@@ -437,6 +437,10 @@ class Job:
     buffer: Buffer = field(default_factory=Buffer)
     rewards_asked: dict[str, int] = field(default_factory=dict)
 
+    def has_open_members(self, group: Group) -> bool:
+        """Whether a member of a group may still finish."""
+        return any(each in self.trajectories for each in group.members)
+
 
 @dataclass(slots=True)
 class Orphan:

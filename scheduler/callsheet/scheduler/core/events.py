@@ -117,11 +117,12 @@ class TrajectoryCloseRequested(Request):
 
 @dataclass(slots=True)
 class BatchRequested(Request):
-    """A trainer wants a batch of at least `size` finished trajectories, under an id that it has chosen."""
+    """A trainer wants `at_least` to `at_most` finished trajectories, under an id that it has chosen."""
 
     job_id: str
     batch_id: str
-    size: int
+    at_least: int
+    at_most: int
     lease_s: float
     taker: BatchTaker
 
@@ -145,12 +146,11 @@ class BatchMissed(Event):
 
 @dataclass(slots=True)
 class BatchSettled(Request):
-    """A trainer is done with a batch, or extends its lease by `lease_s` from now; 0 s is as long as it was."""
+    """A trainer is done with a batch, or has its lease begin anew."""
 
     job_id: str
     batch_id: str
     settlement: Settlement
-    lease_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-Fate = Literal["finished", "trained", "stale", "mixed", "evicted"]
+Fate = Literal["finished", "trained", "stale", "evicted"]
 # About twelve days, and all that is longer.
 MAX_CLASS = 20
 QUANTILES = 4
@@ -44,7 +44,7 @@ class LengthCounts:
 
         One that was evicted counts with the time that it had lived.
         """
-        over = {fate: self.counts.get(fate, {}) for fate in ("trained", "stale", "mixed", "evicted")}
+        over = {fate: self.counts.get(fate, {}) for fate in ("trained", "stale", "evicted")}
         classes = sorted({each for counts in over.values() for each in counts})
         sizes = {each: sum(counts.get(each, 0) for counts in over.values()) for each in classes}
         total, shares, count, trained = sum(sizes.values()), list[LengthShare](), 0, 0

@@ -315,7 +315,7 @@ class JobRequest:
         dead_sandbox_is_infra: Whether nothing in a sandbox is taken to have ended it.
         idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
         max_buffered: Finished trajectories in its buffer from which on no more begin; 0 takes the scheduler's.
-        admit_within: See `StalenessPolicy`, as for the next two.
+        admit_within: See `StalenessPolicy`, as for the next one.
         max_staleness: Its `evict_beyond`; 0 for none.
     """
 
@@ -332,14 +332,11 @@ class JobRequest:
     max_buffered: int = 0
     admit_within: int | None = None
     select_within: int | None = None
-    mixed_versions: bool = True
 
     @property
     def staleness(self) -> StalenessPolicy:
         """Its staleness policy."""
-        return StalenessPolicy(
-            self.admit_within, self.select_within, self.max_staleness or None, mixed_versions=self.mixed_versions
-        )
+        return StalenessPolicy(self.admit_within, self.select_within, self.max_staleness or None)
 
 
 class OnInfra(IntEnum):
@@ -374,12 +371,10 @@ class TrajectoryResult:
     Attributes:
         encoded: As the contract has it.
         payloads: SHA-256 of the stored payloads that it refers to.
-        versions: Policy versions that made its tokens, as far as its rollout told.
     """
 
     encoded: bytes
     payloads: tuple[str, ...] = ()
-    versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from callsheet.scheduler.core.batches import has_open_members, max_buffered_of
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
-from callsheet.scheduler.core.staleness import OnTheWay, room_to_begin
+from callsheet.scheduler.core.staleness import OnTheWay, most_on_the_way, room_to_begin
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -34,7 +33,7 @@ class PacingGate:
 
     def _pace(self, within: int) -> None:
         way, version, batch = _on_the_way(self._job), self._job.policy_version, self._job.buffer.batch_size
-        self._room = room_to_begin(version, way, batch, within)
+        self._room = room_to_begin(version + len(self._job.buffer.batches), way, batch, within)
         self.reason = (
             f"{way.live + way.finished} trajectories are on their way in batches of {batch}, the oldest began with "
             f"version {way.oldest} of {version}, and none is to be staler than {within} when it is trained on"
@@ -65,21 +64,42 @@ class PacingGate:
             self._room -= 1
 
 
-def _on_the_way(job: Job) -> OnTheWay:
-    """Finished members of a group count unless it waits for members that nobody has opened."""
-    buffer = job.buffer
-    coming = [
+def max_buffered_of(state: SchedulerState, job: Job) -> int:
+    """The most trajectories in a job's buffer before no more begin."""
+    return job.request.max_buffered or state.settings.max_buffered
+
+
+def holds_back(job: Job) -> bool:
+    """Whether a batch that is not full has to wait: it would leave more unfinished than may be on their way then.
+
+    A trainer that takes few each time would otherwise overtake the oldest.
+    """
+    within, buffer, coming = job.request.staleness.admit_within, job.buffer, _coming(job)
+    began_with = [*job.live_versions, *coming]
+    if within is None or not began_with:
+        return False
+    version = job.policy_version + len(buffer.batches) + 1
+    most = most_on_the_way(version, min(began_with), buffer.batch_size, within)
+    return job.live_trajectories + len(coming) > most
+
+
+def _coming(job: Job) -> list[int]:
+    """The versions that finished members of groups began with, unless a group waits for members that nobody opened."""
+    return [
         member.policy_version
-        for bundle in buffer.incomplete.values()
-        if (group := job.groups.get(bundle.key[0])) is not None and has_open_members(job, group)
+        for bundle in job.buffer.incomplete.values()
+        if (group := job.groups.get(bundle.key[0])) is not None and job.has_open_members(group)
         for member in bundle.members
     ]
+
+
+def _on_the_way(job: Job) -> OnTheWay:
+    buffer, coming = job.buffer, _coming(job)
     return OnTheWay(
         live=job.live_trajectories,
-        finished=buffer.held + len(coming),
-        leased=buffer.held - buffer.ready_count,
+        finished=buffer.ready_count + len(coming),
         wanted=buffer.takers.wanted,
-        oldest=min([job.policy_version, *job.live_versions, *buffer.held_versions, *coming]),
+        oldest=min([job.policy_version, *job.live_versions, *buffer.ready_versions, *coming]),
     )
 
 

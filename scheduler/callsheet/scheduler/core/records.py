@@ -268,7 +268,7 @@ class BufferedTrajectoriesRemoved(Record):
 
 @dataclass(slots=True)
 class BatchTaken(Record):
-    """A batch was leased, for `lease_s` seconds; `size` is what was asked for, the version the newest then."""
+    """A batch was leased, for `lease_s` seconds; `size` is the most that was asked for, the version the newest then."""
 
     job_id: str
     batch_id: str

@@ -9,7 +9,6 @@ from callsheet.scheduler.core.batches import (
     GROUP_IDLE_S,
     buffer_result,
     check_same_result,
-    has_open_members,
     member_closed,
 )
 from callsheet.scheduler.core.beginnings import count_live, note_begun
@@ -247,5 +246,5 @@ def group_due(state: SchedulerState, job_id: str, group_id: str, now: float) -> 
     """Ends a group that had no open member for too long, so that what finished of it is given out."""
     job = state.jobs.get(job_id)
     group = job.groups.get(group_id) if job is not None else None
-    if job is not None and group is not None and not has_open_members(job, group):
+    if job is not None and group is not None and not job.has_open_members(group):
         cancel_group(state, job, group_id, f"none of its members was open for {GROUP_IDLE_S:.0f} s", now)

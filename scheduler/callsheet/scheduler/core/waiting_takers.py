@@ -28,7 +28,8 @@ class WaitingTaker:
 
     taker: BatchTaker
     batch_id: str
-    size: int
+    at_least: int
+    at_most: int
     lease_s: float
     gone_at: float | None = None
 
@@ -54,8 +55,8 @@ class WaitingTakers:
 
     @property
     def wanted(self) -> int:
-        """Trajectories that they ask for together."""
-        return sum(each.size for each in self)
+        """The fewest trajectories that serve them all."""
+        return sum(each.at_least for each in self)
 
     def tidy(self, now: float) -> None:
         """Drops those whose rpcs ended too long ago."""

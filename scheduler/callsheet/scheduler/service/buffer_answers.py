@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from callsheet.scheduler.core.batches import max_buffered_of
 from callsheet.scheduler.core.buffer import BufferedTrajectory, Bundle, LeasedBatch
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.model import TrajectoryEnd
-from callsheet.scheduler.core.pacing import PacingGate
+from callsheet.scheduler.core.pacing import PacingGate, max_buffered_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rules import within

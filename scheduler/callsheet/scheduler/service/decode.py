@@ -76,7 +76,6 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         max_buffered=int(within("job.max_buffered", spec.max_buffered, 0, MAX_BUFFERED)),
         admit_within=_versions(spec.staleness, "admit_within"),
         select_within=_versions(spec.staleness, "select_within"),
-        mixed_versions=not spec.staleness.refuse_mixed,
     )
 
 

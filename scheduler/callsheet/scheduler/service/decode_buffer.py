@@ -10,12 +10,10 @@ from callsheet.scheduler.core.batches import MAX_BATCH
 from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
 from callsheet.scheduler.core.peers import BatchTaker
 from callsheet.scheduler.core.refusals import invalid
-from callsheet.scheduler.service.rules import at_least, blob, few, identifier, known, longer_than_zero, within
+from callsheet.scheduler.service.rules import blob, identifier, known, longer_than_zero, within
 from callsheet.v1 import buffer_pb2, client_service_pb2, common_pb2
-from google.protobuf import duration_pb2
 
 MAX_INLINE_RESULT: Final = 4096
-MAX_VERSIONS: Final = 64
 MAX_LEASE: Final = 24 * 3600.0
 DEFAULT_LEASE: Final = 600.0
 _SETTLEMENTS: Final = {
@@ -36,9 +34,6 @@ def decode_result(message: buffer_pb2.TrajectoryResult) -> tuple[TrajectoryResul
     """
     if not math.isfinite(message.reward):
         raise invalid("result.reward", message.reward, "must be a finite number")
-    few("result.policy_versions", len(message.policy_versions), MAX_VERSIONS, "versions")
-    for version in message.policy_versions:
-        at_least("result.policy_versions", version, 0)
     references: References = []
     if message.HasField("payload"):
         references = blob("result.payload", message.payload)
@@ -48,7 +43,7 @@ def decode_result(message: buffer_pb2.TrajectoryResult) -> tuple[TrajectoryResul
             raise invalid("result.payload.inline", f"{size} bytes", rule)
     payloads = tuple(each.sha256 for each in references)
     encoded = message.SerializeToString(deterministic=True)
-    return TrajectoryResult(encoded, payloads, tuple(message.policy_versions)), references
+    return TrajectoryResult(encoded, payloads), references
 
 
 def decode_result_of(
@@ -74,12 +69,19 @@ def decode_take(
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
     """
+    lease = DEFAULT_LEASE
+    if message.HasField("lease"):
+        lease = within("lease", longer_than_zero("lease", message.lease), 0.0, MAX_LEASE)
+    at_least, at_most = message.at_least or 1, int(within("at_most", message.at_most or MAX_BATCH, 1, MAX_BATCH))
+    if not 1 <= at_least <= at_most:
+        raise invalid("at_least", at_least, f"must be between 1 and at_most, {at_most}")
     return events.BatchRequested(
         reply_to,
         identifier("job_id", message.job_id),
         identifier("batch_id", message.batch_id),
-        int(within("size", message.size, 1, MAX_BATCH)),
-        _lease(message.lease) if message.HasField("lease") else DEFAULT_LEASE,
+        at_least,
+        at_most,
+        lease,
         taker,
     )
 
@@ -92,16 +94,9 @@ def decode_settlement(message: client_service_pb2.SettleBatchRequest, reply_to: 
     """
     wanted = known("settlement", message.settlement, _SETTLEMENTS)
     settlement = _SETTLEMENTS[client_service_pb2.Settlement.ValueType(wanted)]
-    if message.HasField("lease") and settlement is not events.Settlement.EXTEND:
-        raise invalid("lease", "", "must be unset unless the lease is extended")
     return events.BatchSettled(
         reply_to,
         identifier("job_id", message.job_id),
         identifier("batch_id", message.batch_id),
         settlement,
-        _lease(message.lease) if message.HasField("lease") else 0.0,
     )
-
-
-def _lease(duration: duration_pb2.Duration) -> float:
-    return within("lease", longer_than_zero("lease", duration), 0.0, MAX_LEASE)
