@@ -9,8 +9,9 @@ placed once it is solved. `propose` and `finish` let a service solve elsewhere m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action
@@ -32,7 +33,7 @@ from callsheet.scheduler.planner.round.admission import Admission
 from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.round.cpu_load import CommandRate, CpuLoad, thinking
 from callsheet.scheduler.planner.round.estimates import Estimates
-from callsheet.scheduler.planner.round.generations import GenerationRound, routed_classes
+from callsheet.scheduler.planner.round.generations import GenerationRound, SizedEngines
 from callsheet.scheduler.planner.round.kv_claims import ClaimJudge
 from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
 from callsheet.scheduler.planner.round.pinned import PinnedRound
@@ -41,7 +42,7 @@ from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
-from callsheet.scheduler.planner.solvers.solve import Solution, solve
+from callsheet.scheduler.planner.solvers.solve import Solution, Started, solve
 from callsheet.scheduler.planner.solvers.stage import Status
 
 NO_BUDGET = Budget(seconds=0.0)
@@ -139,6 +140,7 @@ class ElasticPlanner:
         self.settings = settings or ElasticSettings()
         self._estimates = Estimates(predictors)
         self._engines = engines or EngineKnowledge()
+        self._sized = SizedEngines()
         self._claims = ClaimJudge(self._engines, self._estimates)
         self._stopwatch = stopwatch or (lambda: 0.0)
         self._fleet = Fleet()
@@ -224,7 +226,7 @@ class ElasticPlanner:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
         generations = self._route(state, waiting, now)
-        others = [ready for ready in waiting if ready not in generations.classes]
+        others = [each for each in waiting if each not in generations.classes] if generations.classes else waiting
         if generations.assignments:
             more = bool(others) or len(generations.assignments) >= self.settings.dispatch_cap
             plan = ElasticPlan(generations.assignments, truncated=more, again_at=generations.again_at)
@@ -235,7 +237,7 @@ class ElasticPlanner:
 
     def _route(self, state: SchedulerState, waiting: Sequence[ReadyClass], now: float) -> _Generations:
         """Sends generations to engines."""
-        classes = routed_classes(state, waiting)
+        classes = self._sized.routed(state, waiting)
         if not classes:
             return _Generations()
         self._claims.judge(state, now)
@@ -250,7 +252,7 @@ class ElasticPlanner:
         self, state: SchedulerState, waiting: list[ReadyClass], now: float, *, solving: Snapshot | None, ask: bool
     ) -> Proposal:
         """Decides for all that is free to go anywhere and no generation for an engine; see `propose`."""
-        apart = competing(self._servable(waiting, now))
+        apart = competing(self._snapshots.servable(waiting, self._fleet, now))
         # Only now: options that are asked for the first time add set-ups to pools.
         placer = self._placer([pool.free for pool in self._fleet.pools])
         placed: list[Placed] = []
@@ -307,10 +309,6 @@ class ElasticPlanner:
             think_s=share * thinking(state, self._placed.generating) / rate,
         )
 
-    def _servable(self, waiting: list[ReadyClass], now: float) -> list[Servable]:
-        pairs = [Servable(ready, self._snapshots.block(ready.key, self._fleet, now)) for ready in waiting]
-        return [each for each in pairs if each.block.options]
-
     def _that_could_start(self, choosing: list[list[Servable]]) -> list[Servable]:
         free = self._snapshots.free_units(self._fleet)
         return [each for classes in choosing if some_fit(classes, free) for each in classes]
@@ -334,12 +332,13 @@ class ElasticPlanner:
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
         placer = self._placer(question.free)
         placed: list[Placed] = []
-        members = {ready: Members(ready) for ready in question.members}
+        members: dict[ReadyClass, Members] = {}
         fragmented: set[int] = set()
-        for each in solution.started:
+        for each in self._alike_together(question, solution):
             ready = question.members[each.class_index]
             claimed = question.claimed[each.class_index]
-            found = placer.place(ready.key, [each.option], members[ready], each.members, claimed)
+            mine = members.get(ready) or members.setdefault(ready, Members(ready))
+            found = placer.place(ready.key, [each.option], mine, each.members, claimed)
             if len(found) < each.members:
                 fragmented.add(place_of(each.option).pool)
             placed += found
@@ -348,6 +347,15 @@ class ElasticPlanner:
         capped = len(placed) >= question.instance.dispatch_cap
         report = RoundReport(solution.status, solution.objective, solution.bound)
         return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report, question=question)
+
+    def _alike_together(self, question: Snapshot, solution: Solution) -> list[Started]:
+        """What to start, urgent classes first, and of those what takes the same of the same nodes in a row."""
+        classes = question.instance.classes
+        order: dict[Hashable, int] = {}
+        places = [order.setdefault(self._offers.of(each.option).alike, len(order)) for each in solution.started]
+        priorities = [classes[each.class_index].priority for each in solution.started]
+        ranked = zip(priorities, places, solution.started, strict=True)
+        return [started for _, _, started in sorted(ranked, key=itemgetter(0, 1))]
 
     def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:
         alike: tuple[Offer, Running] | None = None
@@ -386,7 +394,7 @@ def _fill_up(
     question: Snapshot,
     solution: Solution,
     placer: Placer,
-    members: Mapping[ReadyClass, Members],
+    members: dict[ReadyClass, Members],
     *,
     pools: set[int],
     started: int,
@@ -401,8 +409,9 @@ def _fill_up(
     placed: list[Placed] = []
     for index in sorted(worth, key=lambda index: (classes[options[index][0]].priority, -gains[index])):
         owner, option = options[index]
-        waiting = members[question.members[owner]]
+        ready = question.members[owner]
+        waiting = members.get(ready) or members.setdefault(ready, Members(ready))
         most = question.instance.dispatch_cap - started - len(placed)
         if waiting.left and most > 0 and placer.could_place(option):
-            placed += placer.place(question.members[owner].key, [option], waiting, most, question.claimed[owner])
+            placed += placer.place(ready.key, [option], waiting, most, question.claimed[owner])
     return placed

@@ -6,7 +6,7 @@ pick those columns out of the array and look at them at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ class Offer(NamedTuple):
             otherwise all charged ones.
         milli_use: Thousandths of the cores that a manager shares which a member is expected to use.
         step: By how much a node's rank changes with each member.
+        alike: Offers that are alike here take the same of the same nodes.
     """
 
     option: Option
@@ -40,6 +41,7 @@ class Offer(NamedTuple):
     ranked: tuple[tuple[int, float], ...]
     milli_use: int
     step: float
+    alike: Hashable
 
 
 class Offers:
@@ -72,7 +74,9 @@ def make_offer(option: Option, pool: Pool) -> Offer:
     shares = [units * per_node for (_, units), (_, per_node) in zip(packed or charged, ranked, strict=True)]
     step = -sum(shares) if packed else max(shares, default=0.0) or 1.0
     use = sum(units for column, units in charged if pool.columns[column].startswith(SHARED_CPU))
-    return Offer(option, place_of(option), need, tuple(charged), bool(packed), tuple(ranked), use, step)
+    place = place_of(option)
+    alike = (place.pool, place.host, option.setup_s > 0.0, *charged)
+    return Offer(option, place, need, tuple(charged), bool(packed), tuple(ranked), use, step, alike)
 
 
 def place_of(option: Option) -> Place:

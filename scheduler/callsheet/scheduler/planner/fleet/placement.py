@@ -10,8 +10,8 @@ then choose cores within one NUMA node.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ Frees = list[Integers]
 NOTHING: Frees = []
 # Trying further for a node without a sibling or an earlier failure is not worth more.
 MOST_TRIES = 8
+MOST_FOLLOWING = 64
 # By how much of its cores a node may be busier than the emptiest one and still get the next sandbox with a set-up. Like
 # the weight of images in kube-scheduler: large nodes take siblings, small ones hardly.
 CROWDING = 0.05
@@ -50,6 +51,14 @@ class _Entry(NamedTuple):
     offer: int
     node: int
     room: int
+
+
+class _Queue(NamedTuple):
+    """Nodes with room for offers that are alike; None for those that nothing follows. Whole if there are no others."""
+
+    alike: Hashable
+    entries: list[_Entry]
+    whole: bool
 
 
 class Placer:
@@ -80,6 +89,7 @@ class Placer:
         self._cores_of_job = cores_of_job
         self._siblings: dict[tuple[str, str], set[str]] = {}
         self._begun = begun
+        self._last = _Queue(None, [], whole=False)
 
     def place(
         self, key: ClassKey, options: Iterable[Option], members: Members, count: int, claimed: Frees = NOTHING
@@ -96,10 +106,7 @@ class Placer:
         count = min(count, members.left)
         offers = [self._offers.of(option) for option in options]
         resets = key.kind is ActionKind.ENV_RESET
-        queue = [
-            entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer, count, claimed)
-        ]
-        heapq.heapify(queue)
+        queue = self._queue(key, offers, count, claimed)
         placed: list[Placed] = []
         while queue and len(placed) < count:
             member = members.head()
@@ -115,6 +122,20 @@ class Placer:
                 heapq.heappush(queue, _Entry(rank + step, number, node, room - 1))
         return placed
 
+    def _queue(self, key: ClassKey, offers: Sequence[Offer], count: int, claimed: Frees) -> list[_Entry]:
+        """The best nodes with room as a heap; what the last placement left of it where that was by an alike offer."""
+        alike = offers[0].alike if len(offers) == 1 and not claimed and key.kind is not ActionKind.ENV_RESET else None
+        last = self._last
+        if alike is not None and alike == last.alike and (last.whole or len(last.entries) >= count + MOST_TRIES):
+            return last.entries
+        # Others that are alike may follow.
+        most = count + MOST_TRIES + (MOST_FOLLOWING if alike is not None else 0)
+        found = [list(self._entries(key, number, offer, most, claimed)) for number, offer in enumerate(offers)]
+        entries = list(chain.from_iterable(found))
+        heapq.heapify(entries)
+        self._last = _Queue(alike, entries, whole=all(len(each) < most for each in found))
+        return entries
+
     def could_place(self, option: Option) -> bool:
         """Whether the most that is free on any nodes is enough for a member; cheaper to ask than to try."""
         offer = self._offers.of(option)
@@ -126,8 +147,8 @@ class Placer:
         pool = self._pools[place.pool]
         return pool.managers[node][pool.hosts[place.host].manager]
 
-    def _entries(self, key: ClassKey, number: int, offer: Offer, count: int, claimed: Frees) -> Iterator[_Entry]:
-        """The best nodes with room, as many as could be needed.
+    def _entries(self, key: ClassKey, number: int, offer: Offer, most: int, claimed: Frees) -> Iterator[_Entry]:
+        """The best nodes with room, as many as are asked for.
 
         They are ranked by load for sandboxes, packed for what is booked by units, else spread.
         """
@@ -139,8 +160,8 @@ class Placer:
         if not len(nodes):
             return iter(())
         ranks = self._ranks(key, offer, nodes)
-        if len(nodes) > count + MOST_TRIES:
-            best = np.argpartition(ranks, count + MOST_TRIES)[: count + MOST_TRIES]
+        if len(nodes) > most:
+            best = np.argpartition(ranks, most)[:most]
             nodes, ranks = nodes[best], ranks[best]
         room = room_on(nodes, offer, pool, free, ready)
         return map(_Entry, ranks.tolist(), repeat(number), nodes.tolist(), room.tolist())

@@ -310,6 +310,11 @@ class Fleet:
                 total = capacity * len(pool.nodes)
                 yield ResourceRow(f"{name}@{pool.name}", _kind(name), total, left, other, hold_s=hold_s)
 
+    @property
+    def brings_in(self) -> bool:
+        """Whether anything on any node needs a set-up."""
+        return any(pool.brings_in for pool in self.pools)
+
     def sandbox_pools(self) -> list[Pool]:
         """Those whose nodes can have sandboxes."""
         return [pool for pool in self.pools if any(ActionKind.ENV_RESET in host.kinds for host in pool.hosts)]

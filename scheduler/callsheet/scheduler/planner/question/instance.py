@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+# Arrays of charges have at least so many columns, so that most blocks have equally many and are put together quickly.
+USUAL_CHARGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class OptionBlock:
         setup_s: Shape (options,).
         resource: Indexes of the charged resources, shape (options, most charges); -1 where there are fewer.
         amount: Units charged, of the same shape; 0 where there are fewer.
+        shortest_s: The shortest of the durations; infinite if there is no option.
         touched: Every resource that an option charges, shape (touched,).
+        rows: The same as a set.
         touched_units: Fewest units that an option charges of it.
         touched_s: How long that option holds them.
         one_way: Whether all options take equally long and hold the same units, so that any node with room is as good.
@@ -83,7 +87,9 @@ class OptionBlock:
     setup_s: Floats
     resource: Integers
     amount: Integers
+    shortest_s: float
     touched: Integers
+    rows: frozenset[int]
     touched_units: Integers
     touched_s: Floats
     one_way: bool
@@ -92,7 +98,7 @@ class OptionBlock:
     @staticmethod
     def of(options: Sequence[Option]) -> OptionBlock:
         """Makes the arrays."""
-        most = max((len(option.charges) for option in options), default=0)
+        most = max(USUAL_CHARGES, *(len(option.charges) for option in options), 0)
         least: dict[int, tuple[int, float]] = {}
         resource = np.full((len(options), most), -1, np.int64)
         amount = np.zeros((len(options), most), np.int64)
@@ -108,7 +114,9 @@ class OptionBlock:
             np.array([option.setup_s for option in options], np.float64),
             resource,
             amount,
+            min((option.duration_s for option in options), default=float("inf")),
             np.array(list(least), np.int64),
+            frozenset(least),
             np.array([units for units, _ in least.values()], np.int64),
             np.array([seconds for _, seconds in least.values()], np.float64),
             len({option.setup_s + option.duration_s for option in options}) <= 1

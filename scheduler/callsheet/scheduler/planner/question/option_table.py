@@ -50,7 +50,10 @@ class OptionTable:
 
 
 def _stacked(blocks: Sequence[OptionBlock], total: int) -> tuple[Integers, Integers]:
-    most = max(block.resource.shape[1] for block in blocks)
+    widths = {block.resource.shape[1] for block in blocks}
+    if len(widths) == 1:
+        return np.concatenate([block.resource for block in blocks]), np.concatenate([block.amount for block in blocks])
+    most = max(widths)
     resource = np.full((total, most), -1, np.int64)
     amount = np.zeros((total, most), np.int64)
     start = 0

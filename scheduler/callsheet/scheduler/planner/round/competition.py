@@ -20,14 +20,17 @@ class Competitors(NamedTuple):
     """Classes that compete with each other and with no others, and the rows they want."""
 
     classes: list[Servable]
-    rows: set[int]
+    rows: frozenset[int]
 
 
 def competing(servable: Sequence[Servable]) -> list[Competitors]:
     """Splits classes by who competes with whom, in the order of their first classes."""
-    found: list[Competitors] = []
+    alike: dict[frozenset[int], list[Servable]] = {}
     for each in servable:
-        mine = Competitors([each], set(each.block.touched.tolist()))
+        alike.setdefault(each.block.rows, []).append(each)
+    found: list[Competitors] = []
+    for rows, classes in alike.items():
+        mine = Competitors(classes, rows)
         apart = []
         for others in found:
             if others.rows.isdisjoint(mine.rows):
@@ -50,4 +53,4 @@ def some_fit(classes: Sequence[Servable], free: Integers) -> bool:
 
 def rows_of(instance: PlanningInstance) -> frozenset[int]:
     """The rows that the classes of an instance want."""
-    return frozenset(row for each in instance.classes for row in each.block.touched.tolist())
+    return frozenset().union(*(each.block.rows for each in instance.classes))

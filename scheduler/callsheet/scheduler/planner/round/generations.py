@@ -26,6 +26,7 @@ from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.model import ActionKind, Demand, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.registration import ServiceDescription
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
@@ -203,14 +204,25 @@ class _Turn(NamedTuple):
     members: deque[Action]
 
 
-def routed_classes(state: SchedulerState, classes: Sequence[ReadyClass]) -> list[ReadyClass]:
-    """Those of some ready classes that are generations for engines that tell their size."""
-    generates = [ready for ready in classes if ready.key.kind is ActionKind.GENERATE and ready.count]
-    if not generates:
-        return []
-    services = [service.description for manager in state.managers.values() for service in manager.services.values()]
-    engines = [each for each in services if each.kv_tokens]
-    return [ready for ready in generates if any(each.serves(ready.key.kind, ready.key.service) for each in engines)]
+class SizedEngines:
+    """The engines that tell the size of their KV caches, looked for once in a fleet."""
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self._version = -1
+        self._engines: list[ServiceDescription] = []
+
+    def routed(self, state: SchedulerState, classes: Sequence[ReadyClass]) -> list[ReadyClass]:
+        """Those of some ready classes that are generations for such engines."""
+        if self._version != state.fleet_version:
+            self._version = state.fleet_version
+            services = (each.description for manager in state.managers.values() for each in manager.services.values())
+            alike = {(each.name, each.kinds): each for each in services if each.kv_tokens}
+            self._engines = list(alike.values())
+        if not self._engines:
+            return []
+        generates = [ready for ready in classes if ready.key.kind is ActionKind.GENERATE and ready.count]
+        return [each for each in generates if any(one.serves(each.key.kind, each.key.service) for one in self._engines)]
 
 
 class GenerationRound:

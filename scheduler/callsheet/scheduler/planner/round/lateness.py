@@ -11,10 +11,12 @@ retried: they kept their places and wait anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.ready import ReadyClass
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.round.competition import Servable
 
@@ -64,6 +66,14 @@ def hold_after_s(hold_after: float, backlog: float) -> float:
     A node that is held runs empty. That is the last resort, once lateness has not helped for as long again.
     """
     return max(hold_after, HOLDING * min(BACKLOGS * backlog, MOST_PATIENCE * hold_after))
+
+
+def first_members(ready: ReadyClass, most: int) -> Iterator[Action]:
+    """Up to so many members of a class in order; most who ask look at the first one only."""
+    head = ready.head()
+    if head is not None:
+        yield head
+        yield from islice(ready, 1, most)
 
 
 def longest_wait_s(members: Iterable[Action], now: float) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +21,12 @@ from callsheet.scheduler.planner.fleet.offers import (
     place_of,
     room_on,
 )
-from callsheet.scheduler.planner.fleet.placement import Frees
+from callsheet.scheduler.planner.fleet.placement import NOTHING, Frees
 from callsheet.scheduler.planner.fleet.pools import Fleet, Place
 from callsheet.scheduler.planner.question.instance import (
     Integers,
     JobShare,
+    Option,
     OptionBlock,
     PlanningClass,
     PlanningInstance,
@@ -36,6 +37,7 @@ from callsheet.scheduler.planner.round.estimates import Estimates, duration_of_s
 from callsheet.scheduler.planner.round.holding import kept_by_trajectories
 from callsheet.scheduler.planner.round.lateness import (
     backlog_s,
+    first_members,
     hold_after_s,
     late_after_s,
     late_members,
@@ -112,7 +114,7 @@ class Room(NamedTuple):
 
 def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
     """What the options of a class would have to be set up for now, by place."""
-    if not any(pool.brings_in for pool in fleet.pools):
+    if not fleet.brings_in:
         return ()
     places = dict.fromkeys(place_of(option) for option in block.options)
     pools = [(fleet.pools[place.pool], place.host) for place in places]
@@ -154,7 +156,8 @@ class Snapshots:
         """
         (free, kept_for), waiting = self._room_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
-        parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, fleet, free, claims)]
+        limits = _Limits(fleet, free)
+        parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, claims, limits)]
         classes = tuple(part for _, part in parts)
         instance = PlanningInstance(
             tuple(self._resources(fleet, free, classes)),
@@ -175,12 +178,24 @@ class Snapshots:
 
     def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
         """A snapshot with what is free now; the fleet's pools must be the same."""
-        by_class = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
-        servable = list(by_class.values())
+        servable = self.servable(dict.fromkeys(snapshot.members), fleet, now)
         (free, kept_for), waiting = self._room_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
         claimed = tuple(_claimed(part, claims) for part in snapshot.instance.classes)
         return replace(snapshot, free=free, kept_for=kept_for, claimed=claimed)
+
+    def servable(self, ready_classes: Iterable[ReadyClass], fleet: Fleet, now: float) -> list[Servable]:
+        """Those of some classes that can be started in a fleet at all."""
+        found = []
+        since, sets_up = now - BLOCK_LIFE_S, fleet.brings_in
+        self._keep_up_with(fleet)
+        for ready in ready_classes:
+            kept = self._blocks.get(ready.key)
+            old = kept is None or kept.made_at < since or sets_up
+            block = self.block(ready.key, fleet, now) if kept is None or old else kept.block
+            if block.options:
+                found.append(Servable(ready, block))
+        return found
 
     def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
@@ -204,19 +219,21 @@ class Snapshots:
         """What is free on each node and not held for somebody, and who waits with whom."""
         backlogs = backlog_s(fleet, servable)
         most = self._dispatch_cap
-        waits = [longest_wait_s(islice(ready, most), now) for ready, _ in servable]
+        waits = [longest_wait_s(first_members(ready, most), now) for ready, _ in servable]
         room = held_back(fleet, servable, backlogs, waits, self._hold_after)
         waiting = [self._waiting(*each, now) for each in zip(servable, backlogs, waits, strict=True)]
         return room, waiting
 
     def _waiting(self, servable: Servable, backlog: float, longest_s: float, now: float) -> Waiting:
         ready, block = servable
-        late_after = late_after_s(float(block.duration_s.min()), self._ageing, backlog)
-        late = late_members(islice(ready, self._dispatch_cap), late_after, now)
-        return Waiting(servable, late, max(longest_s - late_after, 0.0))
+        late_after = late_after_s(block.shortest_s, self._ageing, backlog)
+        if longest_s <= late_after:
+            return Waiting(servable, 0, 0.0)
+        late = late_members(first_members(ready, self._dispatch_cap), late_after, now)
+        return Waiting(servable, late, longest_s - late_after)
 
     def _resources(self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass]) -> Iterator[ResourceRow]:
-        durations = [float(each.block.duration_s.min()) for each in classes]
+        durations = [each.block.shortest_s for each in classes]
         hold_s = sum(durations) / max(len(durations), 1)
         yield from fleet.resources(free, hold_s)
         yield from self._further_rows(fleet, free, hold_s)
@@ -285,37 +302,58 @@ def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) ->
     return number
 
 
-def _parts(waiting: Waiting, fleet: Fleet, free: Frees, claims: Claims) -> Iterator[PlanningClass]:
+def _parts(waiting: Waiting, claims: Claims, limits: _Limits) -> Iterator[PlanningClass]:
     """A class as planning classes: those of its members that are late, and the others."""
     (ready, block), late, overdue_s = waiting
-    weight = ready.weight / ready.count
-    job, priority = ready.key.job, int(ready.key.priority)
-    for is_late, count in ((True, late), (False, ready.count - late)):
-        if count > 0:
-            limits = _limits(block, fleet, free, claims.on(job, priority, late=is_late))
-            overdue = overdue_s if is_late else 0.0
-            yield PlanningClass(ClassPart(ready.key, is_late), job, priority, count, weight, block, limits, overdue)
+    key, weight = ready.key, ready.weight / ready.count
+    for is_late, count in ((True, late), (False, ready.count - late)) if late else ((False, ready.count),):
+        most = limits.of(block, claims.on(key.job, key.priority, late=is_late))
+        overdue = overdue_s if is_late else 0.0
+        yield PlanningClass(ClassPart(key, is_late), key.job, int(key.priority), count, weight, block, most, overdue)
 
 
 def _claimed(part: PlanningClass, claims: Claims) -> Frees:
     return claims.on(part.job, part.priority, late=part.overdue_s > 0.0)
 
 
-def _limits(block: OptionBlock, fleet: Fleet, free: Frees, claimed: Frees) -> Integers:
-    """Most members that each option could start alone; exact for small pools, where fragments matter most."""
-    limits = np.full(len(block.options), NO_LIMIT, np.int64)
-    if not claimed and all(len(pool.nodes) > EXACT_POOL_NODES for pool in fleet.pools):
-        return limits
-    for index, option in enumerate(block.options):
-        number = place_of(option).pool
-        pool = fleet.pools[number]
-        claims = bool(claimed) and option.setup_s > 0.0
-        if claims or len(pool.nodes) <= EXACT_POOL_NODES:
+@cache
+def _unlimited(options: int) -> Integers:
+    """Not to be changed."""
+    return np.full(options, NO_LIMIT, np.int64)
+
+
+class _Limits:
+    """Most members that options could start alone; exact for small pools, where fragments matter most."""
+
+    def __init__(self, fleet: Fleet, free: Frees) -> None:
+        """Starts from what is free."""
+        self._pools = fleet.pools
+        self._free = free
+        self._small = [len(pool.nodes) <= EXACT_POOL_NODES for pool in fleet.pools]
+        self._some_small = any(self._small)
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, block: OptionBlock, claimed: Frees) -> Integers:
+        """Of each option of a class that must leave others what they claim, where it would bring an instance in."""
+        if not claimed and not self._some_small:
+            return _unlimited(len(block.options))
+        return np.array([self._most(option, claimed) for option in block.options], np.int64)
+
+    def _most(self, option: Option, claimed: Frees) -> int:
+        place = place_of(option)
+        claims = claimed if claimed and option.setup_s > 0.0 else NOTHING
+        if not claims and not self._small[place.pool]:
+            return NO_LIMIT
+        # Options of other classes take the same.
+        alike = (place.pool, place.host, option.setup_s > 0.0, id(claims), option.charges)
+        known = self._known.get(alike)
+        if known is None:
+            pool = self._pools[place.pool]
             offer = make_offer(option, pool)
-            left = free[number] - claimed[number] if claims else free[number]
+            left = self._free[place.pool] - claims[place.pool] if claims else self._free[place.pool]
             nodes = nodes_with_room(offer, pool, left, pool.ready)
-            limits[index] = min(int(room_on(nodes, offer, pool, left, pool.ready).sum()), NO_LIMIT)
-    return limits
+            known = self._known[alike] = min(int(room_on(nodes, offer, pool, left, pool.ready).sum()), NO_LIMIT)
+        return known
 
 
 def _shares(

@@ -126,8 +126,9 @@ class _Books:
         self._left.take(stage, counts.starts, self._classes)
         for position in np.flatnonzero(counts.starts).tolist():
             owner = self._classes[int(stage.option_class[position])]
-            option = stage.every_option[int(stage.options[position])]
-            self._started.append(Started(owner, option, int(counts.starts[position])))
+            option = int(stage.options[position] - self._costs.table.first[owner])
+            options = self._instance.classes[owner].block.options
+            self._started.append(Started(owner, options[option], int(counts.starts[position])))
         self._objective -= stage.baseline - counts.objective
         self._bound -= stage.baseline - solved.bound
         self._status = max(self._status, solved.status, key=_HARDNESS.index)

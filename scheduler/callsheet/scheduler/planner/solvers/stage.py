@@ -6,17 +6,14 @@ what they leave then goes to whoever can use it, in a stage without shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, pairwise
 
 import numpy as np
-from callsheet.scheduler.planner.question.instance import Floats, Integers, JobShare, Option, PlanningInstance
+from callsheet.scheduler.planner.question.instance import Floats, Integers, JobShare, PlanningInstance
 from callsheet.scheduler.planner.question.price import OptionCosts
 from numpy.typing import NDArray
-
-Charges = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +24,6 @@ class Stage:
     members of a class, units of a resource, the dispatch cap.
 
     Attributes:
-        every_option: The options of all classes of the instance.
         options: Index of each option among all options of the instance, shape (n,).
         option_class: Index among the classes of the stage, shape (n,).
         benefit: leave - cost of a member, above 0, shape (n,).
@@ -38,10 +34,8 @@ class Stage:
         leave: Cost of leaving one queued, shape (classes,).
         capacity: Units that a row has, shape (rows,).
         cap_row: The row of the dispatch cap.
-        charges: (row, units) that a member takes, by option.
     """
 
-    every_option: tuple[Option, ...]
     options: Integers
     option_class: Integers
     benefit: Floats
@@ -52,7 +46,6 @@ class Stage:
     leave: Floats
     capacity: Integers
     cap_row: int
-    charges: tuple[Charges, ...]
 
     @property
     def baseline(self) -> float:
@@ -199,13 +192,14 @@ def make_stage(
     charged = np.concatenate(columns, axis=1)
     charged[charged < 0] = unlimited
     amount = np.concatenate(amounts, axis=1)
+    charging = amount.any(axis=0)
+    charged, amount = charged[:, charging], amount[:, charging]
     capacity = np.array(capacities, np.int64)
     # What a row allows of an option alone: bounds that tighten a model, and options that shares leave nothing.
     limit = np.minimum(limit[options], _most_alone(capacity, charged, amount))
     possible = np.flatnonzero(limit > 0)
     options, limit, charged, amount = options[possible], limit[possible], charged[possible], amount[possible]
     return Stage(
-        tuple(chain.from_iterable(each.block.options for each in instance.classes)),
         options,
         local[table.option_class[options]],
         benefit[options],
@@ -216,7 +210,6 @@ def make_stage(
         costs.leave[chosen],
         capacity,
         cap_row,
-        tuple(_pairs(charged, amount)),
     )
 
 
@@ -238,14 +231,6 @@ def _most_alone(capacity: Integers, row: Integers, amount: Integers) -> Integers
         axis=1, initial=UNLIMITED
     )
     return most
-
-
-def _pairs(row: Integers, amount: Integers) -> Iterator[Charges]:
-    """(row, units) for each option: of all at once, then cut, which takes a third of the time of one by one."""
-    charged = amount.nonzero()
-    pairs = list(zip(row[charged].tolist(), amount[charged].tolist(), strict=True))
-    ends = np.cumsum(np.count_nonzero(amount, axis=1)).tolist()
-    return (pairs[begin:end] for begin, end in pairwise((0, *ends)))
 
 
 def _share_rows(
