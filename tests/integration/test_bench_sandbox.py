@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from callsheet.benchmarks.sandbox.report import MOST_OVERHEAD
 from callsheet.cli.app import app
 from typer.testing import CliRunner
 
@@ -49,8 +50,9 @@ def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str, numb
         "--json", "--isolation", isolation, "--sandboxes", ",".join(map(str, numbers)), "--samples", "2",
         "--long-actions", "1", "--competitors", "2",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    # Whether a busy machine adds more to a command than it should is not looked at here.
+    assert done.returncode == any(each["overhead_share"] > MOST_OVERHEAD for each in found), done.stderr
     assert [each["sandboxes"] for each in found] == numbers
     for each in found:
         assert [name for name in _FIGURES if not isinstance(each[name], float)] == []

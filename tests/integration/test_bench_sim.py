@@ -106,7 +106,7 @@ def test_ranges_decide_the_exit_code(tmp_path: Path) -> None:
     ranges.write_text('[[range]]\npolicy = "os_sharing"\nfigure = "step_s"\nat_most = 0.0\n')
     missed = _run(*arguments)
     assert missed.returncode == 1
-    assert "os_sharing step_s in [..0]" in missed.stderr
+    assert "missed: os_sharing step_s: " in missed.stderr
 
 
 def test_what_is_not_given_is_taken_from_the_ranges(tmp_path: Path) -> None:

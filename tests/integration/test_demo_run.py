@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from callsheet.benchmarks.demo import run
 from callsheet.benchmarks.demo.inputs import prepare_inputs
-from callsheet.benchmarks.demo.render import render_run
 from callsheet.benchmarks.demo.run import run_demo, run_on_stack
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
+from callsheet.benchmarks.runner import render
 from callsheet.client import ClientOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
@@ -42,7 +42,7 @@ async def test_the_demo_falls_back_to_plain_processes_and_says_so(
     report = await run_demo(settings, said.append)
     assert report.isolation == "none"
     assert any(text.startswith("NO ISOLATION: bubblewrap does not work here") for text in said)
-    assert report.problems() == []
+    assert all(bar.met for bar in report.bars)
     for mode in (report.callsheet, report.reserved):
         assert set(mode.kinds) == {"generate", "env_reset", "env_step", "reward"}
         assert mode.kinds["env_reset"].count == 2
@@ -97,21 +97,21 @@ def test_the_machine_decides_what_is_not_set() -> None:
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 async def test_the_workload_runs_on_a_stack_that_is_there(tmp_path: Path) -> None:
-    settings = DemoSettings(scheduler="127.0.0.1:1", trajectories=1, job="mine")
     try:
-        inputs = prepare_inputs(settings.cache, lambda _: None)
+        inputs = prepare_inputs(DemoSettings().cache, lambda _: None)
     except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
     stack_settings = StackSettings(
         data_dir=tmp_path, cpus=2, isolation=Isolation.NONE, arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]}
     )
     async with local_stack(stack_settings) as stack:
-        report = await run_on_stack(settings, stack.address, ClientOptions(), lambda _: None)
-    assert report.problems() == []
+        settings = DemoSettings(scheduler=stack.address, trajectories=1, job="mine")
+        report = await run_on_stack(ClientOptions(), settings, lambda _: None)
+    assert all(bar.met for bar in report.bars)
     assert report.run.kinds["env_reset"].count == 1
     assert "resources" not in report.as_json()
     console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(render_run(report))
+    console.print(render(report))
     assert f"{report.run.rewards.solved} of 1 episodes solved" in console.export_text()
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from callsheet.benchmarks.simulator.calibration import CalibrationTable
+from callsheet.benchmarks.runner import render
 from callsheet.benchmarks.simulator.calibration.fitting import bisect
 from callsheet.benchmarks.simulator.calibration.gpu_mix import H20, H800, engine_of, scenario_of
 from callsheet.benchmarks.simulator.calibration.lockstep import LOCKSTEP
-from callsheet.benchmarks.simulator.calibration.render import render
-from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, fitted_row, row
+from callsheet.benchmarks.simulator.calibration.table import (
+    CalibrationTable,
+    Experiment,
+    FittedParameter,
+    fitted_row,
+    row,
+)
 from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
 from callsheet.benchmarks.simulator.scenario import (

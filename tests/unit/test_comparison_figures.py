@@ -21,7 +21,6 @@ from callsheet.benchmarks.simulator.comparison.ranges import (
     RangeFile,
     RangeFileError,
     check,
-    find_ranges,
     load_ranges,
 )
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
@@ -137,21 +136,21 @@ REPORT = {
     ],
 )
 def test_a_figure_lies_within_its_range_or_not(expected: FigureRange, value: float | None, met: bool) -> None:
-    (verdict,) = check(RangeFile(Path("x"), {}, (expected,)), REPORT)
-    assert (verdict.value, verdict.met) == (value, met)
+    (bar,) = check(RangeFile(Path("x"), {}, (expected,)), REPORT)
+    assert (bar.value, bar.met) == (value, met)
 
 
 def test_a_report_of_other_arguments_is_not_compared() -> None:
     expected = FigureRange("callsheet", "act_mean_s", "", 0.5, 1.5)
     same = RangeFile(Path("x.toml"), {"seeds": [1, 2]}, (expected,))
-    assert [verdict.met for verdict in check(same, {**REPORT, "seeds": [1, 2]})] == [True]
+    assert [bar.met for bar in check(same, {**REPORT, "seeds": [1, 2]})] == [True]
     with pytest.raises(RangeFileError, match=r"x\.toml: arguments\.seeds is \[1, 2\], the report has \[1\]"):
         list(check(same, {**REPORT, "seeds": [1]}))
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in DIRECTORY.glob("*.toml")))
 def test_files_that_come_along_name_policies_and_figures_that_there_are(name: str) -> None:
-    found = load_ranges(find_ranges(name))
+    found = load_ranges(name)
     assert {"workload", "mode", "trajectories", "seeds"} <= set(found.arguments)
     assert found.ranges
     for each in found.ranges:
@@ -161,7 +160,7 @@ def test_files_that_come_along_name_policies_and_figures_that_there_are(name: st
 
 def test_a_range_file_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(RangeFileError, match="must be a file, or one of coding, "):
-        find_ranges(str(tmp_path / "none"))
+        load_ranges(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +178,7 @@ def test_a_bad_range_file_is_refused_by_name(tmp_path: Path, text: str, says: st
     path = tmp_path / "x.toml"
     path.write_text(text)
     with pytest.raises(RangeFileError) as refused:
-        load_ranges(path)
+        load_ranges(str(path))
     assert says in str(refused.value)
 
 

@@ -14,10 +14,10 @@ from callsheet.benchmarks.demo.measurements import (
     record_of,
 )
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
-from callsheet.benchmarks.demo.render import render, seconds
-from callsheet.benchmarks.demo.report import DemoReport, report_of
+from callsheet.benchmarks.demo.report import DemoReport, report_of, seconds
 from callsheet.benchmarks.demo.rollout import EpisodeResult
 from callsheet.benchmarks.demo.workload import ModeRun
+from callsheet.benchmarks.runner import render
 from callsheet.client import Cancelled, CommandResult, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
 from callsheet.client.actions import ActionKind
 from rich.console import Console
@@ -108,17 +108,17 @@ def test_the_json_has_what_was_promised() -> None:
     assert "random weights" in value["tokens"]
 
 
-def test_lost_episodes_and_bugs_that_no_test_caught_are_problems() -> None:
-    assert demo_report().problems() == []
+def test_lost_episodes_and_bugs_that_no_test_caught_miss_bars() -> None:
+    assert all(bar.met for bar in demo_report().bars)
     bad = [
         EpisodeResult(lost="infra: state_lost"),
         EpisodeResult(bug_confirmed=False),
     ]
     mode = report_of(ModeRun(CALLSHEET, tuple(bad), 1.0), 1)
-    problems = DemoReport(mode, mode, 2, 0, "none", 1.0).problems()
-    assert problems[:2] == [
-        "callsheet: 1 of 2 episodes were lost",
-        "callsheet: 1 of 1 bugs were not caught by their test",
+    missed = [str(bar) for bar in DemoReport(mode, mode, 2, 0, "none", 1.0).bars if not bar.met]
+    assert missed[:2] == [
+        "callsheet: episodes lost: 1, must be at most 0",
+        "callsheet: bugs not caught by their test: 1, must be at most 0",
     ]
 
 

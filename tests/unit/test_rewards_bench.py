@@ -69,7 +69,6 @@ def test_a_missed_bar_is_told() -> None:
     policies[STATIC] = result(0.5, 1.0)
     overhead = OverheadResult(10, 50, 0.55, 0.3, 0.2, 0.6)
     report = RewardsReport(RewardsBenchSettings(), {}, 1.0, 0.1, policies, overhead)
-    assert report.met
     assert report.as_json()["met"]
     worse = [replace(report, policies=policies | {OURS: result(0.96, 1.7)})]
     worse += [replace(report, policies=policies | {OURS: result(0.9, 1.81)})]
@@ -77,7 +76,8 @@ def test_a_missed_bar_is_told() -> None:
     worse += [replace(report, policies=policies | {STATIC: replace(result(0.5, 1.0), worst_difference=1e-3)})]
     worse += [replace(report, overhead=replace(overhead, overhead_share=0.33))]
     worse += [replace(report, overhead=replace(overhead, restore_share=0.7))]
-    assert not any(each.met for each in worse)
+    for each in worse:
+        assert [bar.met for bar in each.bars].count(False) == 1
 
 
 @pytest.mark.parametrize(("field", "value"), [("models", 10), ("load", 0.0), ("scorings", 0)])

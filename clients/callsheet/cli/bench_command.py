@@ -38,9 +38,9 @@ def _benchmarks() -> Mapping[str, Any]:
         real,
         rewards,
         sandbox,
+        sim,
         soak,
     )
-    from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
     for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak):

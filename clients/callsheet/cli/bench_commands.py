@@ -1,8 +1,8 @@
-"""`callsheet bench` of all but `sim`: each prints a report."""
+"""The commands of `callsheet bench`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import anyio
 import typer
@@ -13,23 +13,92 @@ from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
 from callsheet.benchmarks.soak.settings import SoakSettings
+from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure
 from callsheet.options.common import LogFormat, LogLevel
 
 
-@options_of(settings=DispatchSettings)
-def dispatch(*, settings: DispatchSettings, as_json: AsJson = False) -> None:
-    """Measure no-op actions, beside raw gRPC streams and Ray."""
+@benchmark(DispatchSettings)
+def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
+    """Measure no-op actions, beside raw gRPC streams and Ray.
+
+    It ends with exit code 1 if one of a burst of actions is refused.
+    """
+    import ray  # noqa: F401
+    from callsheet.benchmarks.dispatch.run import run_dispatch
+
+    return run_dispatch
+
+
+@benchmark(PlannerBenchSettings)
+def planner(settings: PlannerBenchSettings) -> Run[PlannerBenchSettings]:
+    """Measure planning rounds on a large fleet with a long queue.
+
+    The core is real; there is no network and no journal. It ends with exit code 1 if long queues or the slowest rounds
+    cost too many times as much as others.
+    """
+    from callsheet.benchmarks.planner.run import run_planner_bench
+
+    return run_planner_bench
+
+
+@benchmark(RealSettings)
+def real(settings: RealSettings) -> Run[RealSettings]:
+    """Run policies with real commands in real sandboxes.
+
+    They run one after another, each beside the simulator's prediction. Ray runs the same trajectories with commands
+    that sleep, and so does callsheet once more.
+    """
+    import ray  # noqa: F401
+    from callsheet.benchmarks.real.run import run_real
+
+    return run_real
+
+
+@benchmark(RewardsBenchSettings)
+def rewards(settings: RewardsBenchSettings) -> Run[RewardsBenchSettings]:
+    """Measure many reward models in the memory of few.
+
+    Beside them run two simpler ways to swap, and all models in memory at once. It ends with exit code 1 if a bar is
+    missed.
+    """
+    import transformers  # noqa: F401
+    from callsheet.benchmarks.rewards.run import run_rewards
+
+    return run_rewards
+
+
+@benchmark(SandboxBenchSettings)
+def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
+    """Measure what sandboxes cost while others live.
+
+    They are made, reset, used, moved and frozen, beside the bare tool doing the same. It ends with exit code 1 if the
+    service adds more than 3 % to a command of a second.
+    """
+    from callsheet.benchmarks.sandbox.run import run_sandbox_bench
+
+    return run_sandbox_bench
+
+
+@options_of(source=ScenarioSource, options=ComparisonOptions)
+def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson = False) -> None:
+    """Simulate policies on the very same trajectories.
+
+    It runs in virtual time. Prints ACT of external actions (overhead included), longest waits, the wait to start, the
+    step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside
+    bounds that no policy can beat.
+    """
     with needs("bench"):
-        import ray  # noqa: F401
-        from callsheet.benchmarks.dispatch.render import render
-        from callsheet.benchmarks.dispatch.run import run_dispatch
-    _log_warnings()
-    settings = replace(settings, ray=replace(settings.ray, repetitions=settings.repetitions))
-    measure(as_json, lambda progress: anyio.run(run_dispatch, settings, progress), render)
+        from callsheet.benchmarks.simulator.calibration.run import calibrate
+        from callsheet.benchmarks.simulator.comparison.run import run_comparison
+    if options.calibrate:
+        run_benchmark(partial(calibrate, options.at_once), as_json)
+    else:
+        run_benchmark(partial(run_comparison, source, options), as_json)
 
 
 @options_of(settings=GatewayBenchSettings)
@@ -62,66 +131,6 @@ def groups(*, settings: GroupsBenchSettings, as_json: AsJson = False) -> None:
     report = measure(as_json, lambda progress: anyio.run(run_groups_bench, settings, progress), render)
     if report.findings:
         raise typer.Exit(1)
-
-
-@options_of(settings=PlannerBenchSettings)
-def planner(*, settings: PlannerBenchSettings, as_json: AsJson = False) -> None:
-    """Measure planning rounds on a large fleet with a long queue.
-
-    The core is real; there is no network and no journal.
-    """
-    with needs("bench"):
-        from callsheet.benchmarks.planner.render import render
-        from callsheet.benchmarks.planner.run import run_planner_bench
-    measure(as_json, lambda progress: run_planner_bench(settings, progress), render)
-
-
-@options_of(settings=RealSettings)
-def real(*, settings: RealSettings, as_json: AsJson = False) -> None:
-    """Run policies with real commands in real sandboxes.
-
-    They run one after another, each beside the simulator's prediction. Ray runs the same trajectories with commands
-    that sleep, and so does callsheet once more.
-    """
-    with needs("bench"):
-        import ray  # noqa: F401
-        from callsheet.benchmarks.real.render import render
-        from callsheet.benchmarks.real.run import run_real
-    _log_warnings()
-    try:
-        measure(as_json, lambda progress: anyio.run(run_real, settings, progress), render)
-    except ValueError as error:
-        raise CommandError(str(error), usage=True) from error
-
-
-@options_of(settings=RewardsBenchSettings)
-def rewards(*, settings: RewardsBenchSettings, as_json: AsJson = False) -> None:
-    """Measure many reward models in the memory of few.
-
-    Beside them run two simpler ways to swap, and all models in memory at once. It ends with exit code 1 if a bar is
-    missed.
-    """
-    with needs("bench"):
-        import transformers  # noqa: F401
-        from callsheet.benchmarks.rewards.render import render
-        from callsheet.benchmarks.rewards.run import run_rewards
-    _log_warnings()
-    report = measure(as_json, lambda progress: anyio.run(run_rewards, settings, progress), render)
-    if not report.met:
-        raise typer.Exit(1)
-
-
-@options_of(settings=SandboxBenchSettings)
-def sandbox(*, settings: SandboxBenchSettings, as_json: AsJson = False) -> None:
-    """Measure what sandboxes cost while others live.
-
-    They are made, reset, used, moved and frozen, beside the bare tool doing the same.
-    """
-    with needs("bench"):
-        from callsheet.benchmarks.sandbox.render import render
-        from callsheet.benchmarks.sandbox.run import run_sandbox_bench
-    _log_warnings()
-    measure(as_json, lambda progress: anyio.run(run_sandbox_bench, settings, progress), render)
 
 
 @options_of(settings=SoakSettings)

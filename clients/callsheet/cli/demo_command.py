@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
-import typer
 from callsheet.benchmarks.demo.settings import DemoSettings
-from callsheet.cli.errors import needs
-from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import measure, say
+from callsheet.cli.bench_runner import Run, benchmark
 from callsheet.cli.questions import connection_options
-from callsheet.options.common import LogFormat, LogLevel
 
 
-@options_of(settings=DemoSettings)
-def demo(*, settings: DemoSettings, as_json: AsJson = False) -> None:
+@benchmark(DemoSettings, extra="local")
+def demo(settings: DemoSettings) -> Run[DemoSettings]:
     """Run coding and game trajectories, by action and reserved.
 
     The stack is private (its own processes, a free port) unless --scheduler names one.
     Exits with 1 if an episode was lost or a bug not caught.
     """
-    import anyio
+    from callsheet.benchmarks.demo.run import run_demo, run_on_stack
 
-    with needs("local"):
-        from callsheet.benchmarks.demo.render import render, render_run
-        from callsheet.benchmarks.demo.run import run_demo, run_on_stack
-        from callsheet.deploy.logs import configure_logs
-    configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
-    problems: list[str]
-    if (address := settings.scheduler) is None:
-        problems = measure(as_json, lambda progress: anyio.run(run_demo, settings, progress), render).problems()
-    else:
-        options = connection_options()
-        run = functools.partial(run_on_stack, settings, address, options)
-        problems = measure(as_json, lambda progress: anyio.run(run, progress), render_run).problems()
-    for problem in problems:
-        say(f"callsheet: {problem}", err=True)
-    if problems:
-        raise typer.Exit(1)
+    return run_demo if settings.scheduler is None else partial(run_on_stack, connection_options())

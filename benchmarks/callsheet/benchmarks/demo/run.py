@@ -76,13 +76,12 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
     )
 
 
-async def run_on_stack(settings: DemoSettings, address: str, options: ClientOptions, progress: Progress) -> RunReport:
-    """Runs the workload once, by action, on a stack that runs already.
+async def run_on_stack(options: ClientOptions, settings: DemoSettings, progress: Progress) -> RunReport:
+    """Runs the workload once, by action, on the stack of `settings.scheduler`.
 
     Args:
-        settings: What to run.
-        address: Where its scheduler is.
         options: How to connect to it.
+        settings: What to run.
         progress: Told what is going on, a short line each time.
 
     Raises:
@@ -93,7 +92,7 @@ async def run_on_stack(settings: DemoSettings, address: str, options: ClientOpti
     inputs = await anyio.to_thread.run_sync(prepare_inputs, settings.cache, progress, abandon_on_cancel=True)
     episodes = make_episodes(choose_trajectories(settings, 0), settings.seed, inputs.releases)
     job_id = settings.job or f"demo-{uuid.uuid4().hex[:8]}"
-    async with Client(address, options) as client:
+    async with Client(settings.scheduler or "", options) as client:
         run = await run_mode(client, job_id, episodes, CALLSHEET, progress)
     return RunReport(report_of(run, 0), len(episodes), settings.seed, time.monotonic() - began)
 

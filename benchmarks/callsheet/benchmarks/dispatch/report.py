@@ -1,11 +1,15 @@
-"""What the dispatch benchmark found, and whether it reaches its targets."""
+"""What the dispatch benchmark found."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import ratio, rounded, significant
+from callsheet.benchmarks.measuring.tables import new_table
+from callsheet.benchmarks.runner import Bar, BenchmarkReport
+from rich.console import RenderableType
 
 _DIGITS = 4
 
@@ -81,29 +85,7 @@ class RayFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """A figure to reach.
-
-    Attributes:
-        name: What is compared.
-        value: What was measured.
-        bound: What it must be, at least or at most.
-        at_most: Which of the two.
-    """
-
-    name: str
-    value: float
-    bound: float
-    at_most: bool = False
-
-    @property
-    def met(self) -> bool:
-        """Whether it is reached."""
-        return self.value <= self.bound if self.at_most else self.value >= self.bound
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchReport:
+class DispatchReport(BenchmarkReport):
     """One run of the benchmark."""
 
     callsheet: CallsheetFigures
@@ -114,38 +96,78 @@ class DispatchReport:
     repetitions: int
     wall_s: float
 
-    def targets(self) -> list[Goal]:
-        """The figures to reach, with what was measured."""
-        ours = self.callsheet
-        return [
-            Goal("actions/s over Ray tasks/s", ratio(ours.actions_per_s, self.ray.ray_tasks_per_s), 10),
-            Goal(
-                "actions/s over Ray async actor calls/s", ratio(ours.actions_per_s, self.ray.ray_actor_calls_per_s), 4
-            ),
-            Goal(
-                "idle p50 over two raw stream round trips",
-                ratio(ours.idle_p50_us, self.raw.raw_two_hops_p50_us),
-                2,
-                at_most=True,
-            ),
-            Goal("refused in the burst", ours.burst_refused, 0, at_most=True),
-        ]
+    @property
+    def bars(self) -> Sequence[Bar]:
+        """Nothing may be refused. How fast it should be depends on the machine, so rates are no bars."""
+        return [Bar("refused in the burst", self.callsheet.burst_refused, at_most=0)]
 
-    def as_json(self) -> dict[str, Any]:
-        """The report as one flat JSON object."""
+    def ratios(self) -> dict[str, float]:
+        """Callsheet's figures by those of Ray and of raw streams."""
         ours = self.callsheet
-        ratios = {
+        return {
             "ratio_ray_tasks": ratio(ours.actions_per_s, self.ray.ray_tasks_per_s),
             "ratio_ray_actor_calls": ratio(ours.actions_per_s, self.ray.ray_actor_calls_per_s),
             "ratio_idle_two_hops": ratio(ours.idle_p50_us, self.raw.raw_two_hops_p50_us),
             "ratio_raw_stream": ratio(ours.actions_per_s, self.raw.raw_stream_items_per_s),
         }
-        figures = {**asdict(ours), **asdict(self.raw), **asdict(self.ray), **ratios}
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as one flat JSON object."""
+        figures = {**asdict(self.callsheet), **asdict(self.raw), **asdict(self.ray), **self.ratios()}
         return {
             **rounded(figures, _DIGITS),
-            "targets_met": {target.name: target.met for target in self.targets()},
             "seed": self.seed,
             "repetitions": self.repetitions,
             "wall_s": significant(self.wall_s, _DIGITS),
             "machine": self.machine,
         }
+
+    def tables(self) -> Iterator[RenderableType]:
+        """The figures, and what they were measured on."""
+        ours, raw, ray, by = self.callsheet, self.raw, self.ray, self.ratios()
+        cpu = ", ".join(f"{name} {used:.0f} µs" for name, used in ours.cpu_us_per_action.items())
+        rows = (
+            ("Callsheet", f"{ours.actions_per_s:,.0f} actions/s", f"{ours.in_flight:,} in flight", ""),
+            ("Callsheet, CPU", f"{sum(ours.cpu_us_per_action.values()):.0f} µs/action", cpu, ""),
+            (
+                "raw gRPC stream",
+                f"{raw.raw_stream_items_per_s:,.0f} items/s",
+                f"one hop, {raw.raw_batch_items} a message",
+                f"{by['ratio_raw_stream']:.2f}",
+            ),
+            (
+                "Ray tasks",
+                f"{ray.ray_tasks_per_s:,.0f} /s",
+                f"{ray.ray_tasks_window:,} in flight",
+                f"{by['ratio_ray_tasks']:.2f}",
+            ),
+            (
+                "Ray async actor calls",
+                f"{ray.ray_actor_calls_per_s:,.0f} /s",
+                f"{ray.ray_actor_window:,} in flight",
+                f"{by['ratio_ray_actor_calls']:.2f}",
+            ),
+            (
+                "Callsheet, idle",
+                f"{ours.idle_p50_us:,.0f} µs p50, {ours.idle_p99_us:,.0f} µs p99",
+                f"one at a time, {ours.idle_samples:,} samples",
+                "",
+            ),
+            (
+                "two raw round trips, idle",
+                f"{raw.raw_two_hops_p50_us:,.0f} µs p50, {raw.raw_two_hops_p99_us:,.0f} µs p99",
+                "one at a time",
+                f"{by['ratio_idle_two_hops']:.2f}",
+            ),
+            ("Callsheet, burst", f"{ours.burst_s:.2f} s", f"{ours.burst_actions:,} actions at once", ""),
+        )
+        table = new_table(f"No-op dispatch, medians of {self.repetitions}", "what", ">value", "how", ">Callsheet by it")
+        for row in rows:
+            table.add_row(*row)
+        yield table
+        machine = self.machine
+        yield (
+            f"{machine['cores']} cores, {machine['processor']}, Python {machine['python']}, Ray {ray.ray_version}, "
+            f"journal on {machine['journal_filesystem']} (fsync {machine['fsync_p50_us']:.0f} µs); "
+            f"seed {self.seed}, {self.wall_s:.0f} s in all"
+        )

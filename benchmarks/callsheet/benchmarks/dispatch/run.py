@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -82,7 +82,7 @@ async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _
             await _measure(bench, progress)
             await job.close()
     progress("measuring Ray")
-    ray = await measure_ray(settings.ray)
+    ray = await measure_ray(replace(settings.ray, repetitions=settings.repetitions))
     return DispatchReport(
         callsheet=_callsheet_figures(settings, samples),
         raw=_raw_figures(samples),

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import rounded, significant
+from callsheet.benchmarks.measuring.tables import new_table
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs
+from callsheet.benchmarks.runner import BenchmarkReport, Column, cell
 from callsheet.benchmarks.simulator.comparison.figures import Figures
 from callsheet.benchmarks.simulator.comparison.load import Load
+from rich.console import RenderableType
 
 _SPAN = "step_s"
+_COLUMNS: tuple[Column, ...] = (
+    ("ACT with start", "act_with_start_mean_s", ".3f"),
+    ("ACT mean", "act_mean_s", ".3f"),
+    ("p99", "act_p99_s", ".2f"),
+    ("longest wait", "wait_max_s", ".1f"),
+    ("start wait", "start_wait_mean_s", ".1f"),
+    ("step", "step_s", ".1f"),
+    ("held", "held", ".0%"),
+    ("used", "used", ".0%"),
+)
 NOTES = {
     "callsheet_asleep": "its commands sleep for as long as the others' take alone",
     "ray": "its commands sleep likewise, and nothing is reset, as Ray has no sandboxes: one action less a trajectory",
@@ -30,7 +43,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class RealReport:
+class RealReport(BenchmarkReport):
     """One run of `callsheet bench real`.
 
     Attributes:
@@ -68,3 +81,26 @@ class RealReport:
             "machine": dict(self.machine),
             "wall_s": significant(self.wall_s),
         }
+
+    def tables(self) -> Iterator[RenderableType]:
+        """Every figure measured, and the simulator's prediction after it."""
+        settings, costs = self.settings, self.costs
+        title = (
+            f"{settings.trajectories} trajectories on {self.cores} cores, rho {self.load.rho:.2f}, "
+            f"seed {settings.seed}: measured (simulated), in s"
+        )
+        table = new_table(title, "policy", *(f">{heading}" for heading, _, _ in _COLUMNS), ">service's CPU a command")
+        for name, pair in self.policies.items():
+            cells = [
+                f"{cell(getattr(pair.measured, figure), form)} ({cell(getattr(pair.simulated, figure), form)})"
+                for _, figure, form in _COLUMNS
+            ]
+            service = "" if pair.service_cpu_s is None else f"{pair.service_cpu_s * 1000:.0f} ms"
+            table.add_row(name, *cells, service, style="bold" if name == "callsheet" else None)
+        yield table
+        yield from (f"{name}: {note}." for name, note in NOTES.items() if name in self.policies)
+        yield (
+            f"The smallest command takes {costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
+            f"{costs.overhead_s * 1000:.0f} ms more. A sandbox takes the service {costs.reset_cpu_s * 1000:.0f} ms of "
+            f"CPU. {self.wall_s:.0f} s in all."
+        )

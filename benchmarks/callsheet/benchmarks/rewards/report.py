@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import ratio, rounded
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, figures_table
+from rich.console import RenderableType
 
 OURS = "callsheet"
 STATIC = "static, all resident"
 SWAPPERS = ("first come", "resident first")
 MOST_MEAN = 0.95
 MOST_P99 = 0.9
-MOST_MEMORY = 1.1
-MOST_OVERHEAD = 0.32
 RESTORE_SHARE = (0.5, 0.6)
+_COLUMNS: tuple[Column, ...] = (
+    ("budget MiB", "budget_mib", ".0f"),
+    ("mean s", "mean_s", ".3f"),
+    ("p50", "p50_s", ".3f"),
+    ("p99", "p99_s", ".3f"),
+    ("longest", "longest_s", ".3f"),
+    ("restores", "restores", "d"),
+    ("hit rate", "hit_rate", ".2f"),
+    ("batch", "per_batch", ".1f"),
+    ("memory MiB", "memory_mib", ".0f"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ class OverheadResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RewardsReport:
+class RewardsReport(BenchmarkReport):
     """All of it.
 
     Attributes:
@@ -97,31 +108,23 @@ class RewardsReport:
     overhead: OverheadResult | None
 
     @property
-    def bars(self) -> dict[str, tuple[float, float]]:
-        """What must not be above what."""
+    def bars(self) -> Sequence[Bar]:
+        """Callsheet against the better swapper, and what holds for all."""
         ours = self.policies[OURS]
         swappers = [self.policies[name] for name in SWAPPERS]
-        swapping = [ours, *swappers]
-        bars = {
-            "mean of the better swapper's": (ratio(ours.mean_s, min(each.mean_s for each in swappers)), MOST_MEAN),
-            "p99 of the better swapper's": (ratio(ours.p99_s, min(each.p99_s for each in swappers)), MOST_P99),
-            "memory of the budget": (max(each.memory_mib / each.budget_mib for each in swapping), MOST_MEMORY),
-            "difference of a score": (
-                max(each.worst_difference for each in self.policies.values()),
-                self.settings.tolerance,
-            ),
-        }
+        memory = max(each.memory_mib / each.budget_mib for each in (ours, *swappers))
+        away = max(each.worst_difference for each in self.policies.values())
+        mean_s, p99_s = min(each.mean_s for each in swappers), min(each.p99_s for each in swappers)
+        bars = [
+            Bar("mean by the better swapper's", ratio(ours.mean_s, mean_s), at_most=MOST_MEAN),
+            Bar("p99 by the better swapper's", ratio(ours.p99_s, p99_s), at_most=MOST_P99),
+            Bar("memory by the budget", memory, at_most=1.1),
+            Bar("difference of a score", away, at_most=self.settings.tolerance),
+        ]
         if self.overhead is not None:
-            bars["overhead of an execution"] = (self.overhead.overhead_share, MOST_OVERHEAD)
-            low, high = RESTORE_SHARE
-            away = max(low - self.overhead.restore_share, self.overhead.restore_share - high, 0.0)
-            bars[f"restore / execution beyond {low} to {high}"] = (away, 0.0)
+            bars.append(Bar("overhead by an execution", self.overhead.overhead_share, at_most=0.32))
+            bars.append(Bar("restore by an execution", self.overhead.restore_share, *RESTORE_SHARE))
         return bars
-
-    @property
-    def met(self) -> bool:
-        """Whether every bar is."""
-        return all(found <= most for found, most in self.bars.values())
 
     def as_json(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -132,6 +135,18 @@ class RewardsReport:
             "between_s": rounded({"": self.between_s})[""],
             "policies": {name: rounded(asdict(each)) for name, each in self.policies.items()},
             "overhead": None if self.overhead is None else rounded(asdict(self.overhead)),
-            "bars": {name: rounded({"found": found, "most": most}) for name, (found, most) in self.bars.items()},
-            "met": self.met,
+            "bars": [rounded(asdict(bar)) for bar in self.bars],
+            "met": all(bar.met for bar in self.bars),
         }
+
+    def tables(self) -> Iterator[RenderableType]:
+        """A row for each policy, and the light run."""
+        settings = self.settings
+        title = f"{settings.scorings:,} scorings by {settings.models} models of about {settings.model_mib} MiB"
+        yield figures_table(title, "policy", _COLUMNS, self.policies.items())
+        if self.overhead is not None:
+            one = self.overhead
+            yield (
+                f"overhead: {one.scorings} scorings of {one.tokens} tokens, execution {one.execution_s:.3f} s, "
+                f"restore / execution {one.restore_share:.2f}, hit rate {one.hit_rate:.2f}"
+            )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import percentile, rounded
+from callsheet.benchmarks.measuring.tables import new_table
+from callsheet.benchmarks.runner import Bar, BenchmarkReport
 from callsheet.benchmarks.sandbox.measuring import SandboxMeasurements
 from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples
+from rich.console import RenderableType
 
-OVERHEAD_TARGET = 0.03
+MOST_OVERHEAD = 0.03
 
 _VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy", "score", "score_large", "score_many")
 
@@ -32,11 +35,6 @@ class SandboxResult:
     def plain_overhead_share(self) -> float:
         """The same of a plain process: what this machine, as busy as it was, would have taken anyway."""
         return _share_beyond_command(self.service.plain)
-
-    @property
-    def met(self) -> bool:
-        """Whether that is as little as it should be."""
-        return self.overhead_share < OVERHEAD_TARGET
 
     def as_json(self) -> dict[str, Any]:
         """The figures as one object; null where something cannot be measured here."""
@@ -66,7 +64,7 @@ class SandboxResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxBenchReport:
+class SandboxBenchReport(BenchmarkReport):
     """Results by number of live sandboxes.
 
     Attributes:
@@ -90,6 +88,56 @@ class SandboxBenchReport:
             "machine": dict(self.machine),
         }
         return [{**each.as_json(), **shared} for each in self.results]
+
+    @property
+    def bars(self) -> Sequence[Bar]:
+        """What the service may add to a command of a second."""
+        name = "overhead of a 1 s action, {} live"
+        return [Bar(name.format(each.sandboxes), each.overhead_share, at_most=MOST_OVERHEAD) for each in self.results]
+
+    def tables(self) -> Iterator[RenderableType]:
+        """A row for each verb, a column for each number of sandboxes."""
+        found = self.as_json()
+        title = f"Sandboxes, {self.isolation}, {self.samples} samples"
+        table = new_table(title, "p50 / p99", *(f">{each['sandboxes']} live" for each in found))
+        for heading, figures in _ROWS:
+            name = heading.replace("bwrap", "a process") if self.isolation == "none" else heading
+            shown = ([_number(each[figure]) for figure in figures if each[figure] is not None] for each in found)
+            table.add_row(name, *(" / ".join(cells) or "-" for cells in shown))
+        yield table
+        yield "\n".join(f"{name}: {value}" for name, value in self.capabilities.items())
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _both(verb: str, unit: str = "ms") -> tuple[str, str]:
+    return f"{verb}_p50_{unit}", f"{verb}_p99_{unit}"
+
+
+_ROWS = (
+    ("create, ms", _both("create")),
+    ("  bwrap alone, ms", ("bare_create_p50_ms",)),
+    ("env_reset, ms", _both("reset")),
+    ("first command, ms", _both("first_exec")),
+    ("command, ms", _both("exec")),
+    ("  bwrap alone, ms", ("bare_exec_p50_ms",)),
+    ("cores, thaw, command, freeze, ms", _both("step")),
+    ("through the whole service, ms", _both("service_step")),
+    ("destroy, ms", _both("destroy")),
+    ("reward in an empty sandbox, ms", _both("score")),
+    ("  in a copy of one with a file of 10 MB, ms", _both("score_large")),
+    ("  in a copy of one with 1,000 of 10 kB, ms", _both("score_many")),
+    ("change of cores, µs", _both("switch", "us")),
+    ("until a wide command gives way, ms", _both("giving_way")),
+    ("freeze, µs", ("freeze_p50_us",)),
+    ("memory of an idle one, MB", ("idle_mb",)),
+    ("created a second", ("creates_per_s",)),
+    ("overhead of a 1 s action", ("overhead_share",)),
+    ("  of a plain process", ("plain_overhead_share",)),
+)
+"""Headings, and the figures in a row."""
 
 
 def _share_beyond_command(samples: Sequence[float]) -> float:

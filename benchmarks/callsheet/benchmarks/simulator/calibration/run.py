@@ -13,12 +13,12 @@ from callsheet.benchmarks.simulator.worker_pool import map_in_processes
 _EXPERIMENTS = (rollart.slow_environments, rollart.redundancy, rollart.software_step, gpu_mix)
 
 
-def calibrate(progress: Progress = lambda _: None, *, processes: int = 1) -> CalibrationTable:
+def calibrate(processes: int, progress: Progress) -> CalibrationTable:
     """Does the published experiments again: fits a few named parameters, predicts all other figures.
 
     Args:
-        progress: Told what is done.
         processes: Experiments at once.
+        progress: Told what is done.
     """
     found = map_in_processes(_run, _EXPERIMENTS, processes, lambda _, experiment: progress(_summary(experiment)))
     return CalibrationTable(tuple(found))

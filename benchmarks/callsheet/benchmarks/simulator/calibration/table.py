@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+
+from callsheet.benchmarks.measuring.tables import new_table
+from callsheet.benchmarks.runner import BenchmarkReport
+from rich.console import RenderableType
 
 # A prediction within this factor of the published figure counts as a hit.
 HIT_FACTOR = 1.25
@@ -43,6 +48,9 @@ class FittedParameter:
     unit: str
     fitted_to: str
 
+    def __str__(self) -> str:
+        return " ".join(f"{self.name} = {self.value:.3g} {self.unit} to the {self.fitted_to}".split())
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -61,7 +69,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationTable:
+class CalibrationTable(BenchmarkReport):
     """All experiments."""
 
     experiments: tuple[Experiment, ...]
@@ -84,6 +92,20 @@ class CalibrationTable:
             "hits": self.hits,
             "experiments": [_experiment_as_json(experiment) for experiment in self.experiments],
         }
+
+    def tables(self) -> Iterator[RenderableType]:
+        """A table for each experiment, and how many figures were predicted well."""
+        for each in self.experiments:
+            table = new_table(each.name, "figure", ">published", ">simulated", "", "remark")
+            for row in each.rows:
+                published = f"{row.low:.3g}" if row.low == row.high else f"{row.low:.3g} to {row.high:.3g}"
+                verdict = "fitted" if row.fitted else "hit" if row.hit else "miss"
+                table.add_row(row.figure, published, f"{row.simulated:.3g}", verdict, row.remark)
+            yield table
+            fitted = "; ".join(map(str, each.fitted)) or "nothing"
+            yield f"Published by: {each.source}\nFitted: {fitted}\nAssumed: {each.assumptions}\n"
+        factor = f"within a factor of {HIT_FACTOR} of the published ones"
+        yield f"{self.hits} of {self.predicted} predicted figures are {factor}"
 
     def _predictions(self) -> list[Row]:
         return [row for each in self.experiments for row in each.rows if not row.fitted]

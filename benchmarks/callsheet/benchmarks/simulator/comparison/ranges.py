@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from callsheet.benchmarks.runner import Bar
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
 from callsheet.benchmarks.simulator.scenario import Mode
 
@@ -40,13 +41,6 @@ class FigureRange:
     at_least: float | None = None
     at_most: float | None = None
 
-    def __str__(self) -> str:
-        """For instance "callsheet act_mean_s / os_sharing in [.., 0.95]"."""
-        over = f" / {self.over}" if self.over else ""
-        low = "" if self.at_least is None else f"{self.at_least:g}"
-        high = "" if self.at_most is None else f"{self.at_most:g}"
-        return f"{self.policy} {self.figure}{over} in [{low}..{high}]"
-
 
 @dataclass(frozen=True, slots=True)
 class RangeFile:
@@ -72,36 +66,18 @@ class RangeFile:
         return replace(source, **given), tuple(self.arguments.get("seeds", seeds)) if seeds == (1,) else seeds
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A range, what was found, and whether it lies within."""
-
-    range: FigureRange
-    value: float | None
-    met: bool
-
-
-def find_ranges(name: str) -> Path:
-    """Returns a range file: one that comes with Callsheet by its name, for instance "coding", or any by its path.
+def load_ranges(name: str) -> RangeFile:
+    """Reads a range file: one that comes with Callsheet by its name, for instance "coding", or any by its path.
 
     Raises:
-        RangeFileError: There is neither.
+        RangeFileError: There is neither, it is not TOML, or something in it is unknown or missing.
+        OSError: It cannot be read.
     """
     packaged = DIRECTORY / f"{name}.toml"
     path = packaged if packaged.is_file() else Path(name)
     if not path.is_file():
         known = ", ".join(sorted(each.stem for each in DIRECTORY.glob("*.toml")))
-        raise RangeFileError(f"{name!r} must be a file, or one of {known}")
-    return path
-
-
-def load_ranges(path: Path) -> RangeFile:
-    """Reads a range file.
-
-    Raises:
-        RangeFileError: It is not TOML, or something in it is unknown or missing.
-        OSError: It cannot be read.
-    """
+        raise RangeFileError(f"--check: {name!r} must be a file, or one of {known}")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -126,7 +102,7 @@ def _range(path: Path, index: int, entry: Mapping[str, Any]) -> FigureRange:
     return FigureRange(**entry)
 
 
-def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Verdict]:
+def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Bar]:
     """Compares a report, as JSON, with the ranges. A figure that is not there is not within its range.
 
     Raises:
@@ -138,13 +114,11 @@ def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Verdict]:
                 f"{ranges.path.name}: arguments.{name} is {value!r}, the report has {report.get(name)!r}"
             )
     for expected in ranges.ranges:
-        value = _figure(report, expected.policy, expected.figure)
+        name, value = f"{expected.policy} {expected.figure}", _figure(report, expected.policy, expected.figure)
         if expected.over:
             below = _figure(report, expected.over, expected.figure)
-            value = value / below if value is not None and below else None
-        low, high = expected.at_least, expected.at_most
-        met = value is not None and (low is None or value >= low) and (high is None or value <= high)
-        yield Verdict(expected, value, met)
+            name, value = f"{name} / {expected.over}", value / below if value is not None and below else None
+        yield Bar(name, value, expected.at_least, expected.at_most)
 
 
 def _figure(report: Mapping[str, Any], policy: str, figure: str) -> float | None:

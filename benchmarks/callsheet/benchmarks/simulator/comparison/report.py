@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from callsheet.benchmarks.measuring.statistics import rounded, significant
-from callsheet.benchmarks.simulator.comparison.figures import Figures, JobFigures, PolicyResult, Ratio, paired_ratio
+from callsheet.benchmarks.measuring.tables import new_table
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, cell, figures_table
+from callsheet.benchmarks.simulator.comparison.figures import (
+    NO_ACTIONS,
+    Figures,
+    JobFigures,
+    PolicyResult,
+    Ratio,
+    paired_ratio,
+)
 from callsheet.benchmarks.simulator.comparison.load import Load
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, EqualAct
 from callsheet.benchmarks.simulator.scenario import Mode, ScenarioJob
+from rich.console import RenderableType
+from rich.table import Table
 
+_COLUMNS: Final[tuple[Column, ...]] = (
+    ("ACT with start", "act_with_start_mean_s", ".3f"),
+    ("ACT mean", "act_mean_s", ".3f"),
+    ("p50", "act_p50_s", ".3f"),
+    ("p99", "act_p99_s", ".2f"),
+    ("p99.9", "act_p999_s", ".1f"),
+    ("longest wait", "wait_max_s", ".1f"),
+    ("start wait", "start_wait_mean_s", ".1f"),
+    ("step", "step_s", ".0f"),
+    ("trajectories/h", "trajectories_per_hour", ".0f"),
+    ("held", "held", ".1%"),
+    ("used", "used", ".1%"),
+    ("GPUs held", "gpu_held", ".1%"),
+    ("GPUs used", "gpu_used", ".1%"),
+)
 _SPAN_KEYS: Final = {Mode.ONESHOT: "step_s", Mode.SUSTAINED: "trajectories_per_hour"}
 
 
 @dataclass(slots=True)
-class ComparisonReport:
+class ComparisonReport(BenchmarkReport):
     """One run of `callsheet bench sim`.
 
     Attributes:
@@ -27,6 +53,7 @@ class ComparisonReport:
             measured, the least over the policies.
         ablations: Callsheet without one of its pieces, by what is missing.
         equal_act: How many cores callsheet needs for the ACT of a reservation; None where nobody asked, or none are.
+        bars: Ranges that the figures are held to.
         wall_s: Real seconds that everything took.
     """
 
@@ -38,6 +65,7 @@ class ComparisonReport:
     bounds: Mapping[str, float | None]
     ablations: Mapping[str, PolicyResult] = field(default_factory=dict)
     equal_act: EqualAct | None = None
+    bars: Sequence[Bar] = ()
     wall_s: float = 0.0
 
     @property
@@ -95,6 +123,39 @@ class ComparisonReport:
         report["equal_act"] = rounded({**asdict(equal), "saved": equal.saved}) if equal is not None else None
         return report
 
+    def tables(self) -> Iterator[RenderableType]:
+        """The policies, the bounds, and what else was run."""
+        source, seeds = self.settings.source, ", ".join(map(str, self.settings.seeds))
+        what = (
+            f"{source.workload}, {source.mode.value}: {self.load.live} trajectories, {self.cores} cores, "
+            f"rho {self.load.rho:.2f}, seeds {seeds} (times in s, means over seeds)"
+        )
+        bounded = ("act_mean_s", "step_s", "trajectories_per_hour")
+        yield _table(what, self.applying, {name: self.bounds[name] for name in bounded})
+        absent = [name for name, result in self.results.items() if result is None]
+        if absent:
+            yield f"do not apply to this workload: {', '.join(absent)}"
+        if len(self.jobs) > 1:
+            yield self._table_by_job()
+        if self.ablations:
+            yield _table("callsheet without one of its pieces", self.ablations, {})
+        if self.equal_act is not None:
+            equal = self.equal_act
+            yield (
+                f"equal mean and p99 ACT: callsheet on {equal.cores} cores, {equal.against} on {equal.against_cores}: "
+                f"{equal.saved:.1%} fewer"
+            )
+        yield f"simulated in {self.wall_s:.0f} s"
+
+    def _table_by_job(self) -> Table:
+        headings = (f">{job.name} ({job.priority.name.lower()}, weight {job.weight:g})" for job in self.jobs)
+        table = new_table("ACT by job: mean / p99", "policy", *headings)
+        for name, result in self.applying.items():
+            figures = result.jobs()
+            cells = [figures.get(job.name, NO_ACTIONS) for job in self.jobs]
+            table.add_row(name, *(f"{cell(each.act_mean_s, '.3f')} / {cell(each.act_p99_s, '.2f')}" for each in cells))
+        return table
+
     def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:
         if result is None:
             return None
@@ -103,6 +164,17 @@ class ComparisonReport:
 
     def _figures(self, figures: Figures) -> dict[str, float | int | None]:
         return figures.as_json(self.span_key)
+
+
+def _table(title: str, results: Mapping[str, PolicyResult], bounds: Mapping[str, float | None]) -> Table:
+    """The policies' mean figures, without columns that none has, and the bounds below them."""
+    means = {name: result.mean() for name, result in results.items()}
+    shown = [column for column in _COLUMNS if any(getattr(each, column[1]) is not None for each in means.values())]
+    table = figures_table(title, "policy", shown, means.items())
+    if bounds:
+        table.add_section()
+        table.add_row("bounds", *(cell(bounds.get(figure), form) for _, figure, form in shown), style="dim")
+    return table
 
 
 def _jobs(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int | None]]:

@@ -11,30 +11,32 @@ from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.bounds import bounds_of, least
 from callsheet.benchmarks.simulator.comparison.figures import PolicyResult
 from callsheet.benchmarks.simulator.comparison.load import load_of
+from callsheet.benchmarks.simulator.comparison.ranges import RangeFile, check, load_ranges
 from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
 from callsheet.benchmarks.simulator.comparison.runs import Run, run_all
-from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.comparison.sweeps import ABLATIONS, OURS, cores_for_equal_act
+from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 
 _RESERVATION = "reserve_1"
 
 
-def run_comparison(
-    settings: ComparisonSettings, extras: ComparisonOptions, progress: Progress = lambda _: None
-) -> ComparisonReport:
+def run_comparison(source: ScenarioSource, options: ComparisonOptions, progress: Progress) -> ComparisonReport:
     """Runs every policy on the scenario of every seed.
 
     Args:
-        settings: Which ones.
-        extras: What else is run: callsheet without each of its pieces, and the search for the cores that it needs for a
-            reservation's ACT.
+        source: Where the scenarios come from.
+        options: Which policies and seeds, what else is run, and what the figures are held to.
         progress: Told what is done.
 
     Raises:
-        ValueError: A workload, trace, policy or number is not valid; the message says which and why.
+        ValueError: A workload, trace, policy, range or number is not valid; the message says which and why.
+        OSError: A file cannot be read.
     """
     began = time.perf_counter()
+    ranges = load_ranges(options.check) if options.check is not None else None
+    settings = _settings(source, options, ranges)
     first = settings.source.scenario(settings.seeds[0])
     cores = sum(nodes.count * nodes.cores for nodes in first.cluster.cpu)
     results = _by_name(settings, {name: (name, None) for name in settings.policies}, progress)
@@ -46,12 +48,27 @@ def run_comparison(
         results=results,
         bounds=_bounds(settings, results),
     )
-    if extras.ablations:
+    if options.ablations:
         report.ablations = _ablations(settings, progress)
-    if extras.equal_act and cores:
+    if options.equal_act and cores:
         report.equal_act = cores_for_equal_act(settings, _RESERVATION, first.live, progress)
     report.wall_s = time.perf_counter() - began
+    if ranges is not None:
+        report.bars = tuple(check(ranges, report.as_json()))
     return report
+
+
+def _settings(source: ScenarioSource, options: ComparisonOptions, ranges: RangeFile | None) -> ComparisonSettings:
+    """What is run; what is not given is as the ranges were recorded, or else all policies."""
+    unknown = set(options.policies) - set(POLICIES)
+    if unknown:
+        raise ValueError(f"--policy: must be one of {', '.join(POLICIES)}, got {min(unknown)!r}")
+    seeds = tuple(range(options.seed, options.seed + options.seeds))
+    policies = tuple(POLICIES)
+    if ranges is not None:
+        source, seeds = ranges.recorded_with(source, seeds)
+        policies = ranges.policies
+    return ComparisonSettings(source, seeds, options.policies or policies, options.at_once)
 
 
 def _ablations(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult]:

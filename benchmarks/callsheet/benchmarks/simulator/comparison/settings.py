@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -115,3 +116,8 @@ class ComparisonOptions:
         bool, Setting("Print the simulator's figures beside published ones, and nothing else.", flag="--calibrate")
     ] = False
     processes: Annotated[int | None, Setting("Simulations at once.", default_text="all cores", least=1)] = None
+
+    @property
+    def at_once(self) -> int:
+        """Simulations at once."""
+        return self.processes or len(os.sched_getaffinity(0))
