@@ -33,7 +33,6 @@ def _benchmarks() -> Mapping[str, Any]:
     from callsheet.cli.bench_commands import (
         dispatch,
         gateway,
-        groups,
         planner,
         real,
         rewards,
@@ -43,6 +42,6 @@ def _benchmarks() -> Mapping[str, Any]:
     )
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, gateway, groups, planner, real, rewards, sandbox, sim, soak):
+    for command in (dispatch, gateway, planner, real, rewards, sandbox, sim, soak):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

@@ -8,7 +8,6 @@ import anyio
 import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.gateway.settings import GatewayBenchSettings
-from callsheet.benchmarks.groups.settings import GroupsBenchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
@@ -114,22 +113,6 @@ def gateway(*, settings: GatewayBenchSettings, as_json: AsJson = False) -> None:
     _log_warnings()
     report = measure(as_json, lambda progress: anyio.run(run_gateway_bench, settings, progress), render)
     if not report.met:
-        raise typer.Exit(1)
-
-
-@options_of(settings=GroupsBenchSettings)
-def groups(*, settings: GroupsBenchSettings, as_json: AsJson = False) -> None:
-    """Measure batches of groups whose environments hang and crash.
-
-    Then trainers are killed between taking a batch and acknowledging it. It ends with exit code 1 if faults cost more
-    than a quarter with a quorum, or a trajectory is not trained on exactly once.
-    """
-    with needs("bench"):
-        from callsheet.benchmarks.groups.render import render
-        from callsheet.benchmarks.groups.run import run_groups_bench
-    _log_warnings()
-    report = measure(as_json, lambda progress: anyio.run(run_groups_bench, settings, progress), render)
-    if report.findings:
         raise typer.Exit(1)
 
 
