@@ -6,14 +6,9 @@ import json
 import math
 
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.planner.predictors import (
-    ObservedRun,
-    PredictionKey,
-    Predictors,
-    PredictorSettings,
-    expected_remaining,
-)
-from callsheet.scheduler.planner.predictors.tree import SavedNode, TreePath
+from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors.log_normal import expected_remaining
+from callsheet.scheduler.planner.predictors.nodes import Path, SavedNode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +37,7 @@ observations = st.builds(
 
 
 def fed(runs: list[ObservedRun]) -> Predictors:
-    predictors = Predictors(PredictorSettings(max_tasks=4, max_labels=4))
+    predictors = Predictors(max_tasks=4, max_labels=4)
     for run in runs:
         predictors.observe(run)
     return predictors
@@ -69,14 +64,15 @@ def test_the_same_runs_yield_the_same_predictions_also_through_json(
 ) -> None:
     predictors = fed(runs)
     assert predictors.predict(key) == fed(runs).predict(key)
-    again = Predictors(predictors.settings)
+    again = Predictors()
     rows = json.loads(json.dumps(saved_nodes(predictors)))
-    assert again.restore(SavedNode(TreePath(*path), numbers) for path, numbers in rows) == 0
+    assert again.restore(SavedNode(Path(*path), numbers) for path, numbers in rows) == 0
     assert again.predict(key) == predictors.predict(key)
 
 
 @given(st.lists(observations, max_size=60))
 def test_the_number_of_nodes_is_bounded(runs: list[ObservedRun]) -> None:
-    nodes = fed(runs).tree
-    assert max(len(nodes.tasks), len(nodes.effects), len(nodes.labels), len(nodes.job_labels)) <= 4
+    nodes = fed(runs).nodes
+    assert len(nodes.tasks) <= 4
+    assert len(nodes.labels) <= 2 * 4 + len(ActionKind)
     assert nodes.changed.isdisjoint(nodes.removed)

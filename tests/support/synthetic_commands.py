@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
-from callsheet.scheduler.planner.predictors.tree import SavedNode
+from callsheet.scheduler.planner.predictors.nodes import SavedNode
 
 # Share of calls, mean and standard deviation of log-seconds; fitted to public traces.
 CLASSES = {
@@ -65,6 +65,5 @@ class SyntheticCommands:
 
 def saved_nodes(predictors: Predictors) -> list[SavedNode]:
     """All that was learned, as it would be saved."""
-    tree = predictors.tree
-    levels = (tree.kinds, tree.labels, tree.job_labels, tree.effects, tree.tasks)
-    return [SavedNode(node.path, node.to_list()) for level in levels for node in level.values()]
+    levels = (predictors.nodes.labels, predictors.nodes.tasks)
+    return [SavedNode(path, node.to_list()) for level in levels for path, node in level.items()]

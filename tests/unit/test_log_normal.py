@@ -6,8 +6,15 @@ import math
 import random
 
 import pytest
-from callsheet.scheduler.planner.predictors import Prediction, expected_remaining, remaining_life
-from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, mills_ratio, quantile
+from callsheet.scheduler.planner.predictors import Prediction
+from callsheet.scheduler.planner.predictors.log_normal import (
+    bounded_mean,
+    censored,
+    expected_remaining,
+    mills_ratio,
+    quantile,
+    remaining_life,
+)
 
 
 def survival(log_mean: float, log_sd: float, seconds: float) -> float:

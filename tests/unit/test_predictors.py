@@ -6,7 +6,6 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
@@ -17,9 +16,9 @@ from callsheet.scheduler.planner.predictors import (
     Prediction,
     PredictionKey,
     Predictors,
-    PredictorSettings,
 )
-from callsheet.scheduler.planner.predictors.tree import SavedNode, TreePath
+from callsheet.scheduler.planner.predictors.nodes import Path, SavedNode
+from callsheet.scheduler.planner.predictors.predictors import LONGEST_S
 
 from tests.support.synthetic_commands import SyntheticCommands, saved_nodes
 
@@ -102,21 +101,6 @@ def test_the_sum_of_predicted_means_is_near_the_sum_of_seconds() -> None:
     assert predicted == pytest.approx(sum(min(run.execution_s, 120.0) for run in runs), rel=0.25)
 
 
-def test_drift_common_to_all_tasks_is_followed_also_by_tasks_not_seen_since() -> None:
-    predictors = Predictors()
-    commands = SyntheticCommands(tasks=40, runs_per_task=100)
-    for run in commands.runs():
-        predictors.observe(run)
-    absent = STEP._replace(label="python", task="task-0")
-    before = predictors.predict(absent).log_mean
-    slower = replace(commands, seed=1, slowdown_after=0, slowdown=3.0)
-    for run in slower.runs():
-        if run.key.task != "task-0":
-            predictors.observe(run)
-    # Tasks seen meanwhile took a part of the shift into their own means.
-    assert 0.7 * math.log(3.0) < predictors.predict(absent).log_mean - before < 1.1 * math.log(3.0)
-
-
 def test_timeouts_count_as_longer_than_they_took() -> None:
     draw = random.Random(5)
     truth = [math.exp(draw.gauss(2.0, 1.0)) for _ in range(400)]
@@ -141,7 +125,7 @@ def test_a_run_cut_off_at_once_says_nothing() -> None:
 def test_the_mean_is_bounded_by_the_timeout_and_always_by_the_longest() -> None:
     predictors = learned(STEP, [0.1, 1000.0, 0.1, 3000.0, 50.0, 2000.0])
     assert predictors.predict(STEP, timeout_s=60.0).duration_s <= 60.0
-    assert predictors.predict(STEP).duration_s <= PredictorSettings().longest_s
+    assert predictors.predict(STEP).duration_s <= LONGEST_S
     assert predictors.predict(STEP, timeout_s=60.0).log_mean == predictors.predict(STEP).log_mean
 
 
@@ -150,18 +134,6 @@ def test_a_hint_is_believed_while_nothing_else_is_known() -> None:
     assert math.exp(predictors.predict(REWARD, 100.0).log_mean) > 50.0
     learned(REWARD, [10.0] * 30, predictors)
     assert math.exp(predictors.predict(REWARD, 100.0).log_mean) < 40.0
-
-
-def test_hints_that_come_true_are_trusted_and_their_bias_is_learned() -> None:
-    draw = random.Random(3)
-    predictors = Predictors()
-    for index in range(200):
-        seconds = math.exp(draw.gauss(2.0, 1.5))
-        run = ObservedRun(REWARD._replace(task=f"t{index}"), seconds, hint_s=3.0 * seconds)
-        predictors.observe(run)
-    new = REWARD._replace(task="new")
-    assert math.exp(predictors.predict(new, 300.0).log_mean) == pytest.approx(100.0, rel=0.2)
-    assert predictors.predict(new, 300.0).log_sd < 0.5 * predictors.predict(new).log_sd
 
 
 @pytest.mark.parametrize("truth", [0.3, 0.9])
@@ -213,12 +185,11 @@ def test_runs_that_nobody_measured_leave_use_and_memory_alone() -> None:
 
 
 def test_tasks_are_bounded_and_the_oldest_falls_back_to_its_label() -> None:
-    predictors = Predictors(PredictorSettings(max_tasks=10))
+    predictors = Predictors(max_tasks=10)
     learned(STEP._replace(task="first"), [100.0] * 3, predictors)
     for task in range(30):
         learned(STEP._replace(task=f"t{task}"), [1.0], predictors)
-    assert len(predictors.tree.tasks) == 10
-    assert len(predictors.tree.effects) == 10
+    assert len(predictors.nodes.tasks) == 10
     first, other = STEP._replace(task="first"), STEP._replace(task="never")
     assert predictors.predict(first) == predictors.predict(other)
 
@@ -233,11 +204,6 @@ def test_odd_numbers_are_refused_by_name(field: str, value: float) -> None:
         Predictors().observe(ObservedRun(STEP, **values))
 
 
-def test_settings_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="drift_memory"):
-        PredictorSettings(drift_memory=0.0)
-
-
 def test_what_was_learned_survives_saving() -> None:
     predictors = Predictors()
     keys = set()
@@ -250,8 +216,8 @@ def test_what_was_learned_survives_saving() -> None:
 
 
 def test_changes_are_taken_once_and_are_enough_to_continue() -> None:
-    predictors = Predictors(PredictorSettings(max_tasks=5))
-    nodes: dict[TreePath, list[float]] = {}
+    predictors = Predictors(max_tasks=5)
+    nodes: dict[Path, list[float]] = {}
     for index, run in enumerate(SyntheticCommands(tasks=9).runs()):
         predictors.observe(run)
         if index % 100 == 0:
@@ -264,9 +230,9 @@ def test_changes_are_taken_once_and_are_enough_to_continue() -> None:
         nodes.update(changes.saved)
         for path in changes.removed:
             nodes.pop(path, None)
-    again = Predictors(predictors.settings)
+    again = Predictors()
     assert again.restore(starmap(SavedNode, nodes.items())) == 0
-    kept = [run.key for run in SyntheticCommands(tasks=9).runs() if predictors.tree.find(run.key).task is not None]
+    kept = [run.key for run in SyntheticCommands(tasks=9).runs() if predictors.predict(run.key).observations]
     predictions: dict[PredictionKey, Prediction] = {key: predictors.predict(key) for key in kept}
     assert len(predictions) == 5
     assert predictions == {key: again.predict(key) for key in kept}
@@ -276,7 +242,7 @@ def test_saved_nodes_of_another_version_are_left_out() -> None:
     predictors = learned(STEP, [1.0])
     saved = saved_nodes(predictors)
     saved[0].numbers.append(1.0)
-    assert len(saved) == 5
+    assert len(saved) == 4
     assert Predictors().restore(saved) == 1
 
 
@@ -284,5 +250,5 @@ def test_a_path_that_names_no_node_is_left_out() -> None:
     numbers = saved_nodes(learned(STEP, [1.0]))[0].numbers
     kind = int(ActionKind.ENV_STEP)
     names = [(77,), (kind, None, "job"), (kind, None, None, "task"), (kind, "label", None, "task")]
-    paths = list(starmap(TreePath, names))
+    paths = list(starmap(Path, names))
     assert Predictors().restore(SavedNode(path, numbers) for path in paths) == len(paths)

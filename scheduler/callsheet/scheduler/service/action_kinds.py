@@ -1,6 +1,6 @@
 """What the service knows of each kind of action: a new kind is one more row of `KIND_RULES`.
 
-Elsewhere in the scheduler it is a member of `core.model.ActionKind` and a prior of `planner.predictors.settings`.
+Elsewhere in the scheduler it is a member of `core.model.ActionKind` and a prior of `planner.predictors.predictors`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.ends import observation_of, with_attempts
-from callsheet.scheduler.planner.predictors.tree import Changes, SavedNode, TreePath
+from callsheet.scheduler.planner.predictors.nodes import Changes, Path, SavedNode
+from callsheet.scheduler.planner.predictors.requests import observation_of, with_attempts
 from callsheet.scheduler.store.journal import Journal
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -121,7 +121,7 @@ def load_predictors(journal: Journal) -> Predictors:
     """Predictors as they were saved; what an earlier version saved in another form is left out."""
     predictors = Predictors()
     rows = journal.load_predictors()
-    left_out = predictors.restore(SavedNode(TreePath(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
+    left_out = predictors.restore(SavedNode(Path(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
     _log.info("predictors_loaded", nodes=len(rows) - left_out, left_out=left_out)
     return predictors
 

@@ -11,8 +11,7 @@ from callsheet.scheduler.core.events import AttemptEnded
 from callsheet.scheduler.core.model import ActionRequest, SpeedUp
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.predictors import Prediction, PredictionKey, Predictors
-from callsheet.scheduler.planner.predictors.ends import observation_of, with_attempts
-from callsheet.scheduler.planner.predictors.requests import key_of
+from callsheet.scheduler.planner.predictors.requests import key_of, observation_of, with_attempts
 
 # Cores; a command that needs no CPU at all still has to be ranked.
 LEAST_USE = 0.01

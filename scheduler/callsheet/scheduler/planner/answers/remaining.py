@@ -11,8 +11,8 @@ from callsheet.scheduler.core.model import CPU, Token
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Pool, shared_column, slot_column
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.log_normal import remaining_life
+from callsheet.scheduler.planner.predictors.predictors import amdahl_slowness
 from callsheet.scheduler.planner.predictors.requests import predict, relative_units
-from callsheet.scheduler.planner.predictors.statistics import amdahl_slowness
 from callsheet.scheduler.planner.question.instance import ResourceRow
 
 

@@ -1,61 +1,79 @@
 """Service time, CPU use, peak memory and speed-up of actions, learned online.
 
-Log-seconds are normal around a mean that is shrunk level by level: kind, label, label in the job, task of that label.
-Between label and task comes the task's effect, what its other labels showed: a slow test suite goes with slow installs.
-How much a task's own mean weighs is learned from the variances (see `statistics.TaskMoments`); above, where there are
-few members to learn it from, it is set. A shift common to all tasks of a label is followed by the label's drift.
+Log-seconds are normal around a mean that is shrunk level by level: kind, label, label in a job, task of that label. At
+each level what was seen n times weighs n / (n + strength), and the level above it the rest. The variance is that of the
+errors of earlier predictions, shrunk in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, quantile
-from callsheet.scheduler.planner.predictors.settings import PredictorSettings
-from callsheet.scheduler.planner.predictors.statistics import LabelStatistics, TaskMoments, amdahl_slowness
-from callsheet.scheduler.planner.predictors.tree import Branch, Changes, RunningMean, SavedNode, Tree
+from callsheet.scheduler.planner.predictors.nodes import Branch, Changes, Nodes, Path, RunningMean, SavedNode
 from callsheet.scheduler.planner.predictors.values import ObservedRun, Prediction, PredictionKey
 
+
+class Prior(NamedTuple):
+    """What is assumed of a kind before anything of it ran.
+
+    Attributes:
+        duration_s: Median execution time.
+        use: Cores used while running.
+        peak_memory_mb: Median peak.
+    """
+
+    duration_s: float
+    use: float
+    peak_memory_mb: float
+
+
+PRIORS: Mapping[ActionKind, Prior] = MappingProxyType(
+    {
+        ActionKind.GENERATE: Prior(5.0, 0.1, 64.0),
+        ActionKind.ENV_RESET: Prior(5.0, 0.5, 256.0),
+        ActionKind.ENV_STEP: Prior(0.3, 0.65, 256.0),
+        ActionKind.TOOL_CALL: Prior(1.5, 0.05, 64.0),
+        ActionKind.REWARD: Prior(5.0, 0.85, 256.0),
+    }
+)
+# Of a level against what was seen below it, in runs: of the prior, the kind, the label, and the label in a job. They
+# were fitted to command durations of public traces of coding agents.
+STRENGTHS = (1.0, 0.7, 4.0, 1.0)
+TASK_STRENGTH = STRENGTHS[-1]
+# Means reach back over about so many runs: of a task, of errors, and of all else.
+TASK_MEMORY = 10.0
+ERROR_MEMORY = 200.0
+LABEL_MEMORY = 1000.0
+# Variance of log-seconds, and of log-megabytes, of a kind that nothing is known of.
+PRIOR_VARIANCE = 2.5
+PRIOR_MEMORY_VARIANCE = 0.04
+# A predicted peak is exceeded with the probability that a normal variable is above it: one in twenty.
+PEAK_QUANTILE = 1.645
+# Assumed error of a client's hint in log-seconds, and of its Amdahl fraction.
+HINT_VARIANCE = 0.7**2
+AMDAHL_VARIANCE = 0.3**2
+# What was learned of an Amdahl fraction fades over about so many runs.
+AMDAHL_MEMORY = 500.0
+# Bound of a predicted mean where no timeout is given.
+LONGEST_S = 3600.0
 # No clock of a manager tells shorter times apart.
 SHORTEST_S = 1e-3
 LEAST_MEMORY_MB = 1.0
+MAX_TASKS = 20_000
+MAX_LABELS = 2_000
 _LEAST_SD, _MOST_SD = 0.05, 3.0
+# An error of more standard deviations counts as this far.
+_OUTLIER = 3.0
 # A run longer than its median says more of the use, but one long run does not drown all others.
 _MOST_USE_WEIGHT = 4.0
 _MOST_USE = 1024.0
-# Of one run, in log-seconds.
-_MOST_DRIFT = 2.0
 # A censored run that tells less is left out.
 _LEAST_WEIGHT = 1e-3
-_NOTHING = RunningMean()
-
-
-class _Belief(NamedTuple):
-    """Log-seconds at the fewest units, and where they come from.
-
-    Attributes:
-        label_mean: What the label says, without drift.
-        task_mean: The same with the task's effect.
-        openness: Weight of `task_mean` in `mean`; the rest is that of the task's own runs.
-    """
-
-    mean: float
-    variance: float
-    label_mean: float
-    task_mean: float
-    openness: float
-
-
-class _Run(NamedTuple):
-    """What a run says: log-seconds at the fewest units without drift, its worth, and at which width it ran."""
-
-    value: float
-    weight: float
-    fraction: float
-    slope: float
 
 
 class Predictors:
@@ -64,12 +82,18 @@ class Predictors:
     Predicting changes nothing; `observe` takes constant time, and the number of nodes is bounded.
 
     Attributes:
+        nodes: What was seen.
         revision: Grows whenever predictions may have become others.
     """
 
-    def __init__(self, settings: PredictorSettings | None = None) -> None:
-        self.settings = settings or PredictorSettings()
-        self.tree = Tree(self.settings)
+    def __init__(self, *, max_tasks: int = MAX_TASKS, max_labels: int = MAX_LABELS) -> None:
+        """Starts with nothing seen.
+
+        Args:
+            max_tasks: Tasks remembered; beyond, the one not seen for longest is forgotten, and its label stays.
+            max_labels: Labels remembered, in all jobs together.
+        """
+        self.nodes = Nodes(max_tasks=max_tasks, max_labels=max_labels)
         self.revision = 0
 
     def predict(
@@ -83,19 +107,23 @@ class Predictors:
             amdahl_hint: Parallel fraction by the client's word.
             timeout_s: Where its execution clock ends it: the mean is bounded by it.
         """
-        branch = self.tree.find(key)
-        statistics = branch.statistics
-        belief = _with_hint(self._believe(key.kind, branch), statistics, hint_s)
-        log_sd = min(max(math.sqrt(belief.variance), _LEAST_SD), _MOST_SD)
-        limit = min(timeout_s, self.settings.longest_s)
+        branch = self.nodes.find(key)
+        log_mean, variance = _log_seconds(key.kind, branch)
+        if hint_s > 0.0:
+            # Each is weighted by the inverse of its variance (Bates and Granger 1969).
+            log_mean += variance / (variance + HINT_VARIANCE) * (math.log(hint_s) - log_mean)
+            variance = min(variance, HINT_VARIANCE)
+        log_sd = min(max(math.sqrt(variance), _LEAST_SD), _MOST_SD)
+        limit = min(timeout_s, LONGEST_S)
+        log_peak, peak_variance = _log_peak(key.kind, branch)
         return Prediction(
-            min(bounded_mean(belief.mean, log_sd, limit) * statistics.ratio.value, limit),
-            belief.mean,
+            min(bounded_mean(log_mean, log_sd, limit), limit),
+            log_mean,
             log_sd,
-            self._use(key.kind, branch),
-            self._peak(key.kind, branch),
-            statistics.amdahl.fraction(amdahl_hint, self.settings.amdahl_sd),
-            branch.task.duration.count if branch.task is not None else 0.0,
+            _shrunk(PRIORS[key.kind].use, (node.use for node in branch)),
+            quantile(log_peak, min(math.sqrt(peak_variance), _MOST_SD), PEAK_QUANTILE),
+            _fraction(branch, amdahl_hint),
+            branch.task.duration.count,
             hint_s > 0.0 or branch.label.duration.count > 0.0,
         )
 
@@ -107,16 +135,15 @@ class Predictors:
         """
         _check(observation)
         self.revision += 1
-        key = observation.key
-        branch = self.tree.touch(key)
+        branch = self.nodes.touch(observation.key)
         if observation.execution_s > 0.0:
-            self._observe_duration(observation, branch)
+            _learn_duration(observation, branch)
         if observation.peak_memory_mb > 0.0:
-            self._observe_memory(observation, branch)
+            _learn_peak(observation, branch)
 
     def take_changes(self, most: int) -> Changes:
         """What differs from what was taken before, to be saved: up to `most` nodes, none once all were taken."""
-        return self.tree.take_changes(most)
+        return self.nodes.take_changes(most)
 
     def restore(self, saved: Iterable[SavedNode]) -> int:
         """Continues from saved nodes; returns how many were left out because they are not what this version saves."""
@@ -124,162 +151,117 @@ class Predictors:
         left_out = 0
         for path, numbers in saved:
             try:
-                self.tree.put(path, numbers)
+                self.nodes.put(Path(*path), numbers)
             except (TypeError, ValueError):
                 left_out += 1
         return left_out
 
-    def _believe(self, kind: ActionKind, branch: Branch) -> _Belief:
-        statistics = branch.statistics
-        moments = statistics.duration
-        prior = math.log(self.settings.priors[kind].duration_s)
-        upper = branch.kind.duration, branch.label.duration, branch.job_label.duration
-        label_mean, doubt = self._descend(prior, moments.total, *upper)
-        task_mean = label_mean
-        if branch.effect is not None:
-            effect = branch.effect.duration
-            task_mean += effect.value * effect.count / (effect.count + self.settings.task_effect_strength)
-        own = branch.task.duration if branch.task is not None else _NOTHING
-        mean, variance, openness = _own(task_mean, doubt, own, moments)
-        return _Belief(mean + statistics.drift, variance, label_mean, task_mean, openness)
 
-    def _descend(
-        self, prior: float, total: float, kind: RunningMean, label: RunningMean, job_label: RunningMean
-    ) -> tuple[float, float]:
-        """Mean of a label in a job, shrunk to its parents, and the variance of that mean.
+def amdahl_slowness(fraction: float, ratio: float) -> float:
+    """Execution time at `ratio` times the fewest units, relative to that at the fewest."""
+    return (1.0 - fraction) + fraction / ratio
 
-        At each level, `strength` is the variance of runs in multiples of the variance among the members' means.
-        """
-        settings = self.settings
-        strength = settings.kind_strength
-        doubt = total / (kind.count + strength)
-        mean = prior + kind.count / (kind.count + strength) * (kind.value - prior)
-        strength = settings.label_strength
-        left = strength / (label.count + strength)
-        doubt = doubt * left * left + total / (label.count + strength)
-        mean += (1.0 - left) * (label.value - mean)
-        strength = settings.job_strength
-        left = strength / (job_label.count + strength)
-        doubt = doubt * left * left + total / (job_label.count + strength)
-        return mean + (1.0 - left) * (job_label.value - mean), doubt
 
-    def _use(self, kind: ActionKind, branch: Branch) -> float:
-        settings = self.settings
-        use = settings.priors[kind].use
-        for node, strength in (
-            (branch.kind, settings.kind_strength),
-            (branch.label, settings.label_strength),
-            (branch.job_label, settings.job_strength),
-            (branch.task, settings.task_strength),
-        ):
-            if node is not None:
-                seen = node.use
-                use += seen.count / (seen.count + strength) * (seen.value - use)
-        return use
+def _shrunk(prior: float, levels: Iterable[RunningMean]) -> float:
+    """A value shrunk from level to level."""
+    for strength, seen in zip(STRENGTHS, levels, strict=False):
+        prior += seen.count / (seen.count + strength) * (seen.value - prior)
+    return prior
 
-    def _peak(self, kind: ActionKind, branch: Branch) -> float:
-        moments = branch.statistics.memory
-        prior = math.log(self.settings.priors[kind].peak_memory_mb)
-        upper = branch.kind.memory, branch.label.memory, branch.job_label.memory
-        mean, doubt = self._descend(prior, moments.total, *upper)
-        own = branch.task.memory if branch.task is not None else _NOTHING
-        mean, variance, _ = _own(mean, doubt, own, moments)
-        return quantile(mean, min(math.sqrt(variance), _MOST_SD), self.settings.memory_quantile)
 
-    def _observe_duration(self, observation: ObservedRun, branch: Branch) -> None:
-        settings, statistics = self.settings, branch.statistics
-        fraction = statistics.amdahl.fraction(observation.amdahl_hint, settings.amdahl_sd)
-        slowness = amdahl_slowness(fraction, observation.units)
-        log_seconds = math.log(max(observation.execution_s, SHORTEST_S)) - math.log(slowness)
-        belief = self._believe(observation.key.kind, branch)
-        if not observation.failed:
-            # A timeout counts as the time it took: the predicted mean is bounded by it too.
-            statistics.ratio.observe(math.exp(min(log_seconds - belief.mean - 0.5 * belief.variance, 10.0)))
-        weight = 1.0
-        if observation.censored:
-            log_seconds, weight = censored(belief.mean, math.sqrt(belief.variance), log_seconds)
-            if weight < _LEAST_WEIGHT:
-                return
-        else:
-            if observation.hint_s > 0.0:
-                statistics.hints.observe(log_seconds - math.log(observation.hint_s))
-            if observation.cpu_s > 0.0:
-                self._observe_use(observation, branch, slowness, log_seconds - belief.mean)
-        # The means know no drift: runs before it and after it are brought together.
-        value = log_seconds - statistics.drift
-        error = max(-_MOST_DRIFT, min(log_seconds - belief.mean, _MOST_DRIFT))
-        statistics.drift += weight / settings.drift_memory * error
-        run = _Run(value, weight, fraction, (1.0 / observation.units - 1.0) / slowness)
-        self._learn_task(run, belief, branch)
-        # A task seen often says little that is new of its label.
-        weight *= belief.openness
-        branch.job_label.duration.add(value, weight, settings.label_memory)
-        branch.label.duration.add(value, weight, settings.label_memory)
-        branch.kind.duration.add(value, weight, settings.label_memory)
-        if branch.effect is not None:
-            branch.effect.duration.add(value - belief.label_mean, weight, settings.label_memory)
+def _log_seconds(kind: ActionKind, branch: Branch) -> tuple[float, float]:
+    """Mean and variance of log-seconds at the fewest units. A task's runs are too few to tell a variance."""
+    mean = _shrunk(math.log(PRIORS[kind].duration_s), (node.duration for node in branch))
+    return mean, _shrunk(PRIOR_VARIANCE, (node.error for node in branch[:-1]))
 
-    def _learn_task(self, run: _Run, belief: _Belief, branch: Branch) -> None:
-        statistics, task = branch.statistics, branch.task
-        moments = statistics.duration
-        moments.apart(run.value - belief.task_mean, run.weight * belief.openness)
-        if task is None:
+
+def _log_peak(kind: ActionKind, branch: Branch) -> tuple[float, float]:
+    """Mean and variance of log-megabytes."""
+    mean = _shrunk(math.log(PRIORS[kind].peak_memory_mb), (node.memory for node in branch))
+    return mean, _shrunk(PRIOR_MEMORY_VARIANCE, (node.memory_error for node in branch[:-1]))
+
+
+def _openness(seen: RunningMean) -> float:
+    """How much a run tells of its label: a task seen often says little that is new of it."""
+    return TASK_STRENGTH / (seen.count + TASK_STRENGTH)
+
+
+def _clipped_square(error: float, variance: float) -> float:
+    return min(error * error, _OUTLIER * _OUTLIER * variance)
+
+
+def _learn_duration(observation: ObservedRun, branch: Branch) -> None:
+    fraction = _fraction(branch, observation.amdahl_hint)
+    slowness = amdahl_slowness(fraction, observation.units)
+    log_seconds = math.log(max(observation.execution_s, SHORTEST_S)) - math.log(slowness)
+    mean, variance = _log_seconds(observation.key.kind, branch)
+    weight = 1.0
+    if observation.censored:
+        log_seconds, weight = censored(mean, max(math.sqrt(variance), _LEAST_SD), log_seconds)
+        if weight < _LEAST_WEIGHT:
             return
-        seen = task.duration
-        if seen.count > 0.0:
-            moments.consecutive(run.value - task.previous)
-            if run.slope != task.slope:
-                worth = run.weight * seen.count / (seen.count + 1.0)
-                apart = run.slope - task.slope
-                statistics.amdahl.compare(run.fraction, apart, run.value - seen.value, worth, moments.within)
-        seen.add(run.value, run.weight, self.settings.task_memory)
-        task.slope += run.weight / seen.count * (run.slope - task.slope)
-        task.previous = run.value
-
-    def _observe_use(self, observation: ObservedRun, branch: Branch, slowness: float, log_error: float) -> None:
-        execution_s = max(observation.execution_s, SHORTEST_S)
-        use = min(observation.cpu_s / execution_s * slowness, _MOST_USE)
-        weight = min(math.exp(min(0.5 * log_error, 10.0)), _MOST_USE_WEIGHT)
-        most = self.settings.label_memory
-        branch.kind.use.add(use, weight, most)
-        branch.label.use.add(use, weight, most)
-        branch.job_label.use.add(use, weight, most)
-        if branch.task is not None:
-            branch.task.use.add(use, weight, self.settings.task_memory)
-
-    def _observe_memory(self, observation: ObservedRun, branch: Branch) -> None:
-        value = math.log(max(observation.peak_memory_mb, LEAST_MEMORY_MB))
-        moments, task, known = branch.statistics.memory, branch.task, branch.job_label.memory
-        openness = 1.0 if task is None else moments.strength / (task.memory.count + moments.strength)
-        if known.count > 0.0:
-            moments.apart(value - known.value, openness)
-        for node in (branch.kind, branch.label, branch.job_label):
-            node.memory.add(value, openness, self.settings.label_memory)
-        if task is None:
-            return
-        if task.memory.count > 0.0:
-            moments.consecutive(value - task.previous_memory)
-        task.memory.add(value, 1.0, self.settings.task_memory)
-        task.previous_memory = value
+    elif observation.cpu_s > 0.0:
+        _learn_use(observation, branch, slowness, log_seconds - mean)
+    task = branch.task
+    _learn_speed_up(branch, fraction, (1.0 / observation.units - 1.0) / slowness, log_seconds, weight)
+    worth = weight * _openness(task.duration)
+    for node in branch[:-1]:
+        node.error.add(_clipped_square(log_seconds - mean, variance), weight, ERROR_MEMORY)
+        node.duration.add(log_seconds, worth, LABEL_MEMORY)
+    task.duration.add(log_seconds, weight, TASK_MEMORY)
 
 
-def _own(mean: float, doubt: float, own: RunningMean, moments: TaskMoments) -> tuple[float, float, float]:
-    """Mean and variance of the next run of a task whose label says `mean`, and the weight left to the label."""
-    left = moments.strength / (own.count + moments.strength)
-    variance = moments.within * (1.0 + 1.0 / (own.count + moments.strength)) + left * left * doubt
-    return mean + (1.0 - left) * (own.value - mean), variance, left
+def _learn_speed_up(branch: Branch, used: float, slope: float, log_seconds: float, weight: float) -> None:
+    """Learns the parallel fraction from a run at another width than those of its task before.
+
+    Gauss-Newton on log-seconds: a run at `ratio` times the fewest units takes (1 - f) + f / ratio of the time. Only
+    differences WITHIN a task count. Across tasks, widths follow sizes, since the planner gives large ones more.
+
+    Args:
+        branch: Whose run.
+        used: The fraction by which all were brought to the fewest units.
+        slope: d log(time) / d fraction at its width.
+        log_seconds: At the fewest units.
+        weight: How much it tells.
+    """
+    task = branch.task
+    seen = task.duration
+    apart = slope - task.slope
+    if seen.count > 0.0 and apart:
+        for node in (branch.label, branch.job_label):
+            variance = _shrunk(PRIOR_VARIANCE, (each.error for each in branch[:-1]))
+            bound = _OUTLIER * math.sqrt(variance)
+            error = max(-bound, min(log_seconds - seen.value, bound))
+            information = weight * seen.count / (seen.count + 1.0) * apart / variance
+            fading = 1.0 - 1.0 / AMDAHL_MEMORY
+            node.information = node.information * fading + information * apart
+            node.pull = node.pull * fading + information * (error + apart * used)
+    task.slope += weight / min(seen.count + weight, TASK_MEMORY) * apart
 
 
-def _with_hint(belief: _Belief, statistics: LabelStatistics, hint_s: float) -> _Belief:
-    """Pools with the client's hint, each weighted by the inverse of its variance (Bates and Granger 1969)."""
-    if hint_s <= 0.0:
-        return belief
-    hints = statistics.hints
-    hinted = math.log(hint_s) + hints.bias
-    share = belief.variance / (belief.variance + hints.variance)
-    return belief._replace(
-        mean=belief.mean + share * (hinted - belief.mean), variance=min(belief.variance, hints.variance)
-    )
+def _fraction(branch: Branch, hint: float) -> float:
+    """The parallel fraction, with the client's as a prior; in [0, 1)."""
+    node = branch.job_label if branch.job_label.information else branch.label
+    prior = 1.0 / AMDAHL_VARIANCE
+    return min(max((prior * hint + node.pull) / (prior + node.information), 0.0), 0.999)
+
+
+def _learn_use(observation: ObservedRun, branch: Branch, slowness: float, log_error: float) -> None:
+    use = min(observation.cpu_s / max(observation.execution_s, SHORTEST_S) * slowness, _MOST_USE)
+    weight = min(math.exp(min(0.5 * log_error, 10.0)), _MOST_USE_WEIGHT)
+    for node in branch[:-1]:
+        node.use.add(use, weight, LABEL_MEMORY)
+    branch.task.use.add(use, weight, TASK_MEMORY)
+
+
+def _learn_peak(observation: ObservedRun, branch: Branch) -> None:
+    value = math.log(max(observation.peak_memory_mb, LEAST_MEMORY_MB))
+    mean, variance = _log_peak(observation.key.kind, branch)
+    worth = _openness(branch.task.memory)
+    for node in branch[:-1]:
+        node.memory_error.add(_clipped_square(value - mean, variance), 1.0, ERROR_MEMORY)
+        node.memory.add(value, worth, LABEL_MEMORY)
+    branch.task.memory.add(value, 1.0, TASK_MEMORY)
 
 
 def _check(observation: ObservedRun) -> None:
