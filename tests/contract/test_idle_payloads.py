@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -172,44 +170,6 @@ async def test_a_put_again_of_long_ago_keeps_nothing_in_a_local_store(tmp_path: 
     assert list((tmp_path / "owners").iterdir()) == []
 
 
-async def test_uses_in_a_local_store_of_an_older_version_count_from_its_opening(
-    tmp_path: Path, clock: SteppedClock
-) -> None:
-    store = await LocalPayloadStore.open(tmp_path, clock=clock)
-    sha256 = await put(store, b"body")
-    await store.retain("job", [sha256])
-    # Such a store kept the date of the put.
-    (tmp_path / "dated").unlink()
-    os.utime(tmp_path / "objects" / sha256, (0.0, 0.0))
-    store = await LocalPayloadStore.open(tmp_path, clock=clock)
-    assert await store.idle("job", IDLE_S) == []
-    clock.seconds += 2 * IDLE_S
-    store = await LocalPayloadStore.open(tmp_path, clock=clock)
-    assert await store.idle("job", IDLE_S) == [sha256]
-
-
-async def test_uses_in_a_redis_of_an_older_version_count_from_the_first_look(
-    redis_url: str, clock: SteppedClock
-) -> None:
-    namespace = uuid.uuid4().hex
-    store = await RedisPayloadStore.open(redis_url, namespace=namespace, clock=clock)
-    old, new = await put(store, b"old"), await put(store, b"new")
-    async with Redis.from_url(redis_url) as client:
-        await store.retain("job", [old])
-        await client.delete(f"{namespace}:used:job")
-        await store.retain("job", [new])
-        clock.seconds += 2 * IDLE_S
-        assert await store.release_idle("job", [old], IDLE_S) == 0
-        assert await store.idle("job", IDLE_S) == [new]
-        clock.seconds += 2 * IDLE_S
-        assert sorted(await store.idle("job", IDLE_S)) == sorted([old, new])
-        await store.release("job", [old])
-        assert await store.idle("job", IDLE_S) == [new]
-        await store.release_job("job")
-        assert [key async for key in client.scan_iter(f"{namespace}:used:*")] == []
-    await store.aclose()
-
-
 async def test_a_release_that_redis_runs_late_takes_nothing_from_a_job_opened_again(
     redis_url: str, clock: SteppedClock
 ) -> None:
@@ -234,13 +194,9 @@ async def test_a_full_redis_lets_go_of_what_is_idle(clock: SteppedClock) -> None
     with redis_server() as url:
         store = await RedisPayloadStore.open(url, clock=clock)
         sha256 = await put(store, b"body")
-        other = hashlib.sha256(b"of an older version").hexdigest()
         await store.retain("job", [sha256])
         clock.seconds += 2 * IDLE_S
         async with Redis.from_url(url) as client:
-            reply = client.sadd("callsheet:job:job", other)
-            assert not isinstance(reply, int)
-            await reply
             await client.config_set("maxmemory", 1)
             assert await store.idle("job", IDLE_S) == [sha256]
             assert await store.release_idle("job", [sha256], IDLE_S) == 1

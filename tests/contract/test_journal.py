@@ -33,7 +33,6 @@ from callsheet.scheduler.store.errors import (
     DatabaseLockedError,
     DataDirectoryLockedError,
     InconsistentRecordError,
-    JournalVersionError,
     StaleEpochError,
 )
 
@@ -344,19 +343,6 @@ def test_a_second_scheduler_on_another_machine_is_refused_by_the_database(
         with pytest.raises(DatabaseLockedError):
             elsewhere.open_impatiently()
     elsewhere.open().close()
-
-
-def test_a_journal_of_a_newer_version_is_refused(place: JournalPlace) -> None:
-    place.open().close()
-    with place.outside() as connection:
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        connection.execute("UPDATE alembic_version SET version_num = 'from_the_future'")
-    assert row is not None
-    with pytest.raises(JournalVersionError, match="from_the_future"):
-        place.open()
-    with place.outside() as connection:
-        connection.execute(f"UPDATE alembic_version SET version_num = '{row[0]}'")
-    place.open().close()
 
 
 def test_misuse_is_refused(place: JournalPlace) -> None:

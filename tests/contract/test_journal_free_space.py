@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from callsheet.scheduler.core.records import ActionFinished, JobClosed, JobOpened, Record, WorkForgotten
@@ -66,18 +64,3 @@ def test_forgotten_actions_make_room_for_others(tmp_path: Path) -> None:
             journal.commit([ActionFinished("job", each, "succeeded", bytes(64 * 1024), 2.0) for each in ids])
             journal.commit([WorkForgotten("job", tuple(ids), bytes(32 * _TOGETHER))])
     assert size_of(place.data_dir) < 12 * MIB
-
-
-def test_an_older_file_learns_to_give_space_back(tmp_path: Path) -> None:
-    place = JournalPlace(tmp_path / "data", None)
-    with place.begun() as journal:
-        life(journal, "job", _TOGETHER)
-    with closing(sqlite3.connect(place.data_dir / SQLITE_FILE)) as file:
-        file.execute("PRAGMA journal_mode = DELETE")
-        file.execute("PRAGMA auto_vacuum = NONE")
-        file.execute("VACUUM")
-        assert file.execute("PRAGMA auto_vacuum").fetchone()[0] == 0
-    with place.begun() as journal:
-        assert len(journal.load().actions) == _TOGETHER
-    with closing(sqlite3.connect(place.data_dir / SQLITE_FILE)) as file:
-        assert file.execute("PRAGMA auto_vacuum").fetchone()[0] == 2

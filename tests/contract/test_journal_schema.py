@@ -1,4 +1,4 @@
-"""Connections are durable, and the migrations make the tables that the statements expect."""
+"""Connections are durable, and a database with tables of another schema is refused and stays as it is."""
 
 from __future__ import annotations
 
@@ -6,34 +6,84 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, sqlite_engine
-from callsheet.scheduler.store.errors import DurabilityError, UnsuitableDatabaseError
-from callsheet.scheduler.store.schema import metadata
-from sqlalchemy import make_url
+from callsheet.scheduler.store.engine import READ_ONLY, SQLITE_FILE, create_journal_engine, sqlite_engine
+from callsheet.scheduler.store.errors import DurabilityError, JournalVersionError, UnsuitableDatabaseError
+from callsheet.scheduler.store.schema import SCHEMA
+from sqlalchemy import MetaData, make_url, select
 
 from tests.support.journals import JournalPlace
 from tests.support.servers import PostgresServer, postgres_server
 
+REFUSED = "it must be empty or have schema 'journal-1': finish or drop its work with the Callsheet that wrote it; then "
 
-def test_the_migrations_make_the_tables_of_the_metadata(place: JournalPlace) -> None:
-    place.open().close()
+
+def content(place: JournalPlace) -> list[object]:
+    """All that the tables of a database hold, with their names."""
     engine = create_journal_engine(place.data_dir, place.url)
-    with engine.begin() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert compare_metadata(context, metadata) == []
+    found = MetaData()
+    with engine.connect() as connection:
+        found.reflect(connection)
+        rows = [(table.name, connection.execute(select(table)).all()) for table in found.sorted_tables]
     engine.dispose()
+    return [repr(each) for each in rows]
 
 
-def test_a_migration_that_fails_leaves_nothing_behind(place: JournalPlace) -> None:
+def assert_is_refused(place: JournalPlace, found: str) -> None:
+    """Opens a journal that is refused, with advice, and stays as it is."""
+    before = content(place)
+    with pytest.raises(JournalVersionError) as caught:
+        place.open()
+    database = make_url(place.url).database if place.url else place.data_dir / SQLITE_FILE
+    advice = "drop the database, or name another one by --database-url-file"
+    if place.url is None:
+        advice = f"move or delete the data directory {str(place.data_dir)!r}, or name another one by --data-dir"
+    said = str(caught.value)
+    assert said.startswith("database: ")
+    assert f"{database} has {found}; {REFUSED}{advice}" in said
+    assert content(place) == before
+
+
+# What the first and the last revisions of migrations left, each with its own tables.
+@pytest.mark.parametrize("revision", ["0001", "0007", "0015", "of tomorrow"])
+def test_a_journal_of_migrations_is_refused(place: JournalPlace, revision: str) -> None:
     place.data_dir.mkdir()
     with place.outside() as connection:
-        connection.execute("CREATE TABLE actions (something_else integer)")
-    with pytest.raises(Exception, match="already exists"):
-        place.open()
+        connection.execute("CREATE TABLE scheduler (id integer PRIMARY KEY, epoch bigint NOT NULL)")
+        connection.execute("INSERT INTO scheduler VALUES (1, 7)")
+        connection.execute("CREATE TABLE jobs (number integer PRIMARY KEY, job_id text NOT NULL)")
+        connection.execute("INSERT INTO jobs VALUES (1, 'job')")
+        connection.execute("CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
+        connection.execute(f"INSERT INTO alembic_version VALUES ('{revision}')")
+    assert_is_refused(place, f"a journal of schema '{revision}'")
+
+
+def test_a_journal_of_another_schema_is_refused(place: JournalPlace) -> None:
+    place.open().close()
     with place.outside() as connection:
-        connection.execute("DROP TABLE actions")
+        connection.execute("UPDATE journal_schema SET name = 'journal-2'")
+    assert_is_refused(place, "a journal of schema 'journal-2'")
+    with place.outside() as connection:
+        connection.execute(f"UPDATE journal_schema SET name = '{SCHEMA}'")
+    place.open().close()
+
+
+@pytest.mark.parametrize("table", ["actions", "journal_schema"])
+def test_tables_without_a_schema_are_refused(place: JournalPlace, table: str) -> None:
+    place.data_dir.mkdir()
+    with place.outside() as connection:
+        connection.execute(f"CREATE TABLE {table} (name text)")
+    assert_is_refused(place, "tables of no known schema")
+    with place.outside() as connection:
+        connection.execute(f"DROP TABLE {table}")
+    with place.begun() as journal:
+        assert journal.epoch == 1
+
+
+def test_tables_of_other_programs_are_let_be(place: JournalPlace) -> None:
+    place.data_dir.mkdir()
+    with place.outside() as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('of another program')")
     with place.begun() as journal:
         assert journal.epoch == 1
 

@@ -18,7 +18,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXTRAS_ONLY = [
-    *["alembic", "filelock", "google.rpc", "grpc_health", "grpc_reflection", "numpy", "ortools", "psutil", "psycopg"],
+    *["filelock", "google.rpc", "grpc_health", "grpc_reflection", "numpy", "ortools", "psutil", "psycopg"],
     *["ray", "redis", "rich", "sqlalchemy", "structlog", "torch", "typer"],
 ]
 PROBE = """

@@ -77,8 +77,12 @@ class Model:
             case PolicyVersionPublished(job_id, version) if job_id in self.jobs:
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
             case RolloutBegun(job_id, service, version, epoch, sequence, plan) if job_id in self.jobs:
+                if self._publishes_for_another(job_id, service):
+                    return False
                 self.rollouts[service] = RecoveredRollout(job_id, service, version, epoch, sequence, plan)
-            case RolloutChanged(service, reference, begun) if service in self.rollouts:
+            case RolloutChanged(job_id, service, reference, begun) if service in self.rollouts:
+                if self._publishes_for_another(job_id, service):
+                    return False
                 self.rollouts[service] = replace(self.rollouts[service], reference=reference, begun=begun)
             case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
                 opened = RecoveredTrajectory(job_id, name, spec, version, opened_at, "", "", {}, (), "")
@@ -109,6 +113,9 @@ class Model:
             case _:
                 return False
         return True
+
+    def _publishes_for_another(self, job_id: str, service: str) -> bool:
+        return service in self.rollouts and self.rollouts[service].job_id != job_id
 
     def _close_job(self, job_id: str) -> bool:
         if self.jobs.pop(job_id, None) is None:
@@ -163,7 +170,7 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(JobLease, jobs, st.booleans(), st.none() | times),
     st.builds(PolicyVersionPublished, jobs, small),
     st.builds(RolloutBegun, jobs, names, small, small, small, bodies),
-    st.builds(RolloutChanged, names, bodies, st.booleans()),
+    st.builds(RolloutChanged, jobs, names, bodies, st.booleans()),
     st.builds(TrajectoryCommandTimeout, jobs, names, times),
     st.builds(GroupCancelled, jobs, names),
     st.builds(TrajectoryOpened, jobs, names, bodies, small, times),

@@ -89,7 +89,7 @@ class CoreJournal:
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
             case records.RolloutBegun(job_id, name, version, epoch, sequence, plan):
                 self.rollouts[name] = RecoveredRollout(job_id, name, version, epoch, sequence, plan)
-            case records.RolloutChanged(name, reference, begun):
+            case records.RolloutChanged(_, name, reference, begun):
                 self.rollouts[name] = replace(self.rollouts[name], reference=reference, begun=begun)
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
                 self.trajectories[job_id, trajectory_id] = RecoveredTrajectory(

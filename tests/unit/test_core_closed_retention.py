@@ -201,18 +201,6 @@ def test_a_restart_keeps_what_was_forgotten_and_when_the_rest_goes() -> None:
     assert refusal_of(lambda: after.trajectory("new")).forgotten
 
 
-def test_a_journal_of_an_older_callsheet_keeps_its_trajectories_from_the_start_on() -> None:
-    world = world_of("t")
-    for key, row in world.journal.trajectories.items():
-        world.journal.trajectories[key] = replace(row, closed_at=None)
-    world.wait(KEPT_S - 100.0)
-    after = world.restart()
-    after.wait(KEPT_S - 100.0)
-    assert after.trajectory("t").opening is Opening.CLOSED
-    after.wait(300.0)
-    assert refusal_of(lambda: after.trajectory("t")).forgotten
-
-
 def test_a_closed_job_forgets_its_trajectories_too() -> None:
     world = world_of("t", "u", kept=1)
     world.wait(0.0)

@@ -75,6 +75,7 @@ class RolloutBegun(Record):
 class RolloutChanged(Record):
     """The rollout of a service has another `reference`, a serialized CanaryAnswer, or its group has `begun`."""
 
+    job_id: str
     service: str
     reference: bytes
     begun: bool

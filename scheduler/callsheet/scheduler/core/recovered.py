@@ -38,7 +38,7 @@ class RecoveredRollout:
 class RecoveredTrajectory:
     """A trajectory of an open job as the journal has it; `end` is empty while it is open.
 
-    `closed_at` is None while it is, and where an older Callsheet closed it. `began` is as `TrajectoryBegan` told.
+    `closed_at` is None while it is. `began` is as `TrajectoryBegan` told.
     """
 
     job_id: str

@@ -113,8 +113,8 @@ def _time_away(state: SchedulerState, recovered: Recovered, now: float) -> TimeA
 def _restore_closed(state: SchedulerState, rows: Sequence[RecoveredTrajectory], away: TimeAway, now: float) -> None:
     ended_at: dict[str, dict[str, float]] = {job_id: {} for job_id in state.jobs}
     for row in rows:
-        if row.end:
-            closed_at = min(now if row.closed_at is None else row.closed_at, now)
+        if row.closed_at is not None:
+            closed_at = min(row.closed_at, now)
             ended_at[row.job_id][row.trajectory_id] = closed_at + away.after(closed_at)
     for job_id, job in state.jobs.items():
         restore_closed(state, job, ended_at[job_id])

@@ -272,7 +272,7 @@ def _set_timer(state: SchedulerState, rollout: WeightsRollout, engines: list[Pol
 
 
 def _persist_changes(state: SchedulerState, rollout: WeightsRollout) -> None:
-    state.persist(RolloutChanged(rollout.service, rollout.reference, rollout.begun))
+    state.persist(RolloutChanged(rollout.job_id, rollout.service, rollout.reference, rollout.begun))
 
 
 def _change(engine: PolicyEngine, now: float, *, told: WeightsTold | None = None, trusted: bool | None = None) -> None:

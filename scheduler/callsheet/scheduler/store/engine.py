@@ -56,8 +56,9 @@ def sqlite_engine(database: str) -> Engine:
         # No BEGIN by the driver: it would skip statements that define tables, and be a deferred one.
         connection.isolation_level = None
         cursor = connection.cursor()
-        # Before there is any table, as later it changes nothing. Such a file can give free pages back.
-        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        if not cursor.execute("PRAGMA page_count").fetchone()[0]:
+            # Before there is any table, as later it changes nothing. Such a file can give free pages back.
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
         cursor.execute(f"PRAGMA journal_size_limit = {_MOST_WAL_BYTES}")
         for name, setting, required in (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", "2")):
             cursor.execute(f"PRAGMA {name} = {setting}")

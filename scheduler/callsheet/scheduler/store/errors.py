@@ -7,7 +7,7 @@ StoreError
 │   ├── DatabaseLockedError        another scheduler has the database
 │   ├── DurabilityError            the database would acknowledge what it may lose
 │   ├── UnsuitableDatabaseError    the database cannot store every text
-│   ├── JournalVersionError        written by a newer Callsheet
+│   ├── JournalVersionError        the database has tables of another schema
 │   ├── StaleEpochError            a newer scheduler has taken over
 │   ├── InconsistentRecordError    a record that cannot follow those before it
 │   ├── JournalBackloggedError     the writer has more to do than its bound
@@ -73,7 +73,11 @@ class UnsuitableDatabaseError(JournalError):
 
 
 class JournalVersionError(JournalError):
-    """The journal's schema is newer than this program."""
+    """The database has tables of another schema than this program's, or of no journal; `found` is its name if known."""
+
+    def __init__(self, database: str, found: str | None, needed: str, advice: str) -> None:
+        has = "tables of no known schema" if found is None else f"a journal of schema {found!r}"
+        super().__init__(f"database: {database} has {has}; it must be empty or have schema {needed!r}: {advice}")
 
 
 class StaleEpochError(JournalError):

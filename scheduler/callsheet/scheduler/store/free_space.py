@@ -1,7 +1,8 @@
 """What deleted rows leave behind: a SQLite file gives it back, a PostgreSQL server cleans up often enough.
 
 Free pages of a file are used again before it grows. They go back to the file system where they are much of it, for
-instance after a large job was closed. PostgreSQL's autovacuum does the same; migrations tell it to come sooner.
+instance after a large job was closed. PostgreSQL's autovacuum does the same; the tables tell it to come sooner.
+No function may be called inside a transaction.
 """
 
 from __future__ import annotations
@@ -16,44 +17,28 @@ _KEPT_PAGES: Final = 4_096
 _KEPT_PART: Final = 0.25
 # Moved in one transaction; commits wait for it.
 _PAGES_PER_STEP: Final = 1_000
-# A file that was made without incremental vacuuming is written anew if it has no more bytes than this.
-_MOST_REWRITTEN: Final = 1 << 30
-_INCREMENTAL: Final = 2
 
 _log = structlog.get_logger(__name__)
 
 
-class FreeSpace:
-    """Looks after the free space of a journal's database. Every call is outside of a transaction."""
+def warn_without_vacuum(connection: Connection) -> None:
+    """Warns of a PostgreSQL server that does not clean up."""
+    if connection.dialect.name == "postgresql" and _scalar(connection, "SHOW autovacuum") != "on":
+        _log.warning("journal_autovacuum_off", effect="the database grows with each change")
 
-    def __init__(self, connection: Connection) -> None:
-        self._sqlite = connection.dialect.name == "sqlite"
 
-    def prepare(self, connection: Connection) -> None:
-        """Makes sure that free space comes back at all, once the tables are there."""
-        if not self._sqlite:
-            if str(_scalar(connection, "SHOW autovacuum")) != "on":
-                _log.warning("journal_autovacuum_off", effect="the database grows with each change")
-            return
-        if int(_scalar(connection, "PRAGMA auto_vacuum")) == _INCREMENTAL:
-            return
-        size = int(_scalar(connection, "PRAGMA page_count")) * int(_scalar(connection, "PRAGMA page_size"))
-        if size <= _MOST_REWRITTEN:
-            _run(connection, f"PRAGMA auto_vacuum = {_INCREMENTAL}")
-            _run(connection, "VACUUM")
-        else:
-            _log.info("journal_keeps_its_size", bytes=size, effect="free pages are used again and not given back")
+def has_much_free(connection: Connection) -> bool:
+    """Whether a file has so many free pages that some should be given back."""
+    if connection.dialect.name != "sqlite":
+        return False
+    free, pages = int(_scalar(connection, "PRAGMA freelist_count")), int(_scalar(connection, "PRAGMA page_count"))
+    return free > max(_KEPT_PAGES, pages * _KEPT_PART)
 
-    def is_much(self, connection: Connection) -> bool:
-        """Whether there is so much that some should be given back."""
-        if not self._sqlite or int(_scalar(connection, "PRAGMA auto_vacuum")) != _INCREMENTAL:
-            return False
-        free = int(_scalar(connection, "PRAGMA freelist_count"))
-        return free > max(_KEPT_PAGES, int(_scalar(connection, "PRAGMA page_count")) * _KEPT_PART)
 
-    def give_back(self, connection: Connection) -> None:
-        """Gives some of it back."""
-        _run(connection, f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})")
+def give_back(connection: Connection) -> None:
+    """Gives some free pages of a file back."""
+    # A script, as the driver ends a single statement without rows after its first step: here after one page.
+    _driver(connection).executescript(f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})")
 
 
 def _scalar(connection: Connection, statement: str) -> str | int:
@@ -63,11 +48,6 @@ def _scalar(connection: Connection, statement: str) -> str | int:
     if connection.dialect.name != "sqlite":
         _driver(connection).rollback()
     return value
-
-
-def _run(connection: Connection, statement: str) -> None:
-    # A script, as the driver ends a single statement without rows after its first step: here after one page.
-    _driver(connection).executescript(statement)
 
 
 def _driver(connection: Connection) -> Any:

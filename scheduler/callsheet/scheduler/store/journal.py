@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from callsheet.scheduler.core.records import MAX_FINISHED, Record
@@ -23,10 +22,9 @@ from callsheet.scheduler.core.recovered import (
 )
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.errors import StaleEpochError
-from callsheet.scheduler.store.free_space import FreeSpace
+from callsheet.scheduler.store.free_space import give_back, has_much_free, warn_without_vacuum
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import merge
-from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.row_changes import Numbering
 from callsheet.scheduler.store.schema import (
@@ -36,6 +34,7 @@ from callsheet.scheduler.store.schema import (
     closed_jobs,
     forgotten_actions,
     jobs,
+    make_tables,
     rollouts,
     scheduler,
     times_away,
@@ -43,13 +42,19 @@ from callsheet.scheduler.store.schema import (
 )
 from callsheet.scheduler.store.statements import ChangeWriter
 from callsheet.scheduler.store.summaries import load_closed, load_finished
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, tuple_, update
 
+Loaded = TypeVar(
+    "Loaded",
+    bound=RecoveredJob | RecoveredTrajectory | RecoveredAction | RecoveredRollout | RecoveredFinished | RecoveredBatch,
+)
+_OF_JOBS: Final = (actions, trajectories, forgotten_actions, rollouts, buffered, batches)
+_KEEP_OR_MOVE: Final = "finish or drop its work with the Callsheet that wrote it; then "
 _log = structlog.get_logger(__name__)
 
 
 def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeout_s: float = 5.0) -> Journal:
-    """Open the journal in `data_dir` (SQLite), or at `database_url` (PostgreSQL); migrates it if it is older.
+    """Open the journal in `data_dir` (SQLite), or at `database_url` (PostgreSQL).
 
     The data directory is created and locked either way, since payloads are in it.
 
@@ -62,7 +67,7 @@ def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeou
         DataDirectoryLockedError: Another scheduler has the directory.
         DatabaseLockedError: Another scheduler has the database.
         DurabilityError: The database would acknowledge commits that it may lose.
-        JournalVersionError: A newer Callsheet wrote it.
+        JournalVersionError: Another version of Callsheet wrote it.
         ValueError: `database_url` is not of PostgreSQL.
         sqlalchemy.exc.SQLAlchemyError: The database cannot be reached or used.
     """
@@ -89,6 +94,7 @@ class Journal:
 
     def __init__(self, data_dir: Path, database_url: str | None, lock: DataDirectoryLock) -> None:
         self._lock = lock
+        self._data_dir = data_dir
         self._engine = create_journal_engine(data_dir, database_url)
         self._reader = self._engine.execution_options(**{READ_ONLY: True})
         # One connection for all writes. On PostgreSQL it also holds the advisory lock: when it breaks, so does the
@@ -98,7 +104,6 @@ class Journal:
         self._epoch = 0
         self._numbering = Numbering()
         self._garbage: list[int] = []
-        self._free_space: FreeSpace | None = None
         self._gives_back = False
         dialect = self._engine.dialect
         self._writer = ChangeWriter(dialect)
@@ -106,13 +111,20 @@ class Journal:
         self._fence = str(select(scheduler.c.epoch).with_for_update(read=True).compile(dialect=dialect))
 
     def prepare(self, lock_timeout_s: float) -> None:
-        """Connect, take the database's lock, migrate. Part of `open_journal`."""
+        """Connect, take the database's lock, make the tables. Part of `open_journal`."""
+        database = shown_url(self._engine.url)
         self._connection = self._engine.connect()
         lock_database(self._connection, lock_timeout_s)
-        migrate(self._connection)
-        self._free_space = FreeSpace(self._connection)
-        self._free_space.prepare(self._connection)
-        _log.info("journal_opened", database=shown_url(self._engine.url))
+        make_tables(self._connection, database, self._advice())
+        warn_without_vacuum(self._connection)
+        _log.info("journal_opened", database=database)
+
+    def _advice(self) -> str:
+        if self._engine.dialect.name == "sqlite":
+            other = f"move or delete the data directory {str(self._data_dir)!r}, or name another one by --data-dir"
+        else:
+            other = "drop the database, or name another one by --database-url-file"
+        return _KEEP_OR_MOVE + other
 
     @property
     def epoch(self) -> int:
@@ -136,17 +148,17 @@ class Journal:
         """
         with self._transaction() as connection:
             return Recovered(
-                _load_jobs(connection),
-                _load_trajectories(connection),
-                _load_actions(connection),
+                _load(connection, RecoveredJob, jobs, "number"),
+                _load(connection, RecoveredTrajectory, trajectories, "id"),
+                _load(connection, RecoveredAction, actions, "id"),
                 load_finished(connection, MAX_FINISHED),
                 load_closed(connection),
                 _load_forgotten(connection),
                 connection.scalar(select(scheduler.c.alive_at)),
                 _load_times_away(connection),
-                _load_rollouts(connection),
-                _load_buffered(connection),
-                _load_batches(connection),
+                _load(connection, RecoveredRollout, rollouts, "service"),
+                _load(connection, RecoveredFinished, buffered, "number"),
+                _load(connection, RecoveredBatch, batches, "number"),
             )
 
     def commit(self, records: Sequence[Record]) -> None:
@@ -166,7 +178,7 @@ class Journal:
             changes = merge(records, self._numbering)
             self._writer.write(cursor, changes)
         self._garbage.extend(changes.closed_jobs)
-        if changes.removed_actions or changes.removed_trajectories:
+        if changes.forgotten_actions:
             self._look_for_space()
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:
@@ -215,10 +227,10 @@ class Journal:
         number = self._garbage[0]
         with self._transaction() as connection:
             left = limit
-            for table in (actions, trajectories, forgotten_actions):
-                row_id = table.primary_key.columns[0]
-                some = select(row_id).where(table.c.job_number == number).limit(left)
-                left -= connection.execute(delete(table).where(row_id.in_(some))).rowcount
+            for table in _OF_JOBS:
+                key = table.primary_key.columns
+                some = select(*key).where(table.c.job_number == number).limit(left)
+                left -= connection.execute(delete(table).where(tuple_(*key).in_(some))).rowcount
             if left > 0:
                 connection.execute(delete(closed_jobs).where(closed_jobs.c.number == number))
         if left > 0:
@@ -226,15 +238,14 @@ class Journal:
             self._look_for_space()
 
     def _give_back(self) -> None:
-        if self._gives_back and self._free_space is not None:
+        if self._gives_back:
             with self._write_lock:
-                self._free_space.give_back(self._connected())
+                give_back(self._connected())
             self._look_for_space()
 
     def _look_for_space(self) -> None:
-        if self._free_space is not None:
-            with self._write_lock:
-                self._gives_back = self._free_space.is_much(self._connected())
+        with self._write_lock:
+            self._gives_back = has_much_free(self._connected())
 
     def close(self) -> None:
         """Disconnect and let go of the data directory; a second call does nothing."""
@@ -269,49 +280,25 @@ class Journal:
 # Fields of recovered rows that are no column of their table.
 _DERIVED: Final[dict[str, ColumnElement[Any]]] = {
     "job_id": jobs.c.job_id,
+    "left": jobs.c.lease_left.label("left"),
     "outcome_bytes": func.coalesce(func.length(actions.c.outcome), 0).label("outcome_bytes"),
 }
 
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
     open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
-    return Numbering(
-        open_jobs=open_jobs,
-        next_job=1 + max([0, *open_jobs.values(), *garbage]),
-        next_trajectory=1 + (connection.scalar(select(func.max(trajectories.c.id))) or 0),
-        next_action=1 + (connection.scalar(select(func.max(actions.c.id))) or 0),
-        next_forgotten=1 + (connection.scalar(select(func.max(forgotten_actions.c.number))) or 0),
-        next_batch=1 + (connection.scalar(select(func.max(batches.c.number))) or 0),
-    )
+    newest = (trajectories.c.id, actions.c.id, forgotten_actions.c.number, batches.c.number)
+    following = [1 + (connection.scalar(select(func.max(column))) or 0) for column in newest]
+    return Numbering(open_jobs, 1 + max([0, *open_jobs.values(), *garbage]), *following)
 
 
-def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
-    columns = (
-        jobs.c.job_id,
-        jobs.c.spec,
-        jobs.c.policy_version,
-        jobs.c.expired,
-        jobs.c.lease_left,
-        jobs.c.begun_epoch,
-        jobs.c.begun_sequence,
-    )
-    rows = connection.execute(select(*columns).order_by(jobs.c.number))
-    return tuple(RecoveredJob(*row[:3], bool(row.expired), *row[4:]) for row in rows)
-
-
-def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
-    loaded = []
-    for row in _rows(connection, trajectories, RecoveredTrajectory):
-        held, cores = json.loads(row.held), tuple(json.loads(row.held_cores))
-        flags = {name: bool(getattr(row, name)) for name in ("group_cancelled", "had_sandbox", "died", "began")}
-        decoded = {"held": held, "held_cores": cores, **flags}
-        loaded.append(RecoveredTrajectory(**(row._asdict() | decoded)))
-    return tuple(loaded)
-
-
-def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
-    rows = _rows(connection, actions, RecoveredAction)
-    return tuple(RecoveredAction(**(row._asdict() | {"copies_sandbox": bool(row.copies_sandbox)})) for row in rows)
+def _load(connection: Connection, kind: type[Loaded], table: Table, by: str) -> tuple[Loaded, ...]:
+    """What open jobs have in a table; the columns are the fields of `kind`."""
+    columns = [_DERIVED[field.name] if field.name in _DERIVED else table.c[field.name] for field in fields(kind)]
+    wanted = select(*columns)
+    if table is not jobs:
+        wanted = wanted.select_from(table).join(jobs, jobs.c.number == table.c.job_number)
+    return tuple(kind(*row) for row in connection.execute(wanted.order_by(table.c[by])))
 
 
 def _load_forgotten(connection: Connection) -> tuple[tuple[str, bytes], ...]:
@@ -324,40 +311,3 @@ def _load_forgotten(connection: Connection) -> tuple[tuple[str, bytes], ...]:
 def _load_times_away(connection: Connection) -> tuple[tuple[float, float], ...]:
     rows = connection.execute(select(times_away.c.since, times_away.c.until).order_by(times_away.c.epoch))
     return tuple((row.since, row.until) for row in rows)
-
-
-def _load_rollouts(connection: Connection) -> tuple[RecoveredRollout, ...]:
-    columns = _columns(rollouts, RecoveredRollout)
-    joined = select(*columns).join(jobs, jobs.c.number == rollouts.c.job_number).order_by(rollouts.c.service)
-    rows = connection.execute(joined)
-    return tuple(RecoveredRollout(**(row._asdict() | {"begun": bool(row.begun)})) for row in rows)
-
-
-def _load_buffered(connection: Connection) -> tuple[RecoveredFinished, ...]:
-    columns = _columns(buffered, RecoveredFinished)
-    joined = select(*columns).join(jobs, jobs.c.number == buffered.c.job_number).order_by(buffered.c.number)
-    return tuple(RecoveredFinished(**row._asdict()) for row in connection.execute(joined))
-
-
-def _load_batches(connection: Connection) -> tuple[RecoveredBatch, ...]:
-    columns = _columns(batches, RecoveredBatch)
-    joined = select(*columns).join(jobs, jobs.c.number == batches.c.job_number).order_by(batches.c.number)
-    rows = [row._asdict() for row in connection.execute(joined)]
-    decoded = [
-        {"trajectory_ids": tuple(json.loads(row["trajectory_ids"])), "acknowledged": bool(row["acknowledged"])}
-        for row in rows
-    ]
-    return tuple(RecoveredBatch(**(row | more)) for row, more in zip(rows, decoded, strict=True))
-
-
-def _columns(table: Table, kind: type[Any]) -> list[ColumnElement[Any]]:
-    """The columns that are the fields of a recovered row."""
-    return [_DERIVED[field.name] if field.name in _DERIVED else table.c[field.name] for field in fields(kind)]
-
-
-def _rows(connection: Connection, table: Table, kind: type[RecoveredTrajectory | RecoveredAction]) -> Iterable[Any]:
-    """What open jobs have in a table, in the order of the first commits; the columns are the fields of `kind`."""
-    columns = _columns(table, kind)
-    return connection.execute(
-        select(*columns).select_from(table).join(jobs, jobs.c.number == table.c.job_number).order_by(table.c.id)
-    )

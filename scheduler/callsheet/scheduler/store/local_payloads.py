@@ -5,7 +5,6 @@
     owners/<digest of the owner>/<sha256>   empty: the owner put it lately
     owners/again/<sha256>        empty: it was put lately when it was there already
     incoming/                    what is being written
-    dated                        empty: objects are dated by their last use, as stores of older versions did not
 
 The file system counts the links, so an object with one link is one that nobody retains. They share the object's date,
 which is when it was put or retained last. There is one process per data directory; within it, one lock keeps an object
@@ -61,7 +60,6 @@ class LocalPayloadStore:
         self._owners = directory / "owners"
         self._put_again = self._owners / "again"
         self._incoming = directory / "incoming"
-        self._dated = directory / "dated"
         self._clock = clock
         self._max_bytes = max_bytes
         self._unused_s = unused_s
@@ -201,8 +199,6 @@ class LocalPayloadStore:
         for left_over in self._incoming.iterdir():
             left_over.unlink()
         self._room.count(sum(path.stat().st_size for path in self._objects.iterdir()))
-        if not self._dated.exists():
-            self._date_all()
 
     def _create(self) -> IO[bytes]:
         # Not buffered: a disk that is full says so when it is written to, and not when it is closed.
@@ -250,16 +246,6 @@ class LocalPayloadStore:
             self._date(note)
             _sync(note)
             _sync(notes)
-
-    def _date_all(self) -> None:
-        paths = list(self._objects.iterdir())
-        for path in paths:
-            self._date(path)
-        if paths:
-            # Each of them by itself would take minutes where there are very many.
-            os.sync()
-        self._dated.touch(mode=0o600)
-        _sync(self._dated.parent)
 
     def _date(self, path: Path) -> None:
         now = self._clock()

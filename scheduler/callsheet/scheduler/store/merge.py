@@ -7,7 +7,7 @@ final state. A row is a dict from column name to value; of a row that exists alr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias, cast
 
 from callsheet.scheduler.core.records import (
@@ -40,14 +40,7 @@ from callsheet.scheduler.core.records import (
     WorkForgotten,
 )
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.merge_buffer import (
-    acknowledge_batch,
-    keep_buffered,
-    remove_buffered,
-    return_batch,
-    take_batch,
-)
-from callsheet.scheduler.store.row_changes import Key, Numbering, Row, RowChanges
+from callsheet.scheduler.store.row_changes import Numbering, Row, RowChanges, TableChanges
 from callsheet.scheduler.store.summaries import encode_summary
 
 QUEUED: Final = "queued"
@@ -64,13 +57,8 @@ def merge(records: Iterable[Record], numbering: Numbering) -> RowChanges:
             got its outcome in this batch is changed again.
     """
     changes = RowChanges()
-    cancelled = False
     for record in records:
-        kind = type(record)
-        cancelled = cancelled or kind is ActionCancelRequested
-        _MERGERS[kind](changes, numbering, record)
-    if cancelled:
-        changes.even_out()
+        _MERGERS[type(record)](changes, numbering, record)
     return changes
 
 
@@ -80,12 +68,12 @@ def _open_job(changes: RowChanges, numbering: Numbering, record: JobOpened) -> N
     number = numbering.next_job
     numbering.next_job += 1
     numbering.open_jobs[record.job_id] = number
-    changes.new_jobs[number] = {
+    changes.jobs.new[number,] = {
         "number": number,
         "job_id": record.job_id,
         "policy_version": 0,
         "spec": record.spec,
-        "expired": 0,
+        "expired": False,
         "lease_left": None,
         "begun_epoch": record.begun_epoch,
         "begun_sequence": record.begun_sequence,
@@ -96,146 +84,115 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
     number = numbering.open_jobs.pop(record.job_id, None)
     if number is None:
         return
-    # Whatever this batch had for the job need not be written, not even the job if it was opened here.
-    for rows in (
-        changes.new_trajectories,
-        changes.trajectory_updates,
-        changes.new_actions,
-        changes.action_updates,
-        changes.removed_actions,
-        changes.removed_trajectories,
-        changes.new_buffered,
-        changes.removed_buffered,
-        changes.new_batches,
-        changes.removed_batches,
-    ):
-        for key in [key for key in rows if key[0] == number]:
-            del rows[key]
+    for table in changes.of_jobs:
+        table.drop_job(number)
     changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
-    for service in [service for service, row in changes.new_rollouts.items() if row["job_number"] == number]:
-        del changes.new_rollouts[service]
-        changes.removed_rollouts[service] = None
-    changes.job_updates.pop(number, None)
-    if changes.new_jobs.pop(number, None) is None:
-        changes.closed_jobs.append(number)
+    changes.jobs.remove((number,))
 
 
 def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: PolicyVersionPublished) -> None:
     _job_row(changes, numbering, record.job_id)["policy_version"] = record.version
 
 
-def _begin_rollout(changes: RowChanges, numbering: Numbering, record: RolloutBegun) -> None:
-    number = numbering.open_jobs.get(record.job_id)
-    if number is None:
-        return
-    changes.rollout_updates.pop(record.service, None)
-    changes.new_rollouts[record.service] = {
-        "service": record.service,
-        "job_number": number,
-        "version": record.version,
-        "epoch": record.epoch,
-        "sequence": record.sequence,
-        "begun": 0,
-        "plan": record.plan,
-        "reference": b"",
-    }
-
-
-def _change_rollout(changes: RowChanges, numbering: Numbering, record: RolloutChanged) -> None:
-    row = changes.new_rollouts.get(record.service)
-    if row is None:
-        row = changes.rollout_updates.setdefault(record.service, {"key_service": record.service})
-    row["reference"], row["begun"] = record.reference, int(record.begun)
-
-
 def _change_lease(changes: RowChanges, numbering: Numbering, record: JobLease) -> None:
     row = _job_row(changes, numbering, record.job_id)
-    row["expired"] = int(record.expired)
+    row["expired"] = record.expired
     row["lease_left"] = record.left
 
 
 def _job_row(changes: RowChanges, numbering: Numbering, job_id: str) -> Row:
-    """The row to change, new in this batch or an update; one that nobody writes if the job is closed."""
     number = numbering.open_jobs.get(job_id)
+    return {} if number is None else changes.jobs.row((number,))
+
+
+def _begin_rollout(changes: RowChanges, numbering: Numbering, record: RolloutBegun) -> None:
+    number = numbering.open_jobs.get(record.job_id)
     if number is None:
-        return {}
-    row = changes.new_jobs.get(number)
-    return changes.job_updates.setdefault(number, {"key_number": number}) if row is None else row
+        return
+    row: Row = {
+        "job_number": number,
+        "service": record.service,
+        "version": record.version,
+        "epoch": record.epoch,
+        "sequence": record.sequence,
+        "begun": False,
+        "plan": record.plan,
+        "reference": b"",
+    }
+    changes.rollouts.replace((number, record.service), row)
+
+
+def _change_rollout(changes: RowChanges, numbering: Numbering, record: RolloutChanged) -> None:
+    row = _row(changes.rollouts, numbering, record.job_id, record.service)
+    row["reference"], row["begun"] = record.reference, record.begun
 
 
 def _open_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryOpened) -> None:
     number = _number_of_open_job(numbering, record)
     key = (number, record.trajectory_id)
-    if key in changes.new_trajectories or key in changes.trajectory_updates:
+    if key in changes.trajectories:
         raise InconsistentRecordError(f"trajectory {record.trajectory_id!r} of {record.job_id!r} was opened twice")
-    changes.new_trajectories[key] = {
+    changes.trajectories.new[key] = {
         "id": numbering.next_trajectory,
         "job_number": number,
         "trajectory_id": record.trajectory_id,
         "policy_version": record.policy_version,
         "opened_at": record.opened_at,
+        "began": False,
         "sandbox_id": "",
         "manager_id": "",
         "held": "{}",
         "held_cores": "[]",
-        "end": "",
-        "spec": record.spec,
-        "reason": "",
+        "had_sandbox": False,
+        "died": False,
         "command_timeout": 0.0,
-        "group_cancelled": 0,
-        "had_sandbox": 0,
+        "group_cancelled": False,
+        "end": "",
+        "reason": "",
         "closed_at": None,
-        "died": 0,
-        "began": 0,
+        "spec": record.spec,
     }
     numbering.next_trajectory += 1
 
 
 def _place_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryPlaced) -> None:
-    row = _trajectory_row(changes, numbering, record)
+    row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
     row["sandbox_id"] = _storable(record.sandbox_id)
     row["manager_id"] = record.manager_id
     # Only what had a place loses it.
-    row["had_sandbox"] = 1
-    row["died"] = int(record.died)
-    row["held"] = json.dumps(record.held, separators=(",", ":"))
-    row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
+    row["had_sandbox"] = True
+    row["died"] = record.died
+    row["held"] = _json(record.held)
+    row["held_cores"] = _json(record.held_cores)
 
 
 def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:
-    row = _trajectory_row(changes, numbering, record)
+    row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
     row["end"] = record.end
     row["reason"] = _storable(record.reason)
     row["closed_at"] = record.closed_at
 
 
 def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
-    _trajectory_row(changes, numbering, record)["command_timeout"] = record.command_timeout
+    row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
+    row["command_timeout"] = record.command_timeout
 
 
 def _begin_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryBegan) -> None:
-    row = _trajectory_row(changes, numbering, record)
-    row["policy_version"], row["began"] = record.policy_version, 1
+    row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
+    row["policy_version"], row["began"] = record.policy_version, True
 
 
 def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancelled) -> None:
-    _trajectory_row(changes, numbering, record)["group_cancelled"] = 1
-
-
-def _trajectory_row(
-    changes: RowChanges,
-    numbering: Numbering,
-    record: TrajectoryBegan | TrajectoryPlaced | TrajectoryClosed | TrajectoryCommandTimeout | GroupCancelled,
-) -> Row:
-    return _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)["group_cancelled"] = True
 
 
 def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubmitted) -> None:
     number = _number_of_open_job(numbering, record)
     key = (number, record.action_id)
-    if key in changes.new_actions or key in changes.action_updates:
+    if key in changes.actions:
         raise InconsistentRecordError(f"action {record.action_id!r} of {record.job_id!r} was submitted twice")
-    changes.new_actions[key] = {
+    changes.actions.new[key] = {
         "id": numbering.next_action,
         "job_number": number,
         "action_id": record.action_id,
@@ -248,10 +205,11 @@ def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubm
         "submitted_at": record.submitted_at,
         "finished_at": None,
         "body_hash": record.body_hash,
+        "copies_sandbox": record.copies_sandbox,
+        "cancel_reason": "",
+        "summary": None,
         "spec": record.spec,
         "outcome": None,
-        "summary": None,
-        "copies_sandbox": int(record.copies_sandbox),
     }
     numbering.next_action += 1
 
@@ -307,20 +265,73 @@ def _forget(changes: RowChanges, numbering: Numbering, record: WorkForgotten) ->
     if number is None:
         return
     for action_id in record.action_ids:
-        _remove((number, action_id), changes.new_actions, changes.action_updates, changes.removed_actions)
+        changes.actions.remove((number, action_id))
     for trajectory_id in record.trajectory_ids:
-        key = (number, trajectory_id)
-        _remove(key, changes.new_trajectories, changes.trajectory_updates, changes.removed_trajectories)
+        changes.trajectories.remove((number, trajectory_id))
     row: Row = {"number": numbering.next_forgotten, "job_number": number, "entries": record.entries}
     changes.forgotten_actions.append(row)
     numbering.next_forgotten += 1
 
 
-def _remove(key: Key, new: dict[Key, Row], updates: dict[Key, Row], removed: dict[Key, None]) -> None:
-    """Deletes a row; one that is new in this batch is never written."""
-    updates.pop(key, None)
-    if new.pop(key, None) is None:
-        removed[key] = None
+def _keep_buffered(changes: RowChanges, numbering: Numbering, record: TrajectoryBuffered) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is not None:
+        changes.buffered.new[number, record.trajectory_id] = {
+            "job_number": number,
+            "trajectory_id": record.trajectory_id,
+            "group_id": record.group_id,
+            "number": record.number,
+            "policy_version": record.policy_version,
+            "opened_at": record.opened_at,
+            "finished_at": record.finished_at,
+            "result": record.result,
+        }
+
+
+def _remove_buffered(
+    changes: RowChanges, numbering: Numbering, record: BufferedTrajectoriesRemoved | BatchAcknowledged
+) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is not None:
+        for trajectory_id in record.trajectory_ids:
+            changes.buffered.remove((number, trajectory_id))
+
+
+def _acknowledge_batch(changes: RowChanges, numbering: Numbering, record: BatchAcknowledged) -> None:
+    _remove_buffered(changes, numbering, record)
+    _put_batch(changes, numbering, record)
+    for batch_id in record.forgotten:
+        _drop_batch(changes, numbering, record.job_id, batch_id)
+
+
+def _return_batch(changes: RowChanges, numbering: Numbering, record: BatchReturned) -> None:
+    _drop_batch(changes, numbering, record.job_id, record.batch_id)
+
+
+def _put_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken | BatchAcknowledged) -> None:
+    """A batch as it was taken or acknowledged, in place of the row that it has."""
+    number = numbering.open_jobs.get(record.job_id)
+    if number is None:
+        return
+    taken = record if isinstance(record, BatchTaken) else None
+    row: Row = {
+        "job_number": number,
+        "batch_id": record.batch_id,
+        "number": numbering.next_batch,
+        "size": record.size,
+        "lease_s": taken.lease_s if taken is not None else 0.0,
+        "policy_version": taken.policy_version if taken is not None else 0,
+        "acknowledged": taken is None,
+        "trajectory_ids": _json(taken.trajectory_ids if taken is not None else ()),
+    }
+    changes.batches.replace((number, record.batch_id), row)
+    numbering.next_batch += 1
+
+
+def _drop_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str) -> None:
+    number = numbering.open_jobs.get(job_id)
+    if number is not None:
+        changes.batches.remove((number, batch_id))
 
 
 def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
@@ -345,18 +356,14 @@ def _storable(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _row(new: Mapping[Key, Row], updates: dict[Key, Row], numbering: Numbering, job_id: str, row_id: str) -> Row:
+# Made once: `json.dumps` would make an encoder for every row.
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _row(table: TableChanges, numbering: Numbering, job_id: str, row_id: str) -> Row:
     """The row to change, new in this batch or an update; one that nobody writes if its job is closed."""
     number = numbering.open_jobs.get(job_id)
-    if number is None:
-        return {}
-    key = (number, row_id)
-    row = new.get(key)
-    if row is None:
-        row = updates.get(key)
-        if row is None:
-            row = updates[key] = {"key_job_number": number, "key_id": row_id}
-    return row
+    return {} if number is None else table.row((number, row_id))
 
 
 def _unfinished_row(
@@ -364,7 +371,7 @@ def _unfinished_row(
     numbering: Numbering,
     record: ActionDispatched | ActionCancelRequested | ActionRequeued | ActionFinished,
 ) -> Row:
-    row = _row(changes.new_actions, changes.action_updates, numbering, record.job_id, record.action_id)
+    row = _row(changes.actions, numbering, record.job_id, record.action_id)
     if row.get("outcome") is not None:
         raise InconsistentRecordError(
             f"{type(record).__name__} for action {record.action_id!r} of {record.job_id!r}, which has its outcome"
@@ -397,11 +404,11 @@ _MERGERS: Final = cast(
         WorkForgotten: _forget,
         ClosedActionsKept: _keep_closed_actions,
         TrajectoryBegan: _begin_trajectory,
-        TrajectoryBuffered: keep_buffered,
-        BufferedTrajectoriesRemoved: remove_buffered,
-        BatchTaken: take_batch,
-        BatchReturned: return_batch,
-        BatchAcknowledged: acknowledge_batch,
+        TrajectoryBuffered: _keep_buffered,
+        BufferedTrajectoriesRemoved: _remove_buffered,
+        BatchTaken: _put_batch,
+        BatchReturned: _return_batch,
+        BatchAcknowledged: _acknowledge_batch,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,
     },

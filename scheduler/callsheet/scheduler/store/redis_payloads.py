@@ -2,8 +2,7 @@
 
     <namespace>:content:<sha256>    hash: chunk number -> bytes, "size" -> length
     <namespace>:holders:<sha256>    set: ids of the jobs that retain it
-    <namespace>:job:<job id>        set: what the job retains
-    <namespace>:used:<job id>       sorted set: the same by the milliseconds of its last use
+    <namespace>:used:<job id>       sorted set: what the job retains, by the milliseconds of its last use
     <namespace>:jobs                set: ids of all jobs that retain something
     <namespace>:put:<digest of the owner>:<sha256>   the owner put it lately; expires
     <namespace>:again:<sha256>      it was put lately when it was there already; expires
@@ -76,8 +75,7 @@ end
 local new = {''}
 for i = 4, #ARGV do
   redis.call('SADD', ARGV[1] .. ':holders:' .. ARGV[i], ARGV[2])
-  if redis.call('SADD', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i]) == 1 then new[#new + 1] = ARGV[i] end
-  redis.call('ZADD', ARGV[1] .. ':used:' .. ARGV[2], ARGV[3], ARGV[i])
+  if redis.call('ZADD', ARGV[1] .. ':used:' .. ARGV[2], ARGV[3], ARGV[i]) == 1 then new[#new + 1] = ARGV[i] end
   redis.call('PERSIST', ARGV[1] .. ':content:' .. ARGV[i])
 end
 redis.call('SADD', ARGV[1] .. ':jobs', ARGV[2])
@@ -91,7 +89,6 @@ local used, gone = ARGV[1] .. ':used:' .. ARGV[2], 0
 for i = 5, #ARGV do
   local holders, time = ARGV[1] .. ':holders:' .. ARGV[i], redis.call('ZSCORE', used, ARGV[i])
   if ARGV[4] == '' or (time and tonumber(time) < tonumber(ARGV[4])) then
-    redis.call('SREM', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i])
     redis.call('ZREM', used, ARGV[i])
     redis.call('SREM', holders, ARGV[2])
     if redis.call('EXISTS', holders) == 0 then
@@ -103,33 +100,21 @@ end
 return gone
 """
 
-# ARGV: namespace, job id, milliseconds now, milliseconds before which the last use was. What an older version retained
-# counts as used now. A full Redis takes no note of that, and still tells the rest, so that there is room again.
-_IDLE: Final = """
-local job, used = ARGV[1] .. ':job:' .. ARGV[2], ARGV[1] .. ':used:' .. ARGV[2]
-if redis.call('SCARD', job) ~= redis.call('ZCARD', used) then
-  redis.pcall('ZUNIONSTORE', used, 2, used, job, 'WEIGHTS', 1, ARGV[3], 'AGGREGATE', 'MIN')
-end
-return redis.call('ZRANGEBYSCORE', used, '-inf', '(' .. ARGV[4])
-"""
-
 # ARGV: namespace, job id, milliseconds after which a use is of another job of the id (empty: none is). A Redis that
 # hung may run this long after its caller gave up, and the job was opened again.
 _RELEASE: Final = """
-local job, used = ARGV[1] .. ':job:' .. ARGV[2], ARGV[1] .. ':used:' .. ARGV[2]
-for _, sha256 in ipairs(redis.call('SMEMBERS', job)) do
-  local holders, time = ARGV[1] .. ':holders:' .. sha256, redis.call('ZSCORE', used, sha256)
-  if ARGV[3] == '' or not time or tonumber(time) <= tonumber(ARGV[3]) then
-    redis.call('SREM', job, sha256)
-    redis.call('ZREM', used, sha256)
-    redis.call('SREM', holders, ARGV[2])
-    if redis.call('EXISTS', holders) == 0 then
-      local content, again = ARGV[1] .. ':content:' .. sha256, redis.call('PTTL', ARGV[1] .. ':again:' .. sha256)
-      if again > 0 then redis.call('PEXPIRE', content, again) else redis.call('UNLINK', content) end
-    end
+local used, newest = ARGV[1] .. ':used:' .. ARGV[2], ARGV[3]
+if newest == '' then newest = '+inf' end
+for _, sha256 in ipairs(redis.call('ZRANGEBYSCORE', used, '-inf', newest)) do
+  local holders = ARGV[1] .. ':holders:' .. sha256
+  redis.call('ZREM', used, sha256)
+  redis.call('SREM', holders, ARGV[2])
+  if redis.call('EXISTS', holders) == 0 then
+    local content, again = ARGV[1] .. ':content:' .. sha256, redis.call('PTTL', ARGV[1] .. ':again:' .. sha256)
+    if again > 0 then redis.call('PEXPIRE', content, again) else redis.call('UNLINK', content) end
   end
 end
-if redis.call('EXISTS', job) == 0 then redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2]) end
+if redis.call('EXISTS', used) == 0 then redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2]) end
 """
 
 
@@ -148,7 +133,6 @@ class RedisPayloadStore:
         self._retain = client.register_script(_RETAIN)
         self._release = client.register_script(_RELEASE)
         self._let_go = client.register_script(_LET_GO)
-        self._idle = client.register_script(_IDLE)
 
     @classmethod
     async def open(
@@ -232,15 +216,13 @@ class RedisPayloadStore:
         for sha256 in sha256s:
             check_key(sha256)
         with _as_store_errors():
-            found = await self._noted(owner, job_id, sha256s)
-        return [each for each, put, kept in zip(sha256s, found[::2], found[1::2], strict=True) if not (put or kept)]
-
-    async def _noted(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[Any]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for sha256 in sha256s:
-                pipeline.exists(self._note(owner, sha256))
-                pipeline.sismember(f"{self._namespace}:job:{job_id}", sha256)
-            return list(await pipeline.execute())
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for sha256 in sha256s:
+                    pipeline.exists(self._note(owner, sha256))
+                    pipeline.zscore(self._used(job_id), sha256)
+                found = await pipeline.execute()
+        noted = zip(sha256s, found[::2], found[1::2], strict=True)
+        return [sha256 for sha256, put, used in noted if not put and used is None]
 
     async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         """See `PayloadStore.retain`."""
@@ -262,7 +244,7 @@ class RedisPayloadStore:
     async def idle(self, job_id: str, idle_s: float) -> list[str]:
         """See `PayloadStore.idle`: every job has its own uses."""
         with _as_store_errors():
-            found = await self._idle(args=[self._namespace, job_id, self._ms(0.0), self._ms(idle_s)])
+            found: Any = await self._client.zrangebyscore(self._used(job_id), "-inf", f"({self._ms(idle_s)}")
         return [sha256.decode() for sha256 in found]
 
     async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
@@ -324,6 +306,9 @@ class RedisPayloadStore:
 
     def _note(self, owner: str, sha256: str) -> str:
         return f"{self._namespace}:put:{hashlib.sha256(owner.encode()).hexdigest()}:{sha256}"
+
+    def _used(self, job_id: str) -> str:
+        return f"{self._namespace}:used:{job_id}"
 
     def _content(self, sha256: str) -> str:
         return f"{self._namespace}:content:{sha256}"

@@ -1,6 +1,6 @@
 """The journal's tables.
 
-`migrations/` creates them; this metadata is what the statements are built from, and a test compares the two.
+`make_tables` creates them in an empty database and refuses every other one: there are no migrations before a release.
 
 An open job has a number, so that its rows do not repeat its id. Trajectories and actions have a surrogate id that grows
 with their first commit: measured on SQLite it writes twice as many rows per second as a table clustered by
@@ -9,21 +9,33 @@ with their first commit: measured on SQLite it writes twice as many rows per sec
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
+from callsheet.scheduler.store.errors import JournalVersionError
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
+    Connection,
+    Dialect,
     Double,
     Integer,
     LargeBinary,
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
+    insert,
+    inspect,
+    select,
     text,
 )
+
+SCHEMA: Final = "journal-1"
+"""Of these tables and of the meaning of their rows. Any change of them takes another name."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -34,8 +46,30 @@ metadata: Final = MetaData(
     }
 )
 
+# Of tables whose rows come and go all the time: PostgreSQL cleans up before those are a fifth of the table, and leaves
+# room for rows that change in place.
+_CHANGING: Final = {"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_vacuum_threshold": 1000}
+_LARGE: Final = {**_CHANGING, **{f"toast.{name}": value for name, value in _CHANGING.items()}}
+_IN_PLACE: Final = {**_LARGE, "fillfactor": 80}
+
+
+class _Json(TypeDecorator[Any]):
+    """A JSON text that is read as a dict or a tuple. It is written as a text, as the driver takes it."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """Reads it."""
+        found = json.loads(value or "null")
+        return tuple(found) if isinstance(found, list) else found
+
+
 # SQLite makes only a column of type INTEGER the row id itself.
 _Identifier: Final = BigInteger().with_variant(Integer(), "sqlite")
+
+journal_schema: Final = Table("journal_schema", metadata, Column("name", Text, primary_key=True))
+"""One row: the schema of these tables."""
 
 scheduler: Final = Table(
     "scheduler",
@@ -44,6 +78,7 @@ scheduler: Final = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("alive_at", Double),
     CheckConstraint("id = 1", name="single_row"),
+    postgresql_with=_CHANGING,
 )
 """One row: the epoch of the newest scheduler, and when one was last known to run."""
 
@@ -63,13 +98,14 @@ jobs: Final = Table(
     Column("job_id", Text, nullable=False),
     Column("policy_version", BigInteger, nullable=False),
     Column("spec", LargeBinary, nullable=False),
-    Column("expired", Integer, nullable=False, server_default=text("0")),
+    Column("expired", Boolean, nullable=False),
     Column("lease_left", Double),
-    Column("begun_epoch", BigInteger, nullable=False, server_default=text("0")),
-    Column("begun_sequence", BigInteger, nullable=False, server_default=text("0")),
+    Column("begun_epoch", BigInteger, nullable=False),
+    Column("begun_sequence", BigInteger, nullable=False),
     UniqueConstraint("job_id"),
+    postgresql_with=_CHANGING,
 )
-"""The open jobs; `expired` is 0 or 1, and `lease_left` in seconds, null for all of them.
+"""The open jobs; `lease_left` is in seconds, null for all of them.
 
 `begun_epoch` and `begun_sequence` are the newest token when a job was opened: its attempts have greater ones.
 """
@@ -78,8 +114,9 @@ closed_jobs: Final = Table(
     "closed_jobs",
     metadata,
     Column("number", _Identifier, primary_key=True, autoincrement=False),
+    postgresql_with=_CHANGING,
 )
-"""Numbers of closed jobs whose trajectories and actions are still to be deleted."""
+"""Numbers of closed jobs whose other rows are still to be deleted."""
 
 trajectories: Final = Table(
     "trajectories",
@@ -89,26 +126,25 @@ trajectories: Final = Table(
     Column("trajectory_id", Text, nullable=False),
     Column("policy_version", BigInteger, nullable=False),
     Column("opened_at", Double, nullable=False),
+    Column("began", Boolean, nullable=False),
     Column("sandbox_id", Text, nullable=False),
     Column("manager_id", Text, nullable=False),
-    Column("held", Text, nullable=False),
-    Column("held_cores", Text, nullable=False),
+    Column("held", _Json, nullable=False),
+    Column("held_cores", _Json, nullable=False),
+    Column("had_sandbox", Boolean, nullable=False),
+    Column("died", Boolean, nullable=False),
+    Column("command_timeout", Double, nullable=False),
+    Column("group_cancelled", Boolean, nullable=False),
     Column("end", Text, nullable=False),
-    Column("spec", LargeBinary, nullable=False),
-    Column("reason", Text, nullable=False, server_default=text("''")),
-    Column("command_timeout", Double, nullable=False, server_default=text("0")),
-    Column("group_cancelled", Integer, nullable=False, server_default=text("0")),
-    Column("had_sandbox", Integer, nullable=False, server_default=text("0")),
+    Column("reason", Text, nullable=False),
     Column("closed_at", Double),
-    Column("died", Integer, nullable=False, server_default=text("0")),
-    Column("began", Integer, nullable=False, server_default=text("0")),
+    Column("spec", LargeBinary, nullable=False),
     UniqueConstraint("job_number", "trajectory_id"),
+    postgresql_with=_IN_PLACE,
 )
-"""Trajectories; `held` and `held_cores` are JSON, `command_timeout` is in seconds, `group_cancelled`,
-`had_sandbox`, `died` and `began` are 0 or 1."""
+"""Trajectories; `command_timeout` is in seconds."""
 
-# The two bodies come after them: SQLite then reads the short columns of a row without the pages its bodies overflow to.
-# It needs none to read an empty `cancel_reason` either.
+# The two bodies come last: SQLite then reads the short columns of a row without the pages its bodies overflow to.
 actions: Final = Table(
     "actions",
     metadata,
@@ -124,12 +160,13 @@ actions: Final = Table(
     Column("submitted_at", Double, nullable=False),
     Column("finished_at", Double),
     Column("body_hash", LargeBinary, nullable=False),
+    Column("copies_sandbox", Boolean, nullable=False),
+    Column("cancel_reason", Text, nullable=False),
+    Column("summary", Text),
     Column("spec", LargeBinary, nullable=False),
     Column("outcome", LargeBinary),
-    Column("cancel_reason", Text, nullable=False, server_default=text("''")),
-    Column("summary", Text),
-    Column("copies_sandbox", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("job_number", "action_id"),
+    postgresql_with=_IN_PLACE,
 )
 """Actions. `outcome` and `summary` are null until there is one; `spec` is emptied then: nothing reads it any more."""
 
@@ -139,6 +176,7 @@ forgotten_actions: Final = Table(
     Column("number", _Identifier, primary_key=True, autoincrement=False),
     Column("job_number", BigInteger, nullable=False, index=True),
     Column("entries", LargeBinary, nullable=False),
+    postgresql_with=_LARGE,
 )
 """What stays of actions and trajectories whose rows are deleted while their job is open: entries of the core, many in a
 row."""
@@ -151,23 +189,24 @@ closed_actions: Final = Table(
     Column("job_id", Text, nullable=False),
     Column("action_id", Text, nullable=False),
     Column("summary", Text, nullable=False),
-    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("reason", Text, nullable=False),
+    postgresql_with=_LARGE,
 )
 """What is kept of the actions of closed jobs; the core says which."""
 
 rollouts: Final = Table(
     "rollouts",
     metadata,
+    Column("job_number", BigInteger, primary_key=True, autoincrement=False),
     Column("service", Text, primary_key=True),
-    Column("job_number", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
-    Column("begun", Integer, nullable=False),
+    Column("begun", Boolean, nullable=False),
     Column("plan", LargeBinary, nullable=False),
     Column("reference", LargeBinary, nullable=False),
 )
-"""The newest weights of each service that an open job published; `begun` is 0 or 1."""
+"""The newest weights of each service that an open job published."""
 
 buffered: Final = Table(
     "buffered",
@@ -192,10 +231,10 @@ batches: Final = Table(
     Column("size", Integer, nullable=False),
     Column("lease_s", Double, nullable=False),
     Column("policy_version", BigInteger, nullable=False),
-    Column("acknowledged", Integer, nullable=False),
-    Column("trajectory_ids", Text, nullable=False),
+    Column("acknowledged", Boolean, nullable=False),
+    Column("trajectory_ids", _Json, nullable=False),
 )
-"""Batches that are leased, and the newest that were acknowledged; `trajectory_ids` is JSON, `acknowledged` 0 or 1."""
+"""Batches that are leased, and the newest that were acknowledged."""
 
 predictor_nodes: Final = Table(
     "predictor_nodes",
@@ -205,3 +244,30 @@ predictor_nodes: Final = Table(
     Column("numbers", Text, nullable=False),
 )
 """What the predictors learned: `name` is a hash of `path`; both others are JSON."""
+
+
+def make_tables(connection: Connection, database: str, advice: str) -> None:
+    """Make the tables in a database that has none of them; one that has them all is left as it is.
+
+    The caller holds the lock of the data directory or database, so no other scheduler does the same.
+
+    Args:
+        connection: Outside of a transaction.
+        database: Its name in the error.
+        advice: What its owner can do in place of using it.
+
+    Raises:
+        JournalVersionError: The database has tables of another schema. Nothing in it was changed.
+    """
+    with connection.begin():
+        present = set(inspect(connection).get_table_names())
+        if not present & metadata.tables.keys():
+            metadata.create_all(connection)
+            connection.execute(insert(journal_schema).values(name=SCHEMA))
+            connection.execute(insert(scheduler).values(id=1, epoch=0))
+            return
+        found = connection.scalar(select(journal_schema.c.name)) if journal_schema.name in present else None
+        if found is None and "alembic_version" in present:
+            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        if found != SCHEMA:
+            raise JournalVersionError(database, found, SCHEMA, advice)

@@ -9,12 +9,12 @@ waits for. Compiled here, the statement is still SQLAlchemy's for either databas
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.row_changes import Key, Row, RowChanges
+from callsheet.scheduler.store.row_changes import KEY, Row, RowChanges, TableChanges, key_row
 from callsheet.scheduler.store.schema import (
     actions,
     batches,
@@ -48,6 +48,8 @@ class Statement:
 
     def execute(self, cursor: Cursor, rows: Sequence[Row]) -> int:
         """Execute it for each of `rows`; returns how many rows it changed."""
+        if not rows:
+            return 0
         if len(rows) == 1:
             cursor.execute(self._sql, self._values_of(rows[0]))
         else:
@@ -55,40 +57,42 @@ class Statement:
         return int(cursor.rowcount)
 
 
-class RowWriter:
-    """Inserts and updates rows of one table."""
+class TableWriter:
+    """Writes the changes of one table."""
 
-    def __init__(self, dialect: Dialect, table: Table, *own: ColumnElement[bool]) -> None:
+    def __init__(self, dialect: Dialect, table: Table, changes: TableChanges, *own: ColumnElement[bool]) -> None:
         """Compiles nothing yet.
 
         Args:
             dialect: Of the database.
             table: The table.
-            own: What is true of the row that an update is for; its columns name the row's key in the parameters.
+            changes: Any of the table's, which tell what its key is.
+            own: What else is true of a row that may be updated.
         """
+        key = [table.c[name] == bindparam(KEY + name) for name in changes.columns]
         self._dialect: Final = dialect
-        self._table: Final = table
+        self._name: Final = table.name
+        self._key: Final = changes.columns
         self._insert: Final = insert(table)
-        self._update: Final = update(table).where(*own)
+        self._update: Final = update(table).where(*key, *own)
+        self._delete: Final = Statement(dialect, delete(table).where(*key), ())
         self._compiled: Final[dict[tuple[bool, Columns], Statement]] = {}
 
-    def insert(self, cursor: Cursor, rows: Iterable[Row]) -> None:
-        """Insert `rows`, all with the same columns."""
-        self._execute(cursor, self._insert, list(rows))
-
-    def update(self, cursor: Cursor, rows: Iterable[Row]) -> None:
-        """Update the rows that exist already.
+    def write(self, cursor: Cursor, changes: TableChanges) -> None:
+        """Write `changes`.
 
         Raises:
-            InconsistentRecordError: One of them does not exist, or may not change any more.
+            InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
+        self._delete.execute(cursor, [key_row(self._key, key) for key in changes.removed])
+        self._execute(cursor, self._insert, list(changes.new.values()))
         by_columns: defaultdict[Columns, list[Row]] = defaultdict(list)
-        for row in rows:
+        for row in changes.updates.values():
             by_columns[tuple(row)].append(row)
         for group in by_columns.values():
             changed = self._execute(cursor, self._update, group)
             if changed != len(group):
-                what = f"rows of {self._table.name} that are not in the journal or may not change any more"
+                what = f"rows of {self._name} that are not in the journal or may not change any more"
                 raise InconsistentRecordError(f"{len(group) - changed} of {len(group)} changes are to {what}")
 
     def _execute(self, cursor: Cursor, statement: Insert | Update, rows: list[Row]) -> int:
@@ -108,41 +112,25 @@ class ChangeWriter:
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        number: ColumnElement[int] = bindparam("key_job_number")
-        of_trajectory = (trajectories.c.job_number == number, trajectories.c.trajectory_id == bindparam("key_id"))
-        of_action = (actions.c.job_number == number, actions.c.action_id == bindparam("key_id"))
-        self._jobs: Final = RowWriter(dialect, jobs, jobs.c.number == bindparam("key_number"))
-        self._trajectories: Final = RowWriter(dialect, trajectories, *of_trajectory)
-        self._actions: Final = RowWriter(dialect, actions, *of_action, actions.c.outcome.is_(None))
-        self._closed_jobs: Final = RowWriter(dialect, closed_jobs)
-        self._closed_actions: Final = RowWriter(dialect, closed_actions)
-        removed = delete(jobs).where(jobs.c.number == bindparam("number"))
-        forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
-        self._remove_jobs: Final = Statement(dialect, removed, ())
-        self._forget: Final = Statement(dialect, forgotten, ())
-        self._remove_actions: Final = Statement(dialect, delete(actions).where(*of_action), ())
-        self._remove_trajectories: Final = Statement(dialect, delete(trajectories).where(*of_trajectory), ())
-        self._forgotten_actions: Final = RowWriter(dialect, forgotten_actions)
-        self._rollouts: Final = RowWriter(dialect, rollouts)
-        of_closed = delete(rollouts).where(rollouts.c.job_number == bindparam("number"))
-        self._remove_rollouts: Final = Statement(dialect, of_closed, ())
-        former = delete(rollouts).where(rollouts.c.service == bindparam("service"))
-        self._remove_former: Final = Statement(dialect, former, ())
-        changed = update(rollouts).where(rollouts.c.service == bindparam("key_service"))
-        self._change_rollout: Final = Statement(dialect, changed, ("reference", "begun"))
-        self._buffered: Final = RowWriter(dialect, buffered)
-        one_buffered = (buffered.c.job_number == number, buffered.c.trajectory_id == bindparam("key_id"))
-        self._remove_buffered: Final = Statement(dialect, delete(buffered).where(*one_buffered), ())
-        self._batches: Final = RowWriter(dialect, batches)
-        one_batch = (batches.c.job_number == number, batches.c.batch_id == bindparam("key_id"))
-        self._remove_batches: Final = Statement(dialect, delete(batches).where(*one_batch), ())
-        self._of_closed_jobs: Final = [
-            Statement(dialect, delete(table).where(table.c.job_number == bindparam("number")), ())
-            for table in (buffered, batches)
+        def appended(table: Table) -> Statement:
+            return Statement(dialect, insert(table), tuple(table.columns.keys()))
+
+        empty = RowChanges()
+        self._jobs: Final = TableWriter(dialect, jobs, empty.jobs)
+        tables = (trajectories, actions, rollouts, buffered, batches)
+        rules = {actions: (actions.c.outcome.is_(None),)}
+        self._of_jobs: Final = [
+            TableWriter(dialect, table, changes, *rules.get(table, ()))
+            for table, changes in zip(tables, empty.of_jobs, strict=True)
         ]
+        self._closed_jobs: Final = appended(closed_jobs)
+        self._forgotten_actions: Final = appended(forgotten_actions)
+        self._closed_actions: Final = appended(closed_actions)
+        self._times_away: Final = appended(times_away)
+        forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
+        self._forget: Final = Statement(dialect, forgotten, ())
         alive = update(scheduler).values(alive_at=bindparam("alive_at"))
         self._alive: Final = Statement(dialect, alive, ("alive_at",))
-        self._times_away: Final = RowWriter(dialect, times_away)
         of_no_concern = delete(times_away).where(times_away.c.until <= bindparam("before"))
         self._forget_times: Final = Statement(dialect, of_no_concern, ())
 
@@ -152,51 +140,16 @@ class ChangeWriter:
         Raises:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
-        if changes.closed_jobs:
-            closed: list[Row] = [{"number": number} for number in changes.closed_jobs]
-            self._remove_jobs.execute(cursor, closed)
-            self._closed_jobs.insert(cursor, closed)
-            self._remove_rollouts.execute(cursor, closed)
-            for statement in self._of_closed_jobs:
-                statement.execute(cursor, closed)
-        self._jobs.insert(cursor, changes.new_jobs.values())
-        self._jobs.update(cursor, changes.job_updates.values())
-        self._trajectories.insert(cursor, changes.new_trajectories.values())
-        self._trajectories.update(cursor, changes.trajectory_updates.values())
-        self._actions.insert(cursor, changes.new_actions.values())
-        self._actions.update(cursor, changes.action_updates.values())
-        if changes.removed_actions:
-            self._remove_actions.execute(cursor, _keys(changes.removed_actions))
-        if changes.removed_trajectories:
-            self._remove_trajectories.execute(cursor, _keys(changes.removed_trajectories))
-        self._forgotten_actions.insert(cursor, changes.forgotten_actions)
-        self._closed_actions.insert(cursor, changes.closed_actions)
+        self._closed_jobs.execute(cursor, [{"number": number} for number in changes.closed_jobs])
+        self._jobs.write(cursor, changes.jobs)
+        for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
+            writer.write(cursor, table)
+        self._forgotten_actions.execute(cursor, changes.forgotten_actions)
+        self._closed_actions.execute(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
             self._forget.execute(cursor, [{"forgotten": changes.forgotten_up_to}])
-        replaced: list[Row] = [{"service": name} for name in changes.new_rollouts | changes.removed_rollouts]
-        if replaced:
-            self._remove_former.execute(cursor, replaced)
-            self._rollouts.insert(cursor, changes.new_rollouts.values())
-        if changes.rollout_updates:
-            self._change_rollout.execute(cursor, list(changes.rollout_updates.values()))
-        self._write_buffers(cursor, changes)
         if changes.alive_at is not None:
-            self._write_times(cursor, changes)
-
-    def _write_buffers(self, cursor: Cursor, changes: RowChanges) -> None:
-        if changes.removed_buffered:
-            self._remove_buffered.execute(cursor, _keys(changes.removed_buffered))
-        self._buffered.insert(cursor, changes.new_buffered.values())
-        if changes.removed_batches:
-            self._remove_batches.execute(cursor, _keys(changes.removed_batches))
-            self._batches.insert(cursor, changes.new_batches.values())
-
-    def _write_times(self, cursor: Cursor, changes: RowChanges) -> None:
-        self._alive.execute(cursor, [{"alive_at": changes.alive_at}])
+            self._alive.execute(cursor, [{"alive_at": changes.alive_at}])
         if changes.times_away:
             self._forget_times.execute(cursor, [{"before": changes.away_before}])
-            self._times_away.insert(cursor, changes.times_away)
-
-
-def _keys(rows: Iterable[Key]) -> list[Row]:
-    return [{"key_job_number": job_number, "key_id": row_id} for job_number, row_id in rows]
+            self._times_away.execute(cursor, changes.times_away)
