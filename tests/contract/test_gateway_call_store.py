@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from callsheet.gateway.server.call_store import CallRow, CallState, CallStore, RecordsGoneError
-from callsheet.gateway.server.schema import facts
-from sqlalchemy import text, update
+from callsheet.gateway.server.call_store import CallRow, CallStore, KeptTrajectory, RecordsGoneError
+from callsheet.gateway.server.database import SQLITE_FILE
+from sqlalchemy import create_engine, inspect, make_url, text
 
 from tests.support.journals import JournalPlace
 
@@ -22,102 +23,90 @@ def store(place: JournalPlace) -> Iterator[CallStore]:
     opened.close()
 
 
-def row(number: int, digest: str = "d", ordinal: int = 1, turns: int = 0) -> CallRow:
-    return CallRow(number, digest, ordinal, f"gateway-{number}", turns)
+def row(number: int, digest: str = "d") -> CallRow:
+    return CallRow(number, digest, f"gateway-{number}")
 
 
 async def begin(store: CallStore, trajectory_id: str, kept: CallRow, now: float = 1.0) -> None:
     await store.begin("j", trajectory_id, kept, now, {"suffix": [1, 2]})
 
 
-async def test_a_call_is_kept_with_its_action_its_reply_and_its_turn(store: CallStore) -> None:
-    for kept in (row(0), row(1, "e", turns=1), row(2, "d", 2, turns=1), row(3)):
+async def closed(store: CallStore) -> dict[str, float | None]:
+    """When trajectories were seen closed."""
+    return {each.trajectory_id: each.closed_at for each in await store.kept()}
+
+
+async def test_a_call_is_kept_with_its_action_and_then_its_turn(store: CallStore) -> None:
+    for kept in (row(0), row(1, "e"), row(2), row(3)):
         await begin(store, "t", kept)
     assert await store.action("j", "t", 1) == {"suffix": [1, 2]}
     # Turns are committed in another order than calls begin.
     record = {"turn": 1, "text": "\x00\ud83d"}
-    assert await store.finish("j", "t", 1, turn=1, record=record, reply={"said": "\u0000b"}) == len(
-        json.dumps(record, separators=(",", ":"))
-    )
-    await store.finish("j", "t", 0, turn=0, record={"turn": 0}, reply={"said": "a"})
+    size = await store.finish("j", "t", 0, turn=1, record=record)
+    assert size == len(json.dumps(record, separators=(",", ":")))
+    await store.finish("j", "t", 1, turn=0, record={"turn": 0})
     await store.fail("j", "t", 2)
-    kept_calls = (await store.load("j", "t")).calls
-    assert [(each.number, each.digest, each.ordinal, each.turn, state) for each, state in kept_calls] == [
-        (0, "d", 1, 0, CallState.DONE),
-        (1, "e", 1, 1, CallState.DONE),
-        (3, "d", 1, None, CallState.BEGUN),
-    ]
-    records = (await store.load("j", "t")).records
-    assert [each["turn"] for each in records] == [0, 1]
-    assert records[1]["text"] == "\x00\ud83d"
-    assert await store.reply("j", "t", 1) == {"said": "\u0000b"}
-    assert await store.action("j", "t", 1) is None
-    assert await store.reply("j", "t", 9) is None
+    found = await store.load("j", "t")
+    assert found.calls == [replace(row(0), turn=1), replace(row(1, "e"), turn=0), row(3)]
+    assert found.records == [{"turn": 0}, record]
+    assert found.record_bytes == size + len('{"turn":0}')
+    assert [await store.action("j", "t", number) for number in (1, 3, 9)] == [None, {"suffix": [1, 2]}, None]
     assert (await store.load("j", "another")).calls == []
 
 
-async def test_a_reply_is_not_kept_where_its_call_is_not(store: CallStore) -> None:
+async def test_a_turn_is_not_kept_where_its_call_is_not(store: CallStore) -> None:
     await begin(store, "t", row(0))
     await store.note_closed("j", ["t"], 1.0)
     assert await store.forget("j", "t", 1.0)
     with pytest.raises(RecordsGoneError):
-        await store.finish("j", "t", 0, turn=0, record={}, reply={})
+        await store.finish("j", "t", 0, turn=0, record={})
 
 
 async def test_closed_trajectories_are_forgotten_and_open_ones_are_not(store: CallStore) -> None:
     for trajectory_id in ("old", "new", "open", ""):
         await begin(store, trajectory_id, row(0), 10.0)
-        await store.finish("j", trajectory_id, 0, turn=None, record=None, reply={"said": "abc"})
-    held = await store.held_bytes()
-    await store.note_closed("j", ["old"], 20.0)
+    await store.finish("j", "old", 0, turn=0, record={"turn": 0})
+    await store.note_closed("j", ["old", "new"], 20.0)
     await store.note_closed("j", ["new"], 40.0)
-    assert await store.kept_trajectories() == {"j": {"old": True, "new": True, "open": False, "": False}}
-    assert [name for _, name, _ in await store.closed_trajectories(50.0)] == ["old", "new"]
+    begun, done = len('{"suffix":[1,2]}'), len('{"turn":0}')
+    kept = await store.kept()
+    assert kept[:2] == [KeptTrajectory("j", "old", done, 20.0), KeptTrajectory("j", "new", begun, 40.0)]
+    assert {each.trajectory_id: each.size for each in kept[2:]} == {"open": begun, "": begun}
     assert [await store.forget("j", name, 30.0) for name in ("old", "new", "open")] == [True, False, False]
-    await store.forget_outside(30.0, 5.0)
-    assert {name: len((await store.load("j", name)).calls) for name in ("old", "new", "open", "")} == {
-        "old": 0,
-        "new": 1,
-        "open": 1,
-        "": 0,
-    }
-    assert await store.held_bytes() == held // 2
-    assert (await store.load("j", "new")).closed
+    await store.forget_outside(10.0)
+    assert await closed(store) == {"new": 40.0, "open": None, "": None}
+    await store.forget_outside(11.0)
     await store.note_closed("j", ["new"], None)
-    assert not (await store.load("j", "new")).closed
+    assert await closed(store) == {"new": None, "open": None}
 
 
 async def test_a_call_of_a_trajectory_that_was_taken_for_closed_keeps_its_records(store: CallStore) -> None:
     await begin(store, "t", row(0))
     await store.note_closed("j", ["t"], 20.0)
     await begin(store, "t", row(1))
-    assert not (await store.load("j", "t")).closed
+    assert await closed(store) == {"t": None}
     await store.note_closed("j", ["t"], 30.0)
-    await store.finish("j", "t", 1, turn=0, record={"turn": 0}, reply={})
+    await store.finish("j", "t", 1, turn=0, record={"turn": 0})
     assert not await store.forget("j", "t", 1000.0)
-
-
-async def test_tables_of_version_1_are_brought_to_this_one(store: CallStore, place: JournalPlace) -> None:
-    await begin(store, "t", row(0))
-    await store.finish("j", "t", 0, turn=0, record={"turn": 0}, reply={"said": "a"})
-    with store._engine.begin() as connection:
-        connection.execute(text("ALTER TABLE gateway_calls DROP COLUMN action"))
-        connection.execute(text("ALTER TABLE gateway_trajectories DROP COLUMN bytes"))
-        connection.execute(update(facts).where(facts.c.name == "version").values(value="1"))
-    for _ in range(2):
-        again = CallStore.open(place.data_dir, place.url)
-        assert await again.held_bytes() == len('{"turn":0}{"said":"a"}')
-        await begin(again, "t", row(1))
-        await again.fail("j", "t", 1)
-        again.close()
 
 
 async def test_gateways_of_one_database_have_one_secret(store: CallStore, place: JournalPlace) -> None:
     again = CallStore.open(place.data_dir, place.url)
     assert len(store.secret()) == 32
     assert again.secret() == store.secret()
-    with again._engine.begin() as connection:
-        connection.execute(update(facts).where(facts.c.name == "version").values(value="99"))
     again.close()
-    with pytest.raises(ValueError, match="its tables are of version 99; this gateway needs 2"):
+
+
+@pytest.mark.parametrize("version", ["2", "99"])
+async def test_records_of_another_version_are_refused_and_stay(place: JournalPlace, version: str) -> None:
+    place.data_dir.mkdir()
+    url = f"sqlite:///{place.data_dir}/{SQLITE_FILE}" if place.url is None else place.url
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg" if place.url else "sqlite"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE gateway_facts (name VARCHAR(64) PRIMARY KEY, value TEXT NOT NULL)"))
+        connection.execute(text(f"INSERT INTO gateway_facts VALUES ('version', '{version}')"))
+    has = f"has call records of version '{version}'; it must be empty or have version '3'"
+    with pytest.raises(ValueError, match=has):
         CallStore.open(place.data_dir, place.url)
+    assert inspect(engine).get_table_names() == ["gateway_facts"]
+    engine.dispose()

@@ -269,7 +269,7 @@ async def test_room_is_made_by_forgetting_what_was_closed_first(world: World) ->
     async with world.gateway() as (calls, live):
         for name in ("a", "b", "c"):
             await calls.reply(Caller("j", name, is_trainer=True), _ASKED, _FIRST)
-        size = await world.store.held_bytes() // 3
+        size = (await world.store.kept())[0].size
         retention = Retention(world.client, world.store, live, retention_s=1e6, most_bytes=2 * size)
         await retention.sweep(1.0)
         assert retention.is_full
@@ -278,8 +278,8 @@ async def test_room_is_made_by_forgetting_what_was_closed_first(world: World) ->
             await world.store.note_closed("j", [name], now)
         await retention.sweep(3.0)
         assert not retention.is_full
-        assert sorted((await world.store.kept_trajectories())["j"]) == ["a", "c"]
+        assert sorted(each.trajectory_id for each in await world.store.kept()) == ["a", "c"]
         # One that was taken for closed is open again.
         await world.store.note_closed("j", ["c"], 4.0)
         await retention.sweep(5.0)
-        assert not (await world.store.load("j", "c")).closed
+        assert {each.closed_at for each in await world.store.kept() if each.trajectory_id == "c"} == {None}

@@ -11,10 +11,12 @@ import aiohttp
 import anyio
 import anyio.lowlevel
 import pytest
+from aiohttp import web
 from callsheet.client import InvalidArgumentError, NotFoundError, PromptDrift
 from callsheet.gateway.dialects.dialect import DIALECTS
 
 from tests.support.gateways import CHAT, RETRY, RunningGateway, chat, running_gateway, scripted_stack
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 _BODIES = {
@@ -226,3 +228,36 @@ async def test_a_closed_trajectory_is_forgotten_after_its_time(scheduler: str, t
         assert len((await gateway.job.trajectory("open").samples()).turns) == 1
         with pytest.raises(NotFoundError, match="never opened, or is forgotten"):
             await gateway.job.trajectory("unknown").samples()
+
+
+async def test_a_call_outside_of_trajectories_has_its_reply_again_after_a_restart(
+    scheduler: str, gateway: RunningGateway, tmp_path: Path
+) -> None:
+    sampled = await gateway.succeeded()
+    async with running_gateway(scheduler, "before", tmp_path) as before:
+        first = await before.post(CHAT, chat("dice"), "job", RETRY)
+    async with running_gateway(scheduler, "after", tmp_path) as after:
+        again = await after.post(CHAT, chat("dice"), "job", {"x-stainless-retry-count": "2"})
+        another = await after.post(CHAT, chat("dice"), "job")
+    assert (again.body["id"], again.text) == (first.body["id"], first.text)
+    assert again.body["usage"] == first.body["usage"]
+    assert another.text != first.text
+    assert await gateway.succeeded() == sampled + 2
+
+
+async def test_a_server_that_parses_replies_is_asked(scheduler: str, tmp_path: Path) -> None:
+    async def separate(request: web.Request) -> web.Response:
+        assert (await request.json())["reasoning_parser"] == "qwen3"
+        return web.json_response({"reasoning_text": "so so", "text": "Fine."})
+
+    app = web.Application()
+    app.router.add_post("/separate_reasoning", separate)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    parser = {"parser_url": f"http://127.0.0.1:{port}", "reasoning_parser": "qwen3"}
+    async with running_gateway(scheduler, "parsed", tmp_path, **parser) as gateway:
+        message = (await gateway.post(CHAT, chat("How is it?"), "parsed")).body["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("Fine.", "so so")
+    await runner.cleanup()

@@ -10,7 +10,7 @@ from callsheet.benchmarks.gateway.check import EngineCall, differences
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.canonical import digests
 from callsheet.gateway.conversations.conversation import Conversation
-from callsheet.gateway.conversations.turns import Drift, Generated, GeneratedSpan, Prepared
+from callsheet.gateway.conversations.turns import Drift, Generated, GeneratedSpan, Prepared, to_record
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ class Played:
             self.waiting.remove(due)
             _, prepared, generated, dropped = due
             committed = self.talk.commit(prepared, generated)
-            self.records.append(json.loads(json.dumps(committed.record)))
+            self.records.append(json.loads(json.dumps(to_record(committed))))
             version = generated.versions[0].version
             self.calls.append(
                 EngineCall(

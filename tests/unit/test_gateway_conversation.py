@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd, Tool
-from callsheet.gateway.conversations.conversation import Committed, Conversation, HistoryNotReplayedError
-from callsheet.gateway.conversations.turns import Drift, Generated, GeneratedSpan
+from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
+from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, GeneratedSpan, to_record
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
 from callsheet.managers.inference import tokenizer
 
@@ -30,7 +30,9 @@ def reply(text: str, *, cut: bool = False, version: int = 3) -> Generated:
     )
 
 
-def say(talk: Conversation, messages: Sequence[Message], text: str, *, cut: bool = False, **request: Any) -> Committed:
+def say(
+    talk: Conversation, messages: Sequence[Message], text: str, *, cut: bool = False, **request: Any
+) -> ConversationTurn:
     return talk.commit(talk.prepare(ChatRequest(messages=messages, **request)), reply(text, cut=cut))
 
 
@@ -79,7 +81,7 @@ def test_a_shortened_reply_is_realigned_and_its_lost_tokens_are_not_trained_on()
     assert second.drift is Drift.REALIGNED
     assert second.kept == len(first.token_ids) + len("one two")
     committed = talk.commit(second, reply("four"))
-    assert [message["role"] for message in committed.record["messages"]] == ["assistant", "user"]
+    assert [message["role"] for message in committed.messages] == ["assistant", "user"]
     (sample,) = talk.samples()
     trained = [token for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
     assert trained == [*b"one two", *b"four", END_OF_TURN_TOKEN]
@@ -138,7 +140,7 @@ def test_a_conversation_comes_back_from_its_records() -> None:
     messages: list[Message] = [USER]
     for number in range(4):
         committed = say(talk, messages, f"reply {number}")
-        records.append(json.loads(json.dumps(committed.record)))
+        records.append(json.loads(json.dumps(to_record(committed))))
         messages += [committed.message, {"role": "user", "content": f"on {number}"}]
     restored = Conversation.restore(ByteRenderer(), records)
     assert restored.samples() == talk.samples()

@@ -9,11 +9,11 @@ import pytest
 from callsheet.client import Cancelled, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
 from callsheet.client.outcomes import TimeoutKind
-from callsheet.gateway.chat import AskedSampling, ChatReply, ReplyEnd, ReplyToken
+from callsheet.gateway.chat import AskedSampling
 from callsheet.gateway.server.callers import bearer_of, named
 from callsheet.gateway.server.faults import NoReplyError, of_error, of_outcome
 from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, TrajectoryKey, read_key, write_key
-from callsheet.gateway.server.sampling import reply_from_json, reply_to_json, sampling_of
+from callsheet.gateway.server.sampling import sampling_of
 
 _SECRET = bytes(32)
 _KEY = TrajectoryKey("job/\u00e9", "t" * 200, 100.0, ForcedSampling(temperature=0.5, max_tokens=7))
@@ -85,12 +85,6 @@ def test_what_is_forced_goes_before_what_is_asked() -> None:
     assert sampled(AskedSampling(temperature=0.0), ForcedSampling(), context=15).max_new_tokens == 5
     with pytest.raises(NoReplyError, match="maximum context length is 10"):
         sampled(asked, forced, context=10)
-
-
-def test_a_reply_that_was_kept_is_the_same() -> None:
-    tokens = (ReplyToken(1, "a", -0.5),)
-    reply = ChatReply("c", 3, "m", {"role": "assistant", "content": "a"}, ReplyEnd.LENGTH, 4, 1, 2, tokens)
-    assert reply_from_json(reply_to_json(reply)) == reply
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.gateway.server.call_store import CallRow, CallState
+from callsheet.gateway.server.call_store import CallRow
 from callsheet.gateway.server.retries import (
     ANSWERED_S,
     REFUSED_S,
     CallEntry,
     CallMark,
+    CallState,
     EarlyRefusals,
     RememberedCalls,
     mark_of,
@@ -17,7 +18,7 @@ from callsheet.gateway.server.retries import (
 
 
 def done(number: int, retries: int = 0, *, answered: bool = True, ended_at: float = 0.0) -> CallEntry:
-    row = CallRow(number, "d", 1, f"a{number}", 0, turn=number)
+    row = CallRow(number, "d", f"a{number}", turn=number)
     return CallEntry("d", CallState.DONE, row, retries, answered, ended_at)
 
 
@@ -26,7 +27,7 @@ def refused(retries: int = 0) -> CallEntry:
 
 
 def begun() -> CallEntry:
-    return CallEntry("d", CallState.BEGUN, CallRow(9, "d", 1, "a9", 0), ended_at=0.0)
+    return CallEntry("d", CallState.BEGUN, CallRow(9, "d", "a9"), ended_at=0.0)
 
 
 @pytest.mark.parametrize(

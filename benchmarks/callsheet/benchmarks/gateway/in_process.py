@@ -17,7 +17,7 @@ from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.conversations.samples import Sample
-from callsheet.gateway.conversations.turns import Generated, GeneratedSpan
+from callsheet.gateway.conversations.turns import Generated, GeneratedSpan, to_record
 from callsheet.managers.inference.driver import EngineDriver, FinishReason, GenerateRequest, Generation, Sampling
 from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver
 from callsheet.managers.inference.scripted_engine.script import read_script
@@ -58,7 +58,7 @@ class InProcessGateway:
         begun = time.perf_counter()
         committed = kept.commit(prepared, _generated(generation))
         self.seconds += time.perf_counter() - begun
-        self._records[name].append(committed.record)
+        self._records[name].append(to_record(committed))
         self.calls[name].append(
             EngineCall(
                 prompt=prepared.token_ids,

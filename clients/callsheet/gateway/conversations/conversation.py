@@ -7,14 +7,13 @@ messages. Miles, verifiers and AgentCore keep such trees, too; docs/concepts/tok
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
+from callsheet.gateway.chat import ChatRequest, Message
 from callsheet.gateway.conversations.canonical import digests, next_digest
 from callsheet.gateway.conversations.renderer import ParsedReply, Renderer, text_before
 from callsheet.gateway.conversations.samples import Sample, merge, path_tokens
-from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, Prepared, from_record, to_record
+from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, Prepared, from_record
 
 MAX_TURNS: Final = 1024
 """Turns of one conversation, unless told otherwise."""
@@ -30,25 +29,6 @@ class HistoryNotReplayedError(ValueError):
             f"the trajectory has {turns} turns, the most it may have; {beginnings} of them continue no other. A call"
             " must repeat the messages and the replies before it: a harness that does not begins anew with each call"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What became of a call.
-
-    Attributes:
-        turn: The turn's number.
-        added: The turn.
-        record: What `Conversation.restore` takes; JSON can hold it.
-        message: The assistant's message.
-        end: Why it ended.
-    """
-
-    turn: int
-    added: ConversationTurn
-    record: Mapping[str, Any]
-    message: Message
-    end: ReplyEnd
 
 
 class Conversation:
@@ -127,11 +107,11 @@ class Conversation:
             drift, reason = Drift.FORKED, f"the reply of turn {changed.number} was sent back changed"
         return Prepared(request, known + suffix, parent.number, len(known), parent.length, drift, reason, chain[-1])
 
-    def commit(self, prepared: Prepared, generated: Generated) -> Committed:
+    def commit(self, prepared: Prepared, generated: Generated) -> ConversationTurn:
         """Adds a turn for a call and what was sampled for it."""
-        committed = self.draft(prepared, generated)
-        self.add(committed.added)
-        return committed
+        turn = self.draft(prepared, generated)
+        self.add(turn)
+        return turn
 
     def parse(self, prepared: Prepared, generated: Generated) -> ParsedReply:
         """Returns what a reply says."""
@@ -141,7 +121,7 @@ class Conversation:
         tools = () if request.tool_choice == "none" else request.tools
         return self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
 
-    def draft(self, prepared: Prepared, generated: Generated, parsed: ParsedReply | None = None) -> Committed:
+    def draft(self, prepared: Prepared, generated: Generated, parsed: ParsedReply | None = None) -> ConversationTurn:
         """Returns the turn that `add` is to add once it is kept, if no other is added before.
 
         Args:
@@ -152,7 +132,7 @@ class Conversation:
         request, number = prepared.request, len(self._turns)
         parsed = self.parse(prepared, generated) if parsed is None else parsed
         message = _message(parsed, number)
-        turn = ConversationTurn(
+        return ConversationTurn(
             number=number,
             parent=prepared.parent,
             kept=prepared.kept,
@@ -166,8 +146,6 @@ class Conversation:
             drift=prepared.drift,
             reason=prepared.reason,
         )
-        end = ReplyEnd.TOOL_CALLS if parsed.tool_calls and generated.end is ReplyEnd.STOP else generated.end
-        return Committed(number, turn, to_record(turn), message, end)
 
     def samples(self) -> tuple[Sample, ...]:
         """Returns what a trainer takes: the paths through the turns, each sampled token with a loss once."""

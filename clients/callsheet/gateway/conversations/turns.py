@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -39,12 +39,14 @@ class Generated:
         log_probs: Natural logarithm of each one's probability; none where the engine does not tell.
         versions: Which policy version made which tokens; none where the engine does not tell.
         end: STOP, or LENGTH for a reply that was cut; whether it calls tools is found out from its tokens.
+        cached_tokens: Tokens of the prompt that the engine had in its cache.
     """
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...] = ()
     versions: tuple[GeneratedSpan, ...] = ()
     end: ReplyEnd = ReplyEnd.STOP
+    cached_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.log_probs and len(self.log_probs) != len(self.token_ids):
@@ -112,6 +114,12 @@ class ConversationTurn:
     reason: str
 
     @property
+    def end(self) -> ReplyEnd:
+        """Why it ended, as its caller is told."""
+        calls_tools = bool(self.message.get("tool_calls")) and self.reply.end is ReplyEnd.STOP
+        return ReplyEnd.TOOL_CALLS if calls_tools else self.reply.end
+
+    @property
     def prompt_length(self) -> int:
         """Tokens before the reply."""
         return self.kept + len(self.suffix)
@@ -133,6 +141,7 @@ def to_record(turn: ConversationTurn) -> dict[str, Any]:
         "log_probs": list(turn.reply.log_probs),
         "versions": [[span.version, span.begin, span.end] for span in turn.reply.versions],
         "end": turn.reply.end.value,
+        "cached_tokens": turn.reply.cached_tokens,
         "messages": [dict(message) for message in turn.messages],
         "message": dict(turn.message),
         "prompt_digest": turn.prompt_digest,
@@ -151,7 +160,11 @@ def from_record(record: Mapping[str, Any]) -> ConversationTurn:
         kept=record["kept"],
         suffix=tuple(record["suffix"]),
         reply=Generated(
-            tuple(record["reply"]), tuple(record["log_probs"]), _spans(record["versions"]), ReplyEnd(record["end"])
+            tuple(record["reply"]),
+            tuple(record["log_probs"]),
+            tuple(GeneratedSpan(*span) for span in record["versions"]),
+            ReplyEnd(record["end"]),
+            record["cached_tokens"],
         ),
         messages=tuple(record["messages"]),
         message=record["message"],
@@ -161,7 +174,3 @@ def from_record(record: Mapping[str, Any]) -> ConversationTurn:
         drift=Drift(record["drift"]),
         reason=record["reason"],
     )
-
-
-def _spans(versions: Sequence[Sequence[int]]) -> tuple[GeneratedSpan, ...]:
-    return tuple(GeneratedSpan(*span) for span in versions)

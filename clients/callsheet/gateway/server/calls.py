@@ -1,7 +1,7 @@
 """One call from its request to its reply: prepared under its trajectory's lock, generated without, committed under it.
 
-A call is kept with its action before that is submitted. A marked retry of it waits for the action, is given its reply
-again, or after a restart attaches to the same action at the scheduler.
+A call is kept with its action before that is submitted. A marked retry of it waits for the action, is given the reply
+of its turn again, or attaches to the same action at the scheduler: after a restart, and outside of trajectories.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from callsheet.client import CallsheetError, Client, Generate
 from callsheet.gateway.chat import BadRequestError, ChatReply, ChatRequest
 from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
 from callsheet.gateway.conversations.renderer import ParsedReply, text_before
-from callsheet.gateway.conversations.turns import Generated, Prepared
-from callsheet.gateway.server.call_store import CallRow, CallState, CallStore
+from callsheet.gateway.conversations.turns import ConversationTurn, Generated, Prepared, to_record
+from callsheet.gateway.server.call_store import CallRow, CallStore
 from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, UNAVAILABLE, NoReplyError, of_error
@@ -29,11 +29,9 @@ from callsheet.gateway.server.generations import generate
 from callsheet.gateway.server.kept_actions import from_kept, to_kept
 from callsheet.gateway.server.live_trajectories import LiveTrajectories, LiveTrajectory
 from callsheet.gateway.server.models import ServedModels
-from callsheet.gateway.server.retries import CallEntry, CallMark, RunningCall, repeated
+from callsheet.gateway.server.retries import CallEntry, CallMark, CallState, RunningCall, repeated
 from callsheet.gateway.server.sampling import (
     generated_of,
-    reply_from_json,
-    reply_to_json,
     reply_tokens,
     sampling_of,
 )
@@ -141,9 +139,11 @@ class Calls:
     async def _find_or_begin(
         self, live: LiveTrajectory, caller: Caller, request: ChatRequest, mark: CallMark, entry: CallEntry | None
     ) -> ChatReply | RunningCall:
-        reply = None if entry is None else await self._reply_of(live, entry)
-        if reply is not None:
-            return reply
+        if entry is not None and entry.running is not None:
+            return entry.running
+        if entry is not None and entry.row is not None and entry.row.turn is not None:
+            entry.answered = True
+            return self._reply(entry.row, live.conversation.turns[entry.row.turn], request)
         self._take_seat(live)
         try:
             resumed = None if entry is None else await self._resumed(live, entry, request)
@@ -157,19 +157,9 @@ class Calls:
         self._tasks.start_soon(self._run, live, caller, running)
         return running
 
-    async def _reply_of(self, live: LiveTrajectory, entry: CallEntry) -> ChatReply | RunningCall | None:
-        """Returns the reply of a call, or the call while it runs; None if it has neither."""
-        if entry.running is not None:
-            return entry.running
-        if entry.state is not CallState.DONE or entry.row is None:
-            return None
-        kept = await self._store.reply(live.job_id, live.trajectory_id, entry.row.number)
-        entry.answered = True
-        return None if kept is None else reply_from_json(kept)
-
     async def _resumed(self, live: LiveTrajectory, entry: CallEntry, request: ChatRequest) -> RunningCall | None:
         """Returns a call that attaches to its action, whatever became of that; None if it has none to attach to."""
-        if entry.state is not CallState.BEGUN or entry.row is None:
+        if entry.row is None:
             return None
         kept = await self._store.action(live.job_id, live.trajectory_id, entry.row.number)
         if kept is None:
@@ -183,9 +173,7 @@ class Calls:
         conversation = self._conversation(live)
         prepared = await _prepare(conversation, request)
         action = await self._action(caller, prepared)
-        ordinal = len(live.calls.of(mark.digest)) + 1
-        action_id = f"{_PREFIX}{secrets.token_hex(16)}"
-        row = CallRow(live.take_number(), mark.digest, ordinal, action_id, len(conversation.turns))
+        row = CallRow(live.take_number(), mark.digest, f"{_PREFIX}{secrets.token_hex(16)}")
         await self._store.begin(live.job_id, live.trajectory_id, row, time.time(), to_kept(prepared, action))
         entry = CallEntry(mark.digest, CallState.BEGUN, row, mark.retries)
         live.calls.add(entry)
@@ -289,7 +277,7 @@ class Calls:
             generated = generated_of(result)
             parsed = await self._parsed(running.prepared, generated)
             async with live.lock:
-                await self._commit(live, running, generated, parsed, result.cached_tokens)
+                await self._commit(live, running, generated, parsed)
 
     async def _parsed(self, prepared: Prepared, generated: Generated) -> ParsedReply | None:
         """Returns what a parser beside the gateway finds in a reply; None leaves it to the renderer."""
@@ -310,39 +298,34 @@ class Calls:
         running: RunningCall,
         generated: Generated,
         parsed: ParsedReply | None,
-        cached_tokens: int,
     ) -> None:
-        entry, request = running.entry, running.prepared.request
-        draft = running.conversation.draft(running.prepared, generated, parsed)
-        reply = ChatReply(
-            call_id=running.row.action_id.removeprefix(_PREFIX),
+        entry, row = running.entry, running.row
+        turn = running.conversation.draft(running.prepared, generated, parsed)
+        # Outside of trajectories there are no samples, and the scheduler keeps what was sampled for retries.
+        if live.trajectory_id:
+            size = await self._store.finish(
+                live.job_id, live.trajectory_id, row.number, turn=turn.number, record=to_record(turn)
+            )
+            # Only now: what is not kept is continued by no call.
+            running.conversation.add(turn)
+            live.keeps(size)
+            entry.row = replace(row, turn=turn.number)
+        entry.state = CallState.DONE
+        running.reply = self._reply(row, turn, running.prepared.request)
+        _log.info("call_answered", **_ids(live, running), turn=turn.number, drift=turn.drift.value, end=turn.end.value)
+
+    def _reply(self, row: CallRow, turn: ConversationTurn, request: ChatRequest) -> ChatReply:
+        return ChatReply(
+            call_id=row.action_id.removeprefix(_PREFIX),
             created_s=int(time.time()),
             model=request.model or self._settings.service,
-            message=draft.message,
-            end=draft.end,
-            prompt_tokens=len(running.prepared.token_ids),
-            completion_tokens=len(generated.token_ids),
-            cached_tokens=cached_tokens,
-            tokens=reply_tokens(generated, self._renderer.decode) if request.sampling.log_probs else (),
+            message=turn.message,
+            end=turn.end,
+            prompt_tokens=turn.prompt_length,
+            completion_tokens=len(turn.reply.token_ids),
+            cached_tokens=turn.reply.cached_tokens,
+            tokens=reply_tokens(turn.reply, self._renderer.decode) if request.sampling.log_probs else (),
         )
-        kept = (draft.turn, draft.record) if live.trajectory_id else (None, None)
-        size = await self._store.finish(
-            live.job_id,
-            live.trajectory_id,
-            running.row.number,
-            turn=kept[0],
-            record=kept[1],
-            reply=reply_to_json(reply),
-        )
-        if live.trajectory_id:
-            # Only now: what is not kept is continued by no call.
-            running.conversation.add(draft.added)
-            live.keeps(size)
-        entry.row = replace(running.row, turn=kept[0])
-        entry.state = CallState.DONE
-        running.reply = reply
-        drift = running.prepared.drift.value
-        _log.info("call_answered", **_ids(live, running), turn=draft.turn, drift=drift, end=reply.end.value)
 
 
 async def _prepare(conversation: Conversation, request: ChatRequest) -> Prepared:

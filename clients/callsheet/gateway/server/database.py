@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from callsheet.gateway.server.keys import SECRET_BYTES
-from callsheet.gateway.server.schema import METADATA, VERSION, calls, facts, trajectories
+from callsheet.gateway.server.schema import METADATA, VERSION, facts
 from callsheet.options.private_files import make_private_directory
-from sqlalchemy import Connection, Engine, create_engine, event, func, insert, inspect, make_url, select, text, update
+from sqlalchemy import Engine, create_engine, event, insert, inspect, make_url, select
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 SQLITE_FILE: Final = "gateway.sqlite3"
 _LOCK_TIMEOUT_S: Final = 10
-_ADDED: Final = ((trajectories, "bytes", "BIGINT NOT NULL DEFAULT 0"), (calls, "action", "TEXT"))
-"""Columns of version 2 that version 1 has not."""
 
 
 def open_database(data_dir: Path, database_url: str | None) -> Engine:
@@ -31,13 +29,15 @@ def open_database(data_dir: Path, database_url: str | None) -> Engine:
     """
     engine = _engine(data_dir, database_url)
     try:
-        METADATA.create_all(engine)
-        version = _fact(engine, "version", lambda: str(VERSION))
-        if version == "1":
-            with engine.begin() as connection:
-                _from_version_1(connection)
-        elif version != str(VERSION):
-            raise ValueError(f"database: its tables are of version {version}; this gateway needs {VERSION}")
+        with engine.begin() as connection:
+            is_new = not inspect(connection).has_table(facts.name)
+        if is_new:
+            METADATA.create_all(engine)
+        version = _fact(engine, "version", lambda: VERSION)
+        if version != VERSION:
+            has = f"{engine.url.set(query={}).render_as_string()} has call records of version {version!r}"
+            advice = "take its samples with the Callsheet that wrote them; then delete it, or name another one"
+            raise ValueError(f"database: {has}; it must be empty or have version {VERSION!r}: {advice}")
     except BaseException:
         engine.dispose()
         raise
@@ -47,17 +47,6 @@ def open_database(data_dir: Path, database_url: str | None) -> Engine:
 def secret_of(engine: Engine) -> bytes:
     """The secret of keys, the same for all gateways of a database; made once."""
     return bytes.fromhex(_fact(engine, "secret", lambda: secrets.token_hex(SECRET_BYTES)))
-
-
-def _from_version_1(connection: Connection) -> None:
-    for table, name, kind in _ADDED:
-        if name not in {column["name"] for column in inspect(connection).get_columns(table.name)}:
-            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}"))
-    ours = (calls.c.job_id == trajectories.c.job_id) & (calls.c.trajectory_id == trajectories.c.trajectory_id)
-    size = func.length(func.coalesce(calls.c.record, "")) + func.length(func.coalesce(calls.c.reply, ""))
-    held = select(func.coalesce(func.sum(size), 0)).where(ours).scalar_subquery()
-    connection.execute(update(trajectories).values(bytes=held))
-    connection.execute(update(facts).where(facts.c.name == "version").values(value=str(VERSION)))
 
 
 def _fact(engine: Engine, name: str, make: Callable[[], str]) -> str:

@@ -9,8 +9,8 @@ from typing import Final
 import anyio
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
-from callsheet.gateway.server.call_store import CallRow, CallState, CallStore
-from callsheet.gateway.server.retries import CallEntry, RememberedCalls
+from callsheet.gateway.server.call_store import CallRow, CallStore
+from callsheet.gateway.server.retries import CallEntry, CallState, RememberedCalls
 
 _MOST_REMEMBERED: Final = 4096
 _MOST_REMEMBERED_OUTSIDE: Final = 16_384
@@ -46,11 +46,11 @@ class LiveTrajectory:
         self.next_number += 1
         return self.next_number - 1
 
-    def restore(self, row: CallRow, state: CallState, now: float) -> None:
+    def restore(self, row: CallRow, now: float) -> None:
         """Notes a call that is kept."""
         self.next_number = max(self.next_number, row.number + 1)
-        if state is not CallState.FAILED:
-            self.calls.add(CallEntry(row.digest, state, row, ended_at=now))
+        state = CallState.BEGUN if row.turn is None else CallState.DONE
+        self.calls.add(CallEntry(row.digest, state, row, ended_at=now))
 
     def keeps(self, record_bytes: int) -> None:
         """Notes the size of a turn's record."""
@@ -137,6 +137,6 @@ class LiveTrajectories:
         live = LiveTrajectory(job_id, trajectory_id, Conversation.restore(self.renderer, kept.records))
         live.keeps(kept.record_bytes)
         now = time.time()
-        for row, state in kept.calls:
-            live.restore(row, state, now)
+        for row in kept.calls:
+            live.restore(row, now)
         return live

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
 import structlog
 from callsheet.client import CallsheetError, Client, NotFoundError
-from callsheet.gateway.server.call_store import CallStore
+from callsheet.gateway.server.call_store import CallStore, KeptTrajectory
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 
 _OUTSIDE_S: Final = 6 * 3600.0
-"""How long calls outside of trajectories are kept at most, which is for retries alone."""
-_LOST_S: Final = 7 * 86_400.0
-"""The same of those whose gateway ended and whose clients never came again."""
+"""How long calls outside of trajectories are kept, which is for retries alone. The scheduler keeps outcomes longer."""
 _log = structlog.get_logger(__name__)
 
 
@@ -50,49 +50,37 @@ class Retention:
 
     async def sweep(self, now: float) -> None:
         """Notes what is closed and what is not, and forgets what was closed for long enough or takes too much room."""
-        for job_id, kept in (await self._store.kept_trajectories()).items():
-            await self._look(job_id, {name: closed for name, closed in kept.items() if name}, now)
-        for job_id, trajectory_id, _ in await self._store.closed_trajectories(now - self._retention_s):
-            await self._forget(job_id, trajectory_id, now - self._retention_s)
-        outside_s = min(self._retention_s, _OUTSIDE_S)
-        await self._store.forget_outside(now - outside_s, now - _LOST_S)
-        await self._make_room(now)
+        await self._store.forget_outside(now - _OUTSIDE_S)
+        by_job: defaultdict[str, list[KeptTrajectory]] = defaultdict(list)
+        for each in await self._store.kept():
+            if each.trajectory_id:
+                by_job[each.job_id].append(each)
+        for job_id, of_job in by_job.items():
+            await self._look(job_id, of_job, now)
+        kept = await self._store.kept()
+        held = sum(each.size for each in kept)
+        for each in kept:
+            if each.closed_at is None or (each.closed_at > now - self._retention_s and held <= self._most_bytes):
+                break
+            if await self._live.forget(each.job_id, each.trajectory_id, each.closed_at):
+                _log.info("trajectory_forgotten", job_id=each.job_id, trajectory_id=each.trajectory_id)
+                held -= each.size
+        self.is_full = held > self._most_bytes
+        if self.is_full:
+            _log.warning("database_full", held_bytes=held, most_bytes=self._most_bytes)
 
-    async def _look(self, job_id: str, kept: dict[str, bool], now: float) -> None:
-        if not kept:
-            return
+    async def _look(self, job_id: str, kept: Sequence[KeptTrajectory], now: float) -> None:
         # A call may open its trajectory only while it is looked for.
-        busy = {name for name in kept if self._live.is_busy(job_id, name)}
+        busy = {each.trajectory_id for each in kept if self._live.is_busy(job_id, each.trajectory_id)}
         try:
-            is_open = await self._open_ones(job_id)
+            is_open = {status.trajectory_id for status in await self._client.backend().trajectories(job_id)}
+        except NotFoundError:
+            is_open = set()
         except CallsheetError as error:
             _log.warning("closed_unknown", job_id=job_id, reason=str(error))
             return
-        closed = [name for name, was_closed in kept.items() if not was_closed and name not in is_open | busy]
-        reopened = [name for name, was_closed in kept.items() if was_closed and name in is_open]
+        names = {each.trajectory_id: each.closed_at is not None for each in kept}
+        closed = [name for name, was_closed in names.items() if not was_closed and name not in is_open | busy]
+        reopened = [name for name, was_closed in names.items() if was_closed and name in is_open]
         await self._store.note_closed(job_id, closed, now)
         await self._store.note_closed(job_id, reopened, None)
-
-    async def _open_ones(self, job_id: str) -> set[str]:
-        try:
-            return {status.trajectory_id for status in await self._client.backend().trajectories(job_id)}
-        except NotFoundError:
-            return set()
-
-    async def _make_room(self, now: float) -> None:
-        held = await self._store.held_bytes()
-        if held > self._most_bytes:
-            for job_id, trajectory_id, size in await self._store.closed_trajectories(now):
-                if held <= self._most_bytes:
-                    break
-                if await self._forget(job_id, trajectory_id, now):
-                    held -= size
-        if held > self._most_bytes:
-            _log.warning("database_full", held_bytes=held, most_bytes=self._most_bytes)
-        self.is_full = held > self._most_bytes
-
-    async def _forget(self, job_id: str, trajectory_id: str, closed_by: float) -> bool:
-        gone = await self._live.forget(job_id, trajectory_id, closed_by)
-        if gone:
-            _log.info("trajectory_forgotten", job_id=job_id, trajectory_id=trajectory_id)
-        return gone

@@ -11,6 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final
 
 import anyio
@@ -18,7 +19,7 @@ from callsheet.client import Generate
 from callsheet.gateway.chat import ChatReply
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.turns import Prepared
-from callsheet.gateway.server.call_store import CallRow, CallState
+from callsheet.gateway.server.call_store import CallRow
 from callsheet.gateway.server.faults import NoReplyError
 
 RETRY_HEADER: Final = "x-stainless-retry-count"
@@ -31,6 +32,17 @@ _MOST_DIGITS: Final = 4
 _MOST_EARLY: Final = 4096
 _MOST_ALIKE: Final = 64
 _NAMING: Final = ("x-callsheet-job", "x-callsheet-trajectory")
+
+
+class CallState(Enum):
+    """How far a call is."""
+
+    BEGUN = auto()
+    """Its action was submitted, or is about to be. A call outside of trajectories is no further after a restart."""
+    DONE = auto()
+    """It has its reply."""
+    FAILED = auto()
+    """It ended without a reply: a retry is another call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from callsheet.client import FinishReason, GenerateResult, Sampling
-from callsheet.gateway.chat import AskedSampling, ChatReply, ReplyEnd, ReplyToken
+from callsheet.gateway.chat import AskedSampling, ReplyEnd, ReplyToken
 from callsheet.gateway.conversations.turns import Generated, GeneratedSpan
 from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
 from callsheet.gateway.server.keys import ForcedSampling
@@ -59,24 +58,13 @@ def generated_of(result: GenerateResult) -> Generated:
     """Returns what an engine sampled, as conversations take it."""
     spans = tuple(GeneratedSpan(span.version, span.begin, span.end) for span in result.policy_versions)
     end = ReplyEnd.LENGTH if result.finish_reason is FinishReason.LENGTH else ReplyEnd.STOP
-    return Generated(result.token_ids, result.log_probs, spans, end)
+    return Generated(result.token_ids, result.log_probs, spans, end, result.cached_tokens)
 
 
 def reply_tokens(generated: Generated, decode: Callable[[Sequence[int]], str]) -> tuple[ReplyToken, ...]:
     """Returns the tokens of a reply for a caller that asked for their log-probabilities."""
     pairs = zip(generated.token_ids, generated.log_probs, strict=True) if generated.log_probs else ()
     return tuple(ReplyToken(token, decode((token,)), log_prob) for token, log_prob in pairs)
-
-
-def reply_to_json(reply: ChatReply) -> dict[str, Any]:
-    """Returns a reply as JSON can hold it, to be given again."""
-    return asdict(reply) | {"end": reply.end.value, "message": dict(reply.message)}
-
-
-def reply_from_json(kept: dict[str, Any]) -> ChatReply:
-    """Returns a reply that was kept."""
-    tokens = tuple(ReplyToken(**token) for token in kept["tokens"])
-    return ChatReply(**{**kept, "end": ReplyEnd(kept["end"]), "tokens": tokens})
 
 
 def _first(*values: Any) -> Any:

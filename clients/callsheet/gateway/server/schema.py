@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, PrimaryKeyConstraint, String, Table, Text
+from sqlalchemy import Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION: Final = 2
-"""Of these tables. One of version 1 is brought to it; a database of another version is refused."""
+VERSION: Final = "3"
+"""Of these tables; a database of another version is refused."""
 
 METADATA: Final = MetaData()
 
@@ -19,39 +19,33 @@ facts = Table(
 )
 """The tables' version, and the secret of keys."""
 
-trajectories = Table(
-    "gateway_trajectories",
+closed_trajectories = Table(
+    "gateway_closed_trajectories",
     METADATA,
-    Column("job_id", String(256), nullable=False),
-    Column("trajectory_id", String(256), nullable=False),
-    # Seconds since 1970 when it was first seen closed; none while it is open.
-    Column("closed_at", Double),
-    # Of the records and replies of its calls.
-    Column("bytes", BigInteger, nullable=False, server_default="0"),
-    PrimaryKeyConstraint("job_id", "trajectory_id"),
+    Column("job_id", String(256), primary_key=True),
+    Column("trajectory_id", String(256), primary_key=True),
+    # Seconds since 1970 when it was first seen closed.
+    Column("closed_at", Double, nullable=False),
 )
 
 calls = Table(
     "gateway_calls",
     METADATA,
-    Column("job_id", String(256), nullable=False),
-    Column("trajectory_id", String(256), nullable=False),
+    Column("job_id", String(256), primary_key=True),
+    Column("trajectory_id", String(256), primary_key=True),
     # Place among the trajectory's calls, in the order in which they began.
-    Column("number", Integer, nullable=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
     Column("digest", String(64), nullable=False),
-    # Counts calls with this digest that are no retries, from 1.
-    Column("ordinal", Integer, nullable=False),
     Column("action_id", String(256), nullable=False),
-    # Turns of the conversation when its prompt was settled.
-    Column("turns_before", Integer, nullable=False),
-    Column("state", String(16), nullable=False),
     Column("begun_at", Double, nullable=False),
-    # Of a done one: its turn and the turn's record, and the reply that was given.
+    # Of `action` or `record`.
+    Column("size", Integer, nullable=False),
+    # Its prompt and its sampling, so that a retry submits the same action; none once it has a turn.
+    Column("action", Text),
+    # Its turn and the turn's record, once it is done.
     Column("turn", Integer),
     Column("record", Text),
-    Column("reply", Text),
-    # Of one that has begun: its prompt and its sampling, so that a retry submits the same action.
-    Column("action", Text),
-    PrimaryKeyConstraint("job_id", "trajectory_id", "number"),
     Index("gateway_calls_begun_at", "begun_at"),
+    # All that a look at the room that is taken reads.
+    Index("gateway_calls_size", "job_id", "trajectory_id", "size"),
 )

@@ -77,7 +77,14 @@ async def serve(
                 client, store, live, retention_s=settings.retention_s, most_bytes=settings.max_database_bytes
             )
             calls = Calls(
-                client, store, live, models, settings=settings, tasks=tasks, is_full=lambda: retention.is_full
+                client,
+                store,
+                live,
+                models,
+                settings=settings,
+                tasks=tasks,
+                is_full=lambda: retention.is_full,
+                parser=_parser(settings),
             )
             gateway = GatewayApi(callers, calls, models, Trainers(client, live, callers.secret), time.time())
             server = make_server(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, Address, DataDir, default_data_dir, host_and_port
+from callsheet.options.common import DEFAULT_ADDRESS, Address, DataDir, host_and_port
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 from callsheet.options.listening import INSECURE, check_exposure
 
@@ -165,8 +165,3 @@ class GatewaySettings:
             return None
         what = "read what is said, keys included" if asks_for_tokens else "generate in every trajectory"
         return f"INSECURE: whoever reaches {self.listen} may {what}"
-
-
-def default_settings() -> GatewaySettings:
-    """The settings of a gateway on this machine without any options."""
-    return GatewaySettings(data_dir=default_data_dir())

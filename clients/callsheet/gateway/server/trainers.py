@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio.to_thread
 from callsheet.client import CallsheetError, Client, NotFoundError
+from callsheet.gateway.conversations.samples import Sample
+from callsheet.gateway.conversations.turns import ConversationTurn
 from callsheet.gateway.server.callers import Caller
-from callsheet.gateway.server.exports import export
 from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError, of_error
 from callsheet.gateway.server.keys import MAX_LIFETIME_S, ForcedSampling, TrajectoryKey, write_key
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
@@ -98,3 +99,34 @@ def _require_trajectory(caller: Caller) -> None:
         raise NoReplyError(_FORBIDDEN, "a trajectory's key generates, and nothing else: show the token of its job")
     if not caller.trajectory_id:
         raise NoReplyError(BAD_REQUEST, "no trajectory is named: give x-callsheet-trajectory")
+
+
+def export(
+    job_id: str, trajectory_id: str, samples: Sequence[Sample], turns: Sequence[ConversationTurn]
+) -> dict[str, Any]:
+    """Returns samples and turns as JSON can hold them."""
+    return {
+        "job_id": job_id,
+        "trajectory_id": trajectory_id,
+        "samples": [
+            {
+                "token_ids": list(sample.token_ids),
+                "loss_mask": list(sample.loss_mask),
+                "log_probs": list(sample.log_probs),
+                "versions": list(sample.versions),
+                "turns": list(sample.turns),
+            }
+            for sample in samples
+        ],
+        "turns": [
+            {
+                "turn": turn.number,
+                "parent": turn.parent,
+                "drift": turn.drift.value,
+                "reason": turn.reason,
+                "prompt_tokens": turn.prompt_length,
+                "reply_tokens": len(turn.reply.token_ids),
+            }
+            for turn in turns
+        ],
+    }
