@@ -38,10 +38,9 @@ def _benchmarks() -> Mapping[str, Any]:
         rewards,
         sandbox,
         sim,
-        soak,
     )
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, gateway, planner, real, rewards, sandbox, sim, soak):
+    for command in (dispatch, gateway, planner, real, rewards, sandbox, sim):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

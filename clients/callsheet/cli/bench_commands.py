@@ -13,9 +13,8 @@ from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
-from callsheet.benchmarks.soak.settings import SoakSettings
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
-from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure
 from callsheet.options.common import LogFormat, LogLevel
@@ -113,26 +112,6 @@ def gateway(*, settings: GatewayBenchSettings, as_json: AsJson = False) -> None:
     _log_warnings()
     report = measure(as_json, lambda progress: anyio.run(run_gateway_bench, settings, progress), render)
     if not report.met:
-        raise typer.Exit(1)
-
-
-@options_of(settings=SoakSettings)
-def soak(*, settings: SoakSettings, as_json: AsJson = False) -> None:
-    """Tell whether a loaded scheduler stays bounded.
-
-    There are small and large actions, jobs that come and go, and client streams that nobody reads. It ends with exit
-    code 1 if anything outgrew what the scheduler's settings allow.
-    """
-    with needs("bench"):
-        from callsheet.benchmarks.soak.databases import NoDatabaseError
-        from callsheet.benchmarks.soak.render import render
-        from callsheet.benchmarks.soak.run import run_soak
-    _log_warnings()
-    try:
-        report = measure(as_json, lambda progress: anyio.run(run_soak, settings, progress), render)
-    except NoDatabaseError as error:
-        raise CommandError(str(error)) from error
-    if not report.bounded:
         raise typer.Exit(1)
 
 

@@ -1,10 +1,10 @@
-"""What a soak does to a scheduler: small and large actions, jobs and trajectories that come and go, unread streams."""
+"""Small and large actions, jobs and trajectories that come and go, and streams that nobody reads, all at once."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
@@ -39,73 +39,38 @@ _CHURN_IDS: Final = 3
 _TRAJECTORY_WORKERS: Final = 4
 _TRAJECTORY_PAUSE_S: Final = 0.05
 _SIBLINGS: Final = 4
+_UNREAD_SESSIONS: Final = 4
 _UNREAD_PAUSE_S: Final = 0.05
 _ANSWER_S: Final = 60.0
 
 
-@dataclass(slots=True)
-class SoakCounts:
-    """What happened so far.
+class MixedLoad:
+    """Everything at once, until cancelled. What is refused for lack of room is tried again later.
 
     Attributes:
-        failed: Actions that did not succeed, by what they were told; none should be.
-        forgotten: Resubmits that were refused since the action is forgotten.
-        again: Resubmits that got the outcome again.
-        trajectories: Those of the long job that were opened and closed.
-        groups: Those of the long job, of which all members were.
-        reopened: Trajectories that were opened again and told that they are closed.
-        gone: Likewise, and told that they are forgotten.
-        jobs: Lives of jobs that came and went.
-        unread: Streams that were opened and never read.
+        done: What happened so far. Actions that have their outcome are "small" and "large", those of unread streams
+            left out. Resubmits of such got the outcome "again" or were "forgotten". "trajectories" and "groups" of the
+            long job were opened and closed; some were opened again and found "closed" or "gone". "jobs" are lives of
+            jobs that came and went, "unread" streams that were opened and never read.
+        failed: What should not be, by what it was told.
     """
 
-    small: int = 0
-    large: int = 0
-    refused: int = 0
-    forgotten: int = 0
-    again: int = 0
-    trajectories: int = 0
-    groups: int = 0
-    reopened: int = 0
-    gone: int = 0
-    jobs: int = 0
-    unread: int = 0
-    failed: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def actions(self) -> int:
-        """Actions that have their outcome, those of unread streams left out."""
-        return self.small + self.large
-
-    def fail(self, what: object) -> None:
-        """SoakCounts what should not be."""
-        said = str(what)[:120]
-        self.failed[said] = self.failed.get(said, 0) + 1
-
-
-class SoakLoad:
-    """Everything at once, until cancelled. What is refused for lack of room is tried again later."""
-
-    def __init__(
-        self, address: str, job: Job, *, actions_per_s: int, unread_sessions: int, unread_s: float, seed: int
-    ) -> None:
+    def __init__(self, address: str, job: Job, *, actions_per_s: int, unread_s: float) -> None:
         """Takes where to send it.
 
         Args:
             address: The scheduler's.
             job: The one that lives throughout.
             actions_per_s: Small actions a second.
-            unread_sessions: Streams that are never read.
-            unread_s: Seconds that each of them lasts.
-            seed: Of chance.
+            unread_s: Seconds that each stream lasts that is never read.
         """
-        self.counts = SoakCounts()
+        self.done: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
         self._address = address
         self._job = job
         self._pause_s = _WORKERS / actions_per_s
-        self._unread_sessions = unread_sessions
         self._unread_s = unread_s
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._small = 0
         self._alone = 0
 
@@ -122,8 +87,11 @@ class SoakLoad:
             tasks.start_soon(self._keep_on, self._one_return, _LARGE_PAUSE_S)
             for number in range(_CHURN_IDS):
                 tasks.start_soon(self._churn, f"churn-{number}")
-            for number in range(self._unread_sessions):
+            for number in range(_UNREAD_SESSIONS):
                 tasks.start_soon(self._leave_unread, f"unread-{number}")
+
+    def _fail(self, told: object) -> None:
+        self.failed[str(told)[:120]] += 1
 
     async def _keep_on(self, one: Callable[[], Awaitable[None]], pause_s: float) -> None:
         while True:
@@ -135,33 +103,33 @@ class SoakLoad:
             with anyio.fail_after(_ANSWER_S):
                 await one()
         except RefusedError as refusal:
-            self.counts.refused += 1
+            self.done["refused"] += 1
             if refusal.retry_after_s is None:
-                self.counts.fail(refusal)
+                self._fail(refusal)
             await anyio.sleep(refusal.retry_after_s or 0.0)
         except (CallsheetError, TimeoutError) as error:
-            self.counts.fail(repr(error))
+            self._fail(repr(error))
 
     async def _one_small(self) -> None:
         self._small += 1
         await self._call(f"small-{self._small}", b"")
-        self.counts.small += 1
+        self.done["small"] += 1
 
     async def _one_echo(self) -> None:
-        await self._call(f"echo-{self.counts.large}-{self._random.getrandbits(32):08x}", _INLINE)
-        self.counts.large += 1
+        await self._call(f"echo-{self.done['large']}-{self._random.getrandbits(32):08x}", _INLINE)
+        self.done["large"] += 1
 
     async def _call(self, action_id: str, arguments: bytes) -> None:
         outcome = await self._job.tool_call(SERVICE, "nothing", arguments, demand=_NOTHING, action_id=action_id)
         if not isinstance(outcome, Succeeded):
-            self.counts.fail(outcome)
+            self._fail(outcome)
 
     async def _one_large(self) -> None:
         prompt = [self._random.randrange(1 << 20)] * _LARGE_TOKENS
         outcome = await (await self._job.submit(Generate(prompt, model=SERVICE), demand=_NOTHING)).outcome()
         if not isinstance(outcome, Succeeded):
-            self.counts.fail(outcome)
-        self.counts.large += 1
+            self._fail(outcome)
+        self.done["large"] += 1
 
     async def _one_resubmit(self) -> None:
         """An action that has its outcome gives it again or is forgotten; it never runs again."""
@@ -171,30 +139,30 @@ class SoakLoad:
         try:
             await self._call(action_id, b"")
         except ForgottenError:
-            self.counts.forgotten += 1
+            self.done["forgotten"] += 1
         else:
-            self.counts.again += 1
+            self.done["again"] += 1
 
     async def _one_group(self) -> None:
         """Siblings of a prompt, in the job that lives throughout."""
-        self.counts.groups += 1
-        async with self._job.group(f"group-{self.counts.groups}", size=_SIBLINGS) as group:
+        self.done["groups"] += 1
+        async with self._job.group(f"group-{self.done['groups']}", size=_SIBLINGS) as group:
             group.start(self._roll_out)
             async for member in group:
                 if member.error is not None:
-                    self.counts.fail(repr(member.error))
-                self.counts.trajectories += 1
+                    self._fail(repr(member.error))
+                self.done["trajectories"] += 1
 
     async def _roll_out(self, trajectory: Trajectory) -> None:
         outcome = await trajectory.env_reset(service=SERVICE, demand=_NOTHING)
         if not isinstance(outcome, Succeeded):
-            self.counts.fail(outcome)
+            self._fail(outcome)
 
     async def _one_alone(self) -> None:
         async with self._job.trajectory(f"alone-{self._alone + 1}") as trajectory:
             await self._roll_out(trajectory)
         self._alone += 1
-        self.counts.trajectories += 1
+        self.done["trajectories"] += 1
 
     async def _one_return(self) -> None:
         """A trajectory that was closed stays so, as long as it is kept and when it is forgotten."""
@@ -202,11 +170,11 @@ class SoakLoad:
             return
         try:
             async with self._job.trajectory(f"alone-{self._random.randint(1, self._alone)}") as trajectory:
-                self.counts.fail(f"{trajectory.trajectory_id} was opened twice")
+                self._fail(f"{trajectory.trajectory_id} was opened twice")
         except ForgottenError:
-            self.counts.gone += 1
+            self.done["gone"] += 1
         except FailedPreconditionError:
-            self.counts.reopened += 1
+            self.done["closed"] += 1
 
     async def _churn(self, job_id: str) -> None:
         """A job that is opened and closed again and again under its id; now and then its client just goes."""
@@ -227,7 +195,7 @@ class SoakLoad:
             await job.tool_call(SERVICE, "nothing", stored, demand=_NOTHING, action_id=f"stored-{life}")
             if life % 3:
                 await job.close()
-        self.counts.jobs += 1
+        self.done["jobs"] += 1
 
     async def _leave_unread(self, job_id: str) -> None:
         """Submits on a stream and never reads it; after a while on another one."""
@@ -237,7 +205,7 @@ class SoakLoad:
                 call = client_service_pb2_grpc.ClientServiceStub(channel).ClientSession(
                     _submits(job_id, life)  # type: ignore[arg-type]
                 )
-                self.counts.unread += 1
+                self.done["unread"] += 1
                 await anyio.sleep(self._unread_s)
                 call.cancel()
 
