@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
-from callsheet.client import Trajectory
+from callsheet.client import Client, Command, Demand, EnvStep, Trajectory
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ActionState
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments import EpisodeEnd, EpisodeTask, Message, load_task_set, roll_out, task_set_names
-from callsheet.environments.coding.bugs import BUGS, prepare_task
-from callsheet.environments.coding.packages import SourceReleaseError, default_cache_directory
-from callsheet.environments.coding.tasks import CodingTasks, project_of, task_id_of
+from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.packages import (
+    PythonPackage,
+    SourceRelease,
+    SourceReleaseError,
+    default_cache_directory,
+)
+from callsheet.environments.coding.tasks import CodingTasks, coding_world, project_of, task_id_of
+from callsheet.environments.environment import EpisodeScore
+from callsheet.environments.sandbox_environment import SandboxEnvironment
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 
 from tests.support.local_episodes import LocalEpisode
+from tests.support.real_sandboxes import until_state
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +78,66 @@ async def test_a_fenced_block_fixes_a_bug(inputs: DemoInputs, tmp_path: Path) ->
     assert record.score is not None
     assert record.score.value == 1.0
     assert record.score.components["tests_passed"] == record.score.components["tests"] > 400
+
+
+_COUNTING = """
+import os, pathlib, pytest
+@pytest.mark.parametrize("number", range(3))
+def test_that_notes_its_process(number):
+    seen = pathlib.Path("processes")
+    seen.mkdir(exist_ok=True)
+    (seen / str(os.getpid())).touch()
+    assert number or {passes}
+"""
+
+
+def _release_of_three_files() -> SourceRelease:
+    """A package whose tests note which process ran them; one of nine fails."""
+    package = PythonPackage("counted", "1.0", "", ".", ("tests",))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for index in range(3):
+            content = _COUNTING.format(passes=index > 0).encode()
+            member = tarfile.TarInfo(f"{package.root}/tests/test_{index}.py")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return SourceRelease(package, packed.getvalue())
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores that this process may use")
+@pytest.mark.parametrize("width", [1, 2])
+async def test_the_suite_runs_in_as_many_processes_as_it_was_granted_cores(
+    inputs: DemoInputs, tmp_path: Path, width: int
+) -> None:
+    release = _release_of_three_files()
+    task = CodingTask(Bug("counted", "source.py", "f", 0, "tests"), release, "", 1, "", ())
+    environment = SandboxEnvironment(coding_world(task))
+    settings = StackSettings(
+        tmp_path,
+        managers=(Role.SANDBOX,),
+        cpus=2,
+        isolation=Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE,
+        share_cores=CoreSharing.RESERVED,
+        arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
+    )
+    one = Demand(cpu=1)
+    async with (
+        local_stack(settings) as stack,
+        Client(stack.address) as client,
+        AdminClient(stack.address) as admin,
+        await client.open_job("job") as job,
+        job.trajectory("scored") as scored,
+        job.trajectory("other") as other,
+    ):
+        await environment.reset(scored)
+        (await other.env_reset(demand=one)).unwrap()
+        if width == 1:
+            holding = await other.submit(EnvStep(Command.argv("sleep", "1000")), demand=one)
+            await until_state(admin, "job", holding.action_id, ActionState.RUNNING)
+        score = await environment.reward(scored)
+        seen = (await scored.env_step(f"ls {project_of(task)}/processes | wc -l", demand=Demand())).unwrap()
+    assert score == EpisodeScore(8 / 9, {"tests": 9.0, "tests_passed": 8.0})
+    assert int(seen.stdout) == width
 
 
 def test_every_bug_is_a_task_of_its_own() -> None:

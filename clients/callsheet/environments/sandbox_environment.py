@@ -49,6 +49,7 @@ class SandboxWorld:
         set_up: What is run there first.
         reward: The test run that scores it.
         reward_files: Pristine files for that run.
+        reward_demand: What that run needs where `SandboxDemands` says nothing.
         background: What becomes of processes in the sandbox while the reward runs; None for the manager's default.
         image: The sandbox's root file system; empty takes the manager's.
         tools: What the policy may call.
@@ -65,6 +66,7 @@ class SandboxWorld:
     set_up: Command
     reward: Command
     reward_files: tuple[SandboxFile, ...]
+    reward_demand: Demand | None = None
     background: BackgroundProcesses | None = None
     image: str = ""
     tools: tuple[Tool, ...] = BASH_TOOLS
@@ -158,7 +160,7 @@ class SandboxEnvironment:
             files=world.reward_files,
             where=Where.IN_SANDBOX,
             background=world.background,
-            demand=self._demands.step,
+            demand=self._demands.step or world.reward_demand,
             label=f"{world.family}-suite",
             task=world.name,
             timeouts=self._timeouts(SET_UP_S),

@@ -113,6 +113,12 @@ class SourceRelease:
                 raise SourceReleaseError(f"{self.package.archive_name}: no file {path!r} in it")
             return member.read().decode()
 
+    def test_files(self) -> tuple[str, ...]:
+        """Returns the files that pytest collects tests from, relative to the root, in order."""
+        with tarfile.open(fileobj=io.BytesIO(self.test_archive())) as tests:
+            paths = [Path(name).relative_to(self.package.root) for name in tests.getnames()]
+        return tuple(sorted(str(path) for path in paths if path.match("test_*.py") or path.match("*_test.py")))
+
     def test_archive(self) -> bytes:
         """Returns a tar archive of the test files alone, with the same paths as in the release."""
         roots = tuple(f"{self.package.root}/{path}" for path in self.package.test_paths)

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from callsheet.client import Command, CommandDefaults, SandboxFile
+from callsheet.client import Command, CommandDefaults, Demand, Elastic, SandboxFile
+from callsheet.environments import coding
 from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
 from callsheet.environments.coding.packages import PACKAGES, SourceRelease, default_cache_directory, fetch_releases
 from callsheet.environments.environment import EpisodeTask
@@ -19,6 +21,11 @@ from callsheet.environments.sandbox_environment import SandboxEnvironment, Sandb
 
 # Source files change within one second and keep their size, which Python's cached byte code would not notice.
 _PYTHON: Final = ("python3", "-B")
+# The package's own options may need plugins that are not there.
+_PYTEST_OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore")
+_SUITE_PROGRAM: Final = "run_suite.py"
+# Of the time of a suite; each process starts pytest anew.
+_PARALLEL: Final = 0.9
 _FETCHING: Final = threading.Lock()
 _INTRODUCTION: Final = """\
 The test {test} of {root} fails. Find the bug and fix it.
@@ -104,7 +111,7 @@ def coding_world(task: CodingTask, *, image: str = "", tools_files: Sequence[San
         image: The sandbox's root file system; empty takes the manager's.
         tools_files: More files of the sandbox, for instance an editing tool.
     """
-    package, bug = task.release.package, task.bug
+    package, bug, tests = task.release.package, task.bug, task.release.test_files()
     project = project_of(task)
     text = _INTRODUCTION.format(test=bug.failing_test, root=package.root, project=project)
     return SandboxWorld(
@@ -117,8 +124,12 @@ def coding_world(task: CodingTask, *, image: str = "", tools_files: Sequence[San
             *tools_files,
         ),
         set_up=Command.argv(*_PYTHON, "-c", "import pytest"),
-        reward=run_tests(task, *package.test_paths, options=("--tb=no", "--junitxml={report}")),
-        reward_files=(SandboxFile("package", task.release.test_archive(), unpack=True),),
+        reward=_run_suite(task, tests),
+        reward_files=(
+            SandboxFile("package", task.release.test_archive(), unpack=True),
+            SandboxFile(f"{project}/{_SUITE_PROGRAM}", _suite_program()),
+        ),
+        reward_demand=Demand(cpu=Elastic(1, len(tests), amdahl_fraction=_PARALLEL)),
         image=image,
         defaults=CommandDefaults(environment=_variables(task)),
     )
@@ -131,10 +142,18 @@ def project_of(task: CodingTask) -> str:
 
 def run_tests(task: CodingTask, *tests: str, options: tuple[str, ...] = ("--tb=short", "-x")) -> Command:
     """Returns the command that runs some tests of the package."""
-    # The package's own options may need plugins that are not there.
-    arguments = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore", *options, *tests)
-    words = (*_PYTHON, "-m", "pytest", *arguments)
+    words = (*_PYTHON, "-m", "pytest", *_PYTEST_OPTIONS, *options, *tests)
     return Command.argv(*words, environment=_variables(task), working_directory=project_of(task))
+
+
+def _run_suite(task: CodingTask, tests: Sequence[str]) -> Command:
+    """Returns the command that runs test files in as many processes as its grant has cores."""
+    words = (*_PYTHON, _SUITE_PROGRAM, "{report}", "{units}", *tests, "--", *_PYTEST_OPTIONS, "--tb=no")
+    return Command.argv(*words, environment=_variables(task), working_directory=project_of(task))
+
+
+def _suite_program() -> bytes:
+    return resources.files(coding).joinpath("sandbox_files").joinpath(_SUITE_PROGRAM).read_bytes()
 
 
 def _variables(task: CodingTask) -> Mapping[str, str]:
