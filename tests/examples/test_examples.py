@@ -65,6 +65,25 @@ async def test_a_model_of_ones_own(tmp_path: Path) -> None:
     assert len([line for line in lines if "the same" in line]) == 3
 
 
+async def test_graders_of_random_weights(tmp_path: Path) -> None:
+    model = str(save_model(tmp_path / "mine", seeded_model(), eos=True))
+    # Each has a core of its own, and the machine may have two.
+    hosted = ["--memory-budget-mib", "64", "--no-test-suites"]
+    for kind in ("judge", "teacher"):
+        hosted += ["--model", f"{kind}={model},kind={kind}"]
+    stack_settings = replace(
+        settings(tmp_path / "data", Role.INFERENCE, Role.REWARD), model=model, arguments={Role.REWARD: hosted}
+    )
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(stack_settings) as stack, await start("graders.py", stack.address, model) as example:
+            lines = await lines_of(example)
+    assert example.returncode == 0
+    told = dict(line.split(": ", 1) for line in lines)
+    assert told["judge"] == "score_missing" or float(told["judge"]) >= 0.0
+    # The teacher has the policy's weights.
+    assert abs(float(told["teacher"].split()[0])) < 0.001
+
+
 async def test_the_agent_loop(tmp_path: Path) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings(tmp_path)) as stack, await start("agent_loop.py", stack.address) as example:
