@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import pytest
-from callsheet.cli.app import app
 from callsheet.client import Client, Demand, InvalidArgumentError, NotFoundError, Succeeded, ToolCall, Unservable
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_predictions import ExpectedRun, WhatIf
@@ -18,7 +17,6 @@ from callsheet.managers.noop import NoopExecutor, NoopSettings
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
-from typer.testing import CliRunner
 
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_noop, running_service
@@ -67,9 +65,9 @@ async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
 
         async def shown(command: str, *arguments: str) -> str:
             words = [*command.split(), "--scheduler", service.address, *arguments]
-            result = await anyio.to_thread.run_sync(partial(CliRunner().invoke, app, words))
-            assert result.exit_code == 0, result.output
-            return result.stdout
+            done = await anyio.run_process([sys.executable, "-m", "callsheet.cli.main", *words], check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.decode()
 
         async with await client.open_job("job") as job:
             for number in range(6):
