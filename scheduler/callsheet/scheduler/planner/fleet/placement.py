@@ -110,6 +110,15 @@ class Placer:
         placed: list[Placed] = []
         while queue and len(placed) < count:
             member = members.head()
+            if len(offers) == 1 and not resets and not member.failed_on:
+                rank, _, node, room = queue[0]
+                placed.append(Placed(members.pop(), offers[0], node))
+                self._book(offers[0], node, member)
+                if room > 1:
+                    heapq.heapreplace(queue, _Entry(rank + offers[0].step, 0, node, room - 1))
+                else:
+                    heapq.heappop(queue)
+                continue
             chosen = (self._beside(offers, queue, member) if resets else None) or self._choose(offers, queue, member)
             if chosen is None:
                 break

@@ -87,6 +87,7 @@ class Pool:
         shared: (column, cores) that a manager shares, by its place on the node.
         nodes: The nodes.
         managers: The accepting managers of each node.
+        services: The service behind each host, by node.
         free: Units free now, shape (nodes, columns); below 0 where more is held than there is.
         load: Cores that a node's live trajectories are expected to use, shape (nodes,).
         set_up_s: What an attempt sent to a node now waits for before it can begin there, shape (nodes, hosts).
@@ -107,6 +108,7 @@ class Pool:
     shared: dict[int, tuple[int, int]] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     managers: list[tuple[Manager, ...]] = field(default_factory=list)
+    services: list[list[Service]] = field(default_factory=list)
     free: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     load: Floats = field(default_factory=lambda: np.zeros(0))
     backlog: Floats = field(default_factory=lambda: np.zeros(0))
@@ -128,16 +130,22 @@ class Pool:
         """
         # Twice as fast as asking for one after the other; one more name makes it return a tuple.
         own = itemgetter(*self.columns[: self.resources], self.columns[0]) if self.resources else None
-        slotted = [(host.manager, host.service) for host in self.hosts if host.slots and not host.set_up]
+        slotted = [place for place, host in enumerate(self.hosts) if host.slots and not host.set_up]
         rows: list[list[int]] = []
         loads: list[float] = []
         backlogs: list[float] = []
+        unready: list[tuple[int, int, Service]] = []
         for index in changed:
             managers = self.managers[index]
             row = list(own(self.nodes[index].free)[:-1]) if own is not None else []
-            for number, name in slotted:
-                offered = managers[number].services[name]
+            services = self.services[index]
+            for place in slotted:
+                offered = services[place]
                 row.append(0 if offered.weights.gated else offered.description.slots - offered.busy)
+            for place, service in enumerate(services):
+                if service.setup_s or service.instances or _no_room(service) or place in self.brings_in:
+                    self.brings_in.add(place)
+                    unready.append((index, place, service))
             load = backlog = 0.0
             for number, manager in enumerate(managers):
                 running = placed.settle(manager)
@@ -153,15 +161,10 @@ class Pool:
             backlogs.append(backlog)
         at = np.array(changed)
         self.free[at], self.load[at], self.backlog[at] = rows, loads, backlogs
-        for index in changed:
-            managers = self.managers[index]
-            for place, host in enumerate(self.hosts):
-                service = managers[host.manager].services[host.service]
-                if service.setup_s or service.instances or _no_room(service) or place in self.brings_in:
-                    self._read_set_up(index, place, service)
+        for index, place, service in unready:
+            self._read_set_up(index, place, service)
 
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
-        self.brings_in.add(place)
         if service.instance_slots:
             self.batched.add(place)
         set_up, waits, at_once = self.hosts[place].set_up, service.setup_s, service.at_once - service.busy
@@ -206,11 +209,13 @@ class Pool:
         place = len(self.hosts)
         self.hosts += (host,)
         self.took_s[place] = took_s
+        self.brings_in.add(place)
         for name in ("set_up_s", "instances", "ready"):
             before = getattr(self, name)
             setattr(self, name, np.column_stack([before, np.zeros(len(self.nodes), before.dtype)]))
-        for index, managers in enumerate(self.managers):
-            self._read_set_up(index, place, managers[host.manager].services[host.service])
+        for index, services in enumerate(self.services):
+            services.append(services[service])
+            self._read_set_up(index, place, services[service])
         return place
 
     def cold_s(self, place: int) -> float | None:
@@ -336,6 +341,7 @@ class Fleet:
                     pool = alike[likeness] = _new_pool(f"pool-{len(alike)}", likeness)
                 pool.nodes.append(node)
                 pool.managers.append(managers)
+                pool.services.append([managers[host.manager].services[host.service] for host in likeness.hosts])
         self.pools = list(alike.values())
         self._index = {}
         self.row_kinds, self.row_capacity = [], []

@@ -76,8 +76,7 @@ class OptionBlock:
         shortest_s: The shortest of the durations; infinite if there is no option.
         touched: Every resource that an option charges, shape (touched,).
         rows: The same as a set.
-        touched_units: Fewest units that an option charges of it.
-        touched_s: How long that option holds them.
+        touched_unit_s: Fewest units that an option charges of it, times how long that option holds them.
         one_way: Whether all options take equally long and hold the same units, so that any node with room is as good.
         substitute: (option, another one of its place that charges no more of anything), shape (pairs, 2).
     """
@@ -90,8 +89,7 @@ class OptionBlock:
     shortest_s: float
     touched: Integers
     rows: frozenset[int]
-    touched_units: Integers
-    touched_s: Floats
+    touched_unit_s: Floats
     one_way: bool
     substitute: Integers
 
@@ -117,8 +115,7 @@ class OptionBlock:
             min((option.duration_s for option in options), default=float("inf")),
             np.array(list(least), np.int64),
             frozenset(least),
-            np.array([units for units, _ in least.values()], np.int64),
-            np.array([seconds for _, seconds in least.values()], np.float64),
+            np.array([units * seconds for units, seconds in least.values()], np.float64),
             len({option.setup_s + option.duration_s for option in options}) <= 1
             and all(option.units == options[0].units for option in options),
             _substitutes(options, resource, amount),

@@ -132,7 +132,7 @@ def _load(instance: PlanningInstance, count: Floats, each_weight: Floats) -> _Lo
     group = owner * len(kinds) + kind
     together = np.bincount(group, weights=capacity[touched])[group]
     share = np.divide(capacity[touched], together, out=np.zeros(len(touched)), where=together > 0)
-    unit_s = np.concatenate([block.touched_units * block.touched_s for block in blocks])
+    unit_s = np.concatenate([block.touched_unit_s for block in blocks])
     own = np.zeros((len(blocks), len(capacity)))
     own[owner, touched] = each_weight[owner] * share
     weight += count @ own

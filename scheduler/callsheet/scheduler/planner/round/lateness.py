@@ -37,7 +37,7 @@ def backlog_s(fleet: Fleet, servable: Sequence[Servable]) -> list[float]:
     # Rows beyond the fleet's own columns only tell how units lie on nodes.
     owner = np.repeat(np.arange(len(servable)), [len(block.touched) for _, block in servable])
     rows = np.concatenate([block.touched for _, block in servable])
-    unit_s = np.concatenate([block.touched_units * block.touched_s for _, block in servable])
+    unit_s = np.concatenate([block.touched_unit_s for _, block in servable])
     own = rows < len(kind_of)
     owner, rows, unit_s = owner[own], rows[own], unit_s[own]
     least = np.full((len(servable), len(kinds)), np.inf)
