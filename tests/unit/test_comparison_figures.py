@@ -19,7 +19,6 @@ from callsheet.benchmarks.simulator.comparison.ranges import (
     DIRECTORY,
     FigureRange,
     RangeFile,
-    RangeFileError,
     check,
     load_ranges,
 )
@@ -28,6 +27,7 @@ from callsheet.benchmarks.simulator.comparison.sweeps import OURS, cores_for_equ
 from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode, Work
+from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.scheduler.core.model import ActionKind
 
 from tests.support.simulated import one_node, trajectory
@@ -136,15 +136,15 @@ REPORT = {
     ],
 )
 def test_a_figure_lies_within_its_range_or_not(expected: FigureRange, value: float | None, met: bool) -> None:
-    (bar,) = check(RangeFile(Path("x"), {}, (expected,)), REPORT)
+    (bar,) = check(RangeFile("x", {}, (expected,)), REPORT)
     assert (bar.value, bar.met) == (value, met)
 
 
 def test_a_report_of_other_arguments_is_not_compared() -> None:
     expected = FigureRange("callsheet", "act_mean_s", "", 0.5, 1.5)
-    same = RangeFile(Path("x.toml"), {"seeds": [1, 2]}, (expected,))
+    same = RangeFile("x.toml", {"seeds": [1, 2]}, (expected,))
     assert [bar.met for bar in check(same, {**REPORT, "seeds": [1, 2]})] == [True]
-    with pytest.raises(RangeFileError, match=r"x\.toml: arguments\.seeds is \[1, 2\], the report has \[1\]"):
+    with pytest.raises(ValueError, match=r"x\.toml: arguments\.seeds is \[1, 2\], the report has \[1\]"):
         list(check(same, {**REPORT, "seeds": [1]}))
 
 
@@ -159,25 +159,25 @@ def test_files_that_come_along_name_policies_and_figures_that_there_are(name: st
 
 
 def test_a_range_file_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(RangeFileError, match="must be a file, or one of coding, "):
+    with pytest.raises(ValueError, match="must be a file, or one of coding, "):
         load_ranges(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[", "x.toml: "),
-        ("other = 1", "'other' must be one of arguments, range"),
-        ('[[range]]\npolicy = "callsheet"\nat_most = 1', "range[0] must name a policy and a figure"),
-        ('[[range]]\npolicy = "a"\nfigure = "b"', "must have a number as at_least or at_most"),
-        ('[[range]]\npolicy = "a"\nfigure = "b"\nat_most = "1"', "must have a number as at_least or at_most"),
-        ('[[range]]\npolicy = "a"\nfigure = "b"\nbelow = 1', "range[0].below is not a field of a range"),
+        ("[", "x.toml: '...': must be TOML: "),
+        ("other = 1", "x.toml.other: 1: Unexpected keyword argument"),
+        ('[[range]]\npolicy = "callsheet"\nat_most = 1', "x.toml.range[0].figure: None: Field required"),
+        ('[[range]]\npolicy = "a"\nfigure = "b"', "must have at_least or at_most"),
+        ('[[range]]\npolicy = "a"\nfigure = "b"\nat_most = "x"', "x.toml.range[0].at_most: 'x': Input should be a"),
+        ('[[range]]\npolicy = "a"\nfigure = "b"\nbelow = 1', "x.toml.range[0].below: 1: Unexpected keyword"),
     ],
 )
 def test_a_bad_range_file_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "x.toml"
     path.write_text(text)
-    with pytest.raises(RangeFileError) as refused:
+    with pytest.raises(InputError) as refused:
         load_ranges(str(path))
     assert says in str(refused.value)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from callsheet.benchmarks.simulator import traces
-from callsheet.benchmarks.simulator.input_table import InputError
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.scenario_rules import check_scenario
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.benchmarks.simulator.traces.replay import read_trace
+from callsheet.benchmarks.simulator.traces.trajectories import read_trace
+from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.scheduler.core.model import ActionKind
 
 
@@ -93,20 +93,20 @@ def test_sustained_replay_lasts_to_the_horizon(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trajectory", "message"),
     [
-        (_trajectory(turns=[]), r"t\.jsonl:1\.turns: \[\]: must hold at least one turn"),
-        (_trajectory(memory_mb=-1), r"t\.jsonl:1\.memory_mb: -1: must be at least 0"),
-        (_trajectory(memory="big"), r"t\.jsonl:1\.memory: 'big': is unknown here"),
-        (_trajectory(reset={"label": "reset"}), r"t\.jsonl:1\.reset\.duration_s: None: is required"),
+        (_trajectory(turns=[]), r"t\.jsonl:1\.turns: \[\]: Tuple should have at least 1 item"),
+        (_trajectory(memory_mb=-1), r"t\.jsonl:1\.memory_mb: -1: Input should be greater than or equal to 0"),
+        (_trajectory(memory="big"), r"t\.jsonl:1\.memory: 'big': Unexpected keyword argument"),
+        (_trajectory(reset={"label": "reset"}), r"t\.jsonl:1\.reset\.duration_s: None: Field required"),
         (
             _trajectory(rewards=[{"label": "suite", "duration_s": 1.0, "cpu_s": 2.0}]),
-            r"rewards\[0\]\.cpu_s: 2\.0: must be between 0 and 1",
+            r"t\.jsonl:1: suite: cpu_s: 2\.0: must be between 0 and 1",
         ),
         (
-            _trajectory(turns=[{"generation": {}, "actions": [{"kind": "reward"}]}]),
-            r"turns\[0\]\.actions\[0\]\.kind: 'reward': must be one of env_step, tool_call",
+            _trajectory(turns=[{"generation": {}, "actions": [{"kind": "reward", "label": "suite", "duration_s": 1}]}]),
+            r"turns\[0\]\.actions\[0\]\.kind: 'reward': Input should be 'env_step' or 'tool_call'",
         ),
-        (_trajectory(turns=[{"generation": 3}]), r"turns\[0\]\.generation: 3: must be a table"),
-        (_trajectory(arrives_s=10**400), r"t\.jsonl:1\.arrives_s: 10+: must be a finite number"),
+        (_trajectory(turns=[{"generation": 3}]), r"turns\[0\]\.generation: 3: Input should be an object"),
+        (_trajectory(arrives_s=10**400), r"t\.jsonl:1\.arrives_s: 10+: Input should be a finite number"),
     ],
 )
 def test_wrong_trajectories_are_refused(tmp_path: Path, trajectory: dict[str, object], message: str) -> None:
@@ -117,16 +117,17 @@ def test_wrong_trajectories_are_refused(tmp_path: Path, trajectory: dict[str, ob
 def test_what_is_in_a_sandbox_needs_a_reset(tmp_path: Path) -> None:
     trajectory = _trajectory()
     del trajectory["reset"]
-    with pytest.raises(InputError, match=r"reset: None: is required, as actions run in a sandbox"):
-        read_trace(_write(tmp_path / "t.jsonl", trajectory))
+    with pytest.raises(ValueError, match=r"one#0\.env_step test\.in_sandbox: True; its trajectory must have a reset"):
+        check_scenario(traces.scenario(_write(tmp_path / "t.jsonl", trajectory), "coding"))
 
 
 def test_repeated_ids_and_unknown_services_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"t\.jsonl:2\.id: 'one': must differ"):
         read_trace(_write(tmp_path / "t.jsonl", _trajectory(), _trajectory()))
-    path = _write(tmp_path / "t.jsonl", _trajectory(rewards=[{"label": "j", "duration_s": 1, "service": "jury"}]))
-    with pytest.raises(InputError, match=r"trajectory one: service: 'jury': must be a model of workload deepsearch"):
-        traces.scenario(path, "deepsearch")
+    call = {"label": "j", "duration_s": 1, "service": "jury"}
+    path = _write(tmp_path / "t.jsonl", _trajectory(reset=None, turns=[{"generation": {}}], rewards=[call]))
+    with pytest.raises(ValueError, match=r"one#0\.reward j\.service: 'jury'; must be a model of the cluster"):
+        check_scenario(traces.scenario(path, "deepsearch"))
 
 
 def test_recorded_trajectories_have_their_own_rewards(tmp_path: Path) -> None:
@@ -173,11 +174,11 @@ _LINE = json.dumps(_trajectory()) + "\n"
     [
         ("", r"a: '': must hold at least one trajectory"),
         ("\n \n", r"a: '': must hold at least one trajectory"),
-        ("hello", r"a:1: 'hello': must be JSON"),
-        ("\n\nhello", r"a:3: 'hello': must be JSON"),
-        (_LINE + "\n{", r"a:3: '{': must be JSON"),
-        (_LINE + "9" * 5000, r"a:2: '9+': must be JSON: Exceeds the limit"),
-        (_LINE + "[" * 100_000, r"a:2: '\[+': must be JSON: maximum recursion"),
+        ("hello", r"a:1: 'hello': Invalid JSON"),
+        ("\n\nhello", r"a:3: 'hello': Invalid JSON"),
+        (_LINE + "\n{", r"a:3: '{': Invalid JSON"),
+        (_LINE + "9" * 5000, r"a:2: '9+\.\.\.': Invalid JSON: number out of range"),
+        (_LINE + "[" * 100_000, r"a:2: '\[+\.\.\.': Invalid JSON: recursion limit exceeded"),
     ],
 )
 def test_what_holds_no_trajectories_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -9,8 +9,8 @@ from itertools import islice
 
 import pytest
 from callsheet.benchmarks.simulator import workloads
-from callsheet.benchmarks.simulator.input_table import InputError
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Work
+from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.benchmarks.simulator.workloads.distributions import Geometric, LogNormal, Quantiles, Uniform
 from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
 from callsheet.scheduler.core.model import ActionKind, PriorityClass

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
 
-from callsheet.benchmarks.simulator.input_table import Between
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 
@@ -53,8 +51,8 @@ class Work:
     label: str
     cpu_s: float = 0.0
     use: float = 1.0
-    parallel_fraction: Annotated[float, Between(high=1.0)] = 0.0
-    max_width: Annotated[int, Between(low=1)] = 1
+    parallel_fraction: float = 0.0
+    max_width: int = 1
     adaptive: bool = False
     in_sandbox: bool = False
     peak_memory_mb: int = 0
@@ -62,7 +60,7 @@ class Work:
     quota: str = ""
     service_s: float = 0.0
     tokens: int = 0
-    timeout_s: Annotated[float, Between(low=1e-3)] = float("inf")
+    timeout_s: float = float("inf")
     fails: int = 0
 
     def speed_up(self, width: int) -> float:
@@ -180,7 +178,7 @@ class Model:
     gpus: int
     restore_s: float
     load_s: float
-    slots: Annotated[int, Between(low=1)] = 1
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +201,12 @@ class Quota:
     """
 
     name: str
-    concurrency: Annotated[int, Between(low=1)]
-    per_second: Annotated[float, Between(low=1e-6)]
-    burst: Annotated[float, Between(low=1)]
-    retry_after_s: Annotated[float, Between(low=1e-3)] = 1.0
+    concurrency: int
+    per_second: float
+    burst: float
+    retry_after_s: float = 1.0
     refusal_s: float = 0.05
-    tokens_per_minute: Annotated[float, Between(low=1)] = float("inf")
+    tokens_per_minute: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +222,13 @@ class EngineType:
     """
 
     name: str
-    count: Annotated[int, Between(low=1)]
+    count: int
     gpus: int
-    prefill_tokens_per_s: Annotated[float, Between(low=1)]
-    step_s: Annotated[float, Between(low=1e-6)]
+    prefill_tokens_per_s: float
+    step_s: float
     step_per_sequence_s: float
-    max_batch: Annotated[int, Between(low=1)]
-    kv_tokens: Annotated[int, Between(low=1)]
+    max_batch: int
+    kv_tokens: int
     keeps_prefixes: bool = True
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from callsheet.benchmarks.runner import Bar
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
 from callsheet.benchmarks.simulator.scenario import Mode
+from callsheet.benchmarks.simulator.validation import NOTHING_ELSE, InputError, validated
+from pydantic import Field
 
 DIRECTORY: Final = Path(__file__).with_name("ranges")
-
-
-class RangeFileError(ValueError):
-    """A range file is not valid; the message names file, field, value and rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +33,26 @@ class FigureRange:
         at_most: Upper bound; None for none.
     """
 
+    __pydantic_config__ = NOTHING_ELSE
     policy: str
     figure: str
     over: str = ""
     at_least: float | None = None
     at_most: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("must have at_least or at_most")
+
 
 @dataclass(frozen=True, slots=True)
 class RangeFile:
     """Ranges, and what a report must say of its own run to be compared with them, for instance its seeds."""
 
-    path: Path
-    arguments: Mapping[str, Any]
-    ranges: tuple[FigureRange, ...]
+    __pydantic_config__ = NOTHING_ELSE
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    ranges: Annotated[tuple[FigureRange, ...], Field(alias="range")] = ()
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -70,49 +74,30 @@ def load_ranges(name: str) -> RangeFile:
     """Reads a range file: one that comes with Callsheet by its name, for instance "coding", or any by its path.
 
     Raises:
-        RangeFileError: There is neither, it is not TOML, or something in it is unknown or missing.
+        ValueError: There is neither, it is not TOML, or something in it is unknown or missing.
         OSError: It cannot be read.
     """
     packaged = DIRECTORY / f"{name}.toml"
     path = packaged if packaged.is_file() else Path(name)
     if not path.is_file():
         known = ", ".join(sorted(each.stem for each in DIRECTORY.glob("*.toml")))
-        raise RangeFileError(f"--check: {name!r} must be a file, or one of {known}")
+        raise ValueError(f"--check: {name!r} must be a file, or one of {known}")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise RangeFileError(f"{path.name}: {error}") from error
-    unknown = set(content) - {"arguments", "range"}
-    if unknown:
-        raise RangeFileError(f"{path.name}: {min(unknown)!r} must be one of arguments, range")
-    ranges = tuple(_range(path, index, entry) for index, entry in enumerate(content.get("range", [])))
-    return RangeFile(path, content.get("arguments", {}), ranges)
-
-
-def _range(path: Path, index: int, entry: Mapping[str, Any]) -> FigureRange:
-    where = f"{path.name}: range[{index}]"
-    unknown = set(entry) - {field.name for field in fields(FigureRange)}
-    if unknown:
-        raise RangeFileError(f"{where}.{min(unknown)} is not a field of a range")
-    if not entry.get("policy") or not entry.get("figure"):
-        raise RangeFileError(f"{where} must name a policy and a figure")
-    bounds = [entry.get("at_least"), entry.get("at_most")]
-    if all(bound is None for bound in bounds) or not all(isinstance(bound, int | float | None) for bound in bounds):
-        raise RangeFileError(f"{where} must have a number as at_least or at_most, got {bounds}")
-    return FigureRange(**entry)
+        raise InputError(path.name, "...", f"must be TOML: {error}") from error
+    return validated(RangeFile, {"name": path.name, **content}, path.name)
 
 
 def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Bar]:
     """Compares a report, as JSON, with the ranges. A figure that is not there is not within its range.
 
     Raises:
-        RangeFileError: The report is of a run with other arguments.
+        ValueError: The report is of a run with other arguments.
     """
     for name, value in ranges.arguments.items():
         if report.get(name) != value:
-            raise RangeFileError(
-                f"{ranges.path.name}: arguments.{name} is {value!r}, the report has {report.get(name)!r}"
-            )
+            raise ValueError(f"{ranges.name}: arguments.{name} is {value!r}, the report has {report.get(name)!r}")
     for expected in ranges.ranges:
         name, value = f"{expected.policy} {expected.figure}", _figure(report, expected.policy, expected.figure)
         if expected.over:

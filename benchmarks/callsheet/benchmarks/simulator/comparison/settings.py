@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 from callsheet.benchmarks.simulator.scenario import Mode, Scenario
-from callsheet.benchmarks.simulator.traces.replay import scenario as replay_scenario
-from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
 from callsheet.options.declaration import PathRule, Setting
 
 
@@ -54,7 +52,10 @@ class ScenarioSource:
 
 @lru_cache(maxsize=1)
 def _drawn(source: ScenarioSource, seed: int) -> Scenario:
-    draw = draw_scenario if source.trace is None else partial(replay_scenario, source.trace)
+    # Here, so that the help of the command line needs no extra.
+    from callsheet.benchmarks.simulator import traces, workloads
+
+    draw = workloads.scenario if source.trace is None else partial(traces.scenario, source.trace)
     return draw(
         source.workload,
         mode=source.mode,

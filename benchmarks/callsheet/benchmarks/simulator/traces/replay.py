@@ -8,26 +8,12 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from callsheet.benchmarks.simulator.input_table import InputError
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario, ScenarioJob
-from callsheet.benchmarks.simulator.traces.lines import read_lines
-from callsheet.benchmarks.simulator.traces.trajectories import read_trajectories
+from callsheet.benchmarks.simulator.traces.trajectories import read_trace
+from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.benchmarks.simulator.workloads.loader import load
 from callsheet.benchmarks.simulator.workloads.parameters import Workload
 from callsheet.benchmarks.simulator.workloads.scenarios import assemble, make_cluster
-
-
-def read_trace(path: Path) -> tuple[Rollout, ...]:
-    """Reads a trace's trajectories.
-
-    Raises:
-        InputError: A line is wrong, or there is nothing in it.
-        OSError: It cannot be read.
-    """
-    recorded = tuple(read_trajectories(read_lines(path), path.name))
-    if not recorded:
-        raise InputError(path.name, "", "must hold at least one trajectory")
-    return recorded
 
 
 def scenario(
@@ -70,7 +56,6 @@ def scenario(
     if reward_mix not in (None, "none"):
         raise InputError("reward_mix", reward_mix, 'must be "none" or not given, as the trajectories have rewards')
     whole = tuple(_named_job(rollout, parameters) for rollout in recorded)
-    _check_references(whole, parameters, path.name)
     return assemble(
         parameters,
         _resample(whole, seed, trajectories, generation_scale, reward_mix == "none"),
@@ -108,15 +93,3 @@ def _shares_of(recorded: Sequence[Rollout], workload: Workload) -> tuple[Scenari
     known = {job.name: ScenarioJob(job.name, weight=job.weight, priority=job.priority) for job in workload.jobs}
     names = dict.fromkeys(rollout.job for rollout in recorded)
     return tuple(known.get(name, ScenarioJob(name)) for name in names)
-
-
-def _check_references(recorded: Sequence[Rollout], workload: Workload, name: str) -> None:
-    models = {model.name for model in workload.cluster.models} | {""}
-    quotas = {quota.name for quota in workload.cluster.quotas} | {""}
-    for rollout in recorded:
-        for work in rollout.works():
-            where = f"{name}: trajectory {rollout.name}"
-            if work.service not in models:
-                raise InputError(f"{where}: service", work.service, f"must be a model of workload {workload.name}")
-            if work.quota not in quotas:
-                raise InputError(f"{where}: quota", work.quota, f"must be a quota of workload {workload.name}")

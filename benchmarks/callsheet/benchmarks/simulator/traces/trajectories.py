@@ -1,81 +1,171 @@
-"""Our own trace format: JSON lines, one trajectory each."""
+"""The trace format: JSON lines, one trajectory each, in files that may be compressed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import gzip
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO, cast
 
-from callsheet.benchmarks.simulator.input_table import InputError, InputTable
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Turn, Work
-from callsheet.benchmarks.simulator.traces.lines import json_tables
+from callsheet.benchmarks.simulator.validation import NOTHING_ELSE, InputError, validated
 from callsheet.scheduler.core.model import ActionKind
+from pydantic import Field
 
-_TURN_KINDS = {kind.name.lower(): kind for kind in (ActionKind.ENV_STEP, ActionKind.TOOL_CALL)}
+# A line beyond this is no trajectory but a mistake; it bounds memory.
+_LONGEST_LINE = 64 * 1024 * 1024
 # What a command uses at least, in cores: nothing runs on none.
 _LEAST_USE = 0.01
 _SHORTEST_S = 1e-4
 
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
 
-def read_trajectories(lines: Iterable[str], name: str) -> Iterator[Rollout]:
-    """The trajectories of a trace.
 
-    Args:
-        lines: JSON objects.
-        name: Of the file, for messages.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAction:
+    """An action of a trace; see docs/reference/trace-format.md."""
+
+    __pydantic_config__ = NOTHING_ELSE
+    label: str
+    duration_s: Seconds
+    cpu_s: Seconds | None = None
+    parallel_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    max_width: Annotated[int, Field(ge=1)] = 1
+    adaptive: bool = False
+    in_sandbox: bool | None = None
+    peak_memory_mb: Count = 0
+    service: str = ""
+    quota: str = ""
+    tokens: Count = 0
+    timeout_s: Annotated[float, Field(ge=1e-3)] = math.inf
+    fails: Count = 0
+
+    def work(self, kind: ActionKind, where: str) -> Work:
+        """The action as the simulator has it.
+
+        Raises:
+            InputError: It has no CPU time, or more than its duration.
+        """
+        duration_s = max(self.duration_s, _SHORTEST_S)
+        facts: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        if self.service or self.quota:
+            return Work(kind=kind, service_s=duration_s, in_sandbox=bool(self.in_sandbox), **facts)
+        if self.cpu_s is None or self.cpu_s > duration_s:
+            raise InputError(f"{where}: {self.label}: cpu_s", self.cpu_s, f"must be between 0 and {duration_s:g}")
+        cpu_s = max(self.cpu_s, _LEAST_USE * duration_s)
+        usual = kind in (ActionKind.ENV_STEP, ActionKind.ENV_RESET)
+        in_sandbox = usual if self.in_sandbox is None else self.in_sandbox
+        return Work(kind=kind, cpu_s=cpu_s, use=cpu_s / duration_s, in_sandbox=in_sandbox, **facts)
+
+
+_SAME = (
+    *("label", "parallel_fraction", "max_width", "adaptive", "peak_memory_mb", "service", "quota", "tokens"),
+    *("timeout_s", "fails"),
+)
+"""What an action of a trace and the simulator's have in common."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep(RecordedAction):
+    """An action of a turn."""
+
+    __pydantic_config__ = NOTHING_ELSE
+    kind: Literal["env_step", "tool_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGeneration:
+    """The generation of a turn."""
+
+    __pydantic_config__ = NOTHING_ELSE
+    seconds: Seconds = 0.0
+    prompt_tokens: Count = 0
+    output_tokens: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """A turn of a trace."""
+
+    __pydantic_config__ = NOTHING_ELSE
+    generation: RecordedGeneration
+    actions: tuple[RecordedStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTrajectory:
+    """A line of a trace."""
+
+    __pydantic_config__ = NOTHING_ELSE
+    id: str
+    job: str = ""
+    group: str = ""
+    task: str = ""
+    image: str = ""
+    memory_mb: Count = 0
+    arrives_s: Seconds = 0.0
+    reset: RecordedAction | None = None
+    turns: Annotated[tuple[RecordedTurn, ...], Field(min_length=1)]
+    rewards: tuple[RecordedAction, ...] = ()
+
+    def rollout(self, where: str) -> Rollout:
+        """The trajectory as the simulator has it; raises `InputError` as `RecordedAction.work` does."""
+        turns = []
+        for turn in self.turns:
+            works = (step.work(ActionKind[step.kind.upper()], where) for step in turn.actions)
+            turns.append(Turn(Generation(*astuple(turn.generation)), tuple(works)))
+        return Rollout(
+            name=self.id,
+            job=self.job,
+            group=self.group or self.id,
+            task=self.task or self.id,
+            image=self.image,
+            memory_mb=self.memory_mb,
+            arrives=self.arrives_s,
+            reset=self.reset.work(ActionKind.ENV_RESET, where) if self.reset is not None else None,
+            turns=tuple(turns),
+            rewards=tuple(reward.work(ActionKind.REWARD, where) for reward in self.rewards),
+        )
+
+
+def read_trace(path: Path) -> tuple[Rollout, ...]:
+    """Reads a trace's trajectories; a file that ends in .gz is unpacked.
 
     Raises:
-        InputError: A line is not as docs/reference/trace-format.md says; file, line, field, value and rule are named.
+        InputError: A line is not as docs/reference/trace-format.md says, or there is none.
+        OSError: The file cannot be read.
     """
-    seen: set[str] = set()
-    for table in json_tables(lines, name):
-        rollout = _read_rollout(table)
-        if rollout.name in seen:
-            raise InputError(table.where("id"), rollout.name, "must differ from the ids before")
-        seen.add(rollout.name)
-        yield rollout
+    recorded: dict[str, Rollout] = {}
+    with _open(path) as file:
+        for number, line in enumerate(_lines(file, path.name), start=1):
+            if not line.strip():
+                continue
+            where = f"{path.name}:{number}"
+            rollout = validated(RecordedTrajectory, line, where).rollout(where)
+            if rollout.name in recorded:
+                raise InputError(f"{where}.id", rollout.name, "must differ from the ids before")
+            recorded[rollout.name] = rollout
+    if not recorded:
+        raise InputError(path.name, "", "must hold at least one trajectory")
+    return tuple(recorded.values())
 
 
-def _read_rollout(table: InputTable) -> Rollout:
-    with table:
-        identity = table.text("id")
-        rollout = table.read(
-            Rollout,
-            name=identity,
-            job=table.text("job", ""),
-            group=table.text("group", identity),
-            task=table.text("task", identity),
-            arrives=table.number("arrives_s", 0.0),
-            reset=_read_action(table.table("reset"), ActionKind.ENV_RESET) if table.has("reset") else None,
-            turns=tuple(_read_turn(turn) for turn in table.tables("turns")),
-            rewards=tuple(_read_action(reward, ActionKind.REWARD) for reward in table.tables("rewards")),
-        )
-    if not rollout.turns:
-        raise InputError(table.where("turns"), [], "must hold at least one turn")
-    if rollout.reset is None and any(work.in_sandbox for work in rollout.works()):
-        raise InputError(table.where("reset"), None, "is required, as actions run in a sandbox")
-    return rollout
+def _open(path: Path) -> TextIO:
+    # With or without the mark that some programs put in front.
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig"))
+    return path.open(encoding="utf-8-sig")
 
 
-def _read_turn(table: InputTable) -> Turn:
-    with table:
-        actions = tuple(_read_action(action, None) for action in table.tables("actions"))
-        return Turn(table.table("generation").whole(Generation), actions)
-
-
-def _read_action(table: InputTable, kind: ActionKind | None) -> Work:
-    """An action of that kind; of the kind it names itself where None."""
-    with table:
-        named = kind or _TURN_KINDS[table.text("kind", None, _TURN_KINDS)]
-        service, quota = table.text("service", ""), table.text("quota", "")
-        duration = max(table.number("duration_s"), _SHORTEST_S)
-        call = bool(service or quota)
-        cpu = 0.0 if call else max(table.number("cpu_s", high=duration), _LEAST_USE * duration)
-        return table.read(
-            Work,
-            kind=named,
-            cpu_s=cpu,
-            use=1.0 if call else cpu / duration,
-            in_sandbox=table.flag("in_sandbox", named in (ActionKind.ENV_STEP, ActionKind.ENV_RESET)),
-            service=service,
-            quota=quota,
-            service_s=duration if call else 0.0,
-        )
+def _lines(file: TextIO, name: str) -> Iterator[str]:
+    try:
+        while line := file.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise InputError(name, f"{line[:40]}...", f"must have lines shorter than {_LONGEST_LINE} characters")
+            yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(name, str(error), "must be UTF-8 text, packed by gzip if it ends in .gz") from error

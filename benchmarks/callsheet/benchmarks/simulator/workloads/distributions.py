@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import NormalDist
-from typing import Protocol
-
-from callsheet.benchmarks.simulator.input_table import InputError, InputTable, number
+from typing import Any, Protocol
 
 _STANDARD = NormalDist()
 
@@ -116,75 +113,31 @@ class Quantiles:
         return math.exp(self._logs[right - 1] + part * (self._logs[right] - self._logs[right - 1]))
 
 
-def read_distribution(table: InputTable, name: str, default: Distribution | None = None) -> Distribution:
-    """The distribution in field `name`: a number, or a table with one of the keys of `_FORMS`.
-
-    Raises:
-        InputError: It is neither, or a parameter is out of its range.
-    """
-    found = table.value(name, default)
-    if found is default and default is not None:
-        return default
-    if not isinstance(found, dict):
-        return Constant(number(found, table.where(name), 0.0, math.inf))
-    form = next((form for form in _FORMS if form in found), None)
-    if form is None:
-        raise InputError(table.where(name), found, f"must be a number or a table with one of {', '.join(_FORMS)}")
-    with InputTable(found, table.where(name)) as inner:
-        return _FORMS[form](inner)
-
-
 def _below(score: float) -> float:
     return 0.5 * math.erfc(-score / math.sqrt(2.0))
 
 
-def _read_pair(table: InputTable, name: str, first_low: float) -> tuple[float, float]:
-    found = table.value(name)
-    if not isinstance(found, list) or len(found) != 2:
-        raise InputError(table.where(name), found, "must be a list of two numbers")
-    first = number(found[0], table.where(f"{name}[0]"), first_low, math.inf)
-    return first, number(found[1], table.where(f"{name}[1]"), 0.0, math.inf)
-
-
-def _read_bounds(table: InputTable) -> tuple[float, float]:
-    low = table.number("low", 0.0)
-    return low, table.number("high", math.inf, low=low)
-
-
-def _read_uniform(table: InputTable) -> Distribution:
-    low, high = _read_pair(table, "uniform", 0.0)
-    if low > high:
-        raise InputError(table.where("uniform"), [low, high], "the first must not exceed the second")
-    return Uniform(low, high)
-
-
-def _read_normal(table: InputTable) -> Distribution:
-    return Normal(*_read_pair(table, "normal", -math.inf), *_read_bounds(table))
-
-
-def _read_log_normal(table: InputTable) -> Distribution:
-    return LogNormal(*_read_pair(table, "log_normal", -math.inf), *_read_bounds(table))
-
-
-def _read_geometric(table: InputTable) -> Distribution:
-    return Geometric(table.number("geometric", low=1.0), table.number("high", math.inf, low=1.0))
-
-
-def _read_quantiles(table: InputTable) -> Distribution:
-    found = table.value("quantiles")
-    where = table.where("quantiles")
-    if not isinstance(found, list) or len(found) < 2 or not all(isinstance(p, list) and len(p) == 2 for p in found):
-        raise InputError(where, found, "must be a list of at least two pairs [probability, value]")
-    points = tuple((number(p, where, 1e-6, 1 - 1e-6), number(v, where, 1e-9, math.inf)) for p, v in found)
-    if any(left[0] >= right[0] or left[1] > right[1] for left, right in pairwise(points)):
-        raise InputError(where, found, "probabilities must rise and values must not fall")
-    return Quantiles(points)
-
-
-_FORMS: dict[str, Callable[[InputTable], Distribution]] = {
-    "log_normal": _read_log_normal,
-    "normal": _read_normal,
-    "uniform": _read_uniform,
-    "geometric": _read_geometric,
-    "quantiles": _read_quantiles,
+_FORMS: Mapping[str, Callable[..., Distribution]] = {
+    "log_normal": LogNormal,
+    "normal": Normal,
+    "uniform": Uniform,
+    "geometric": Geometric,
 }
+
+
+def read_distribution(found: Any) -> Distribution:
+    """A distribution from a number, or a table with one of the forms and its bounds.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(found, int | float):
+        return Constant(float(found))
+    if "quantiles" in found:
+        return Quantiles(tuple((float(probability), float(value)) for probability, value in found["quantiles"]))
+    form = next((form for form in _FORMS if form in found), None)
+    if form is None:
+        raise ValueError(f"must be a number or a table with one of {', '.join((*_FORMS, 'quantiles'))}")
+    values = found[form] if isinstance(found[form], list) else [found[form]]
+    bounds = {name: float(value) for name, value in found.items() if name != form}
+    return _FORMS[form](*map(float, values), **bounds)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
 
-from callsheet.benchmarks.simulator.input_table import Between
 from callsheet.benchmarks.simulator.scenario import EngineType, Model, Quota
+from callsheet.benchmarks.simulator.validation import NOTHING_ELSE
 from callsheet.benchmarks.simulator.workloads.distributions import Constant, Distribution, read_distribution
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from pydantic import BeforeValidator, Field, PlainValidator
 
 # The mix that is always there: no reward at all.
 NO_REWARD = "none"
 _NOTHING, _ONE = Constant(0.0), Constant(1.0)
-Drawn: TypeAlias = Annotated[Distribution, read_distribution]
-Part: TypeAlias = Annotated[float, Between(high=1.0)]
-Share: TypeAlias = Annotated[float, Between(low=1e-6)]
+Drawn: TypeAlias = Annotated[Distribution, PlainValidator(read_distribution)]
+Kind: TypeAlias = Annotated[ActionKind, BeforeValidator(lambda name: ActionKind[name.upper()])]
+Priority: TypeAlias = Annotated[PriorityClass, BeforeValidator(lambda name: PriorityClass[name.upper()])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,30 +28,30 @@ class ActionParameters:
         share: How often it is chosen, relative to the others of its list; rewards of a mix are all submitted instead.
         duration_s: Seconds it takes alone: on one core, on its service, or at its outside API.
         use: Cores it uses then, in (0, 1]; 0 for calls.
-        task_variance: Share of the variance of its score that all siblings of a task share.
+        task_variance: float of the variance of its score that all siblings of a task share.
         parallel_fraction: Amdahl's fraction, drawn once per task.
         services: Models it may call, each with its popularity; empty for others.
         calls: How many different services a reward calls (and how many actions that makes).
         fault_probability: Chance that an attempt fails in a way its kind retries.
     """
 
-    kind: ActionKind
+    __pydantic_config__ = NOTHING_ELSE
+    kind: Kind
     label: str
-    share: Share = 1.0
+    share: float = 1.0
     duration_s: Drawn
-    use: Annotated[float, Between(low=1e-3, high=1.0)]
-    task_variance: Part = 0.0
+    use: float = 0.0
+    task_variance: float = 0.0
     parallel_fraction: Drawn = _NOTHING
-    max_width: Annotated[int, Between(low=1)] = 1
+    max_width: int = 1
     adaptive: bool = False
-    in_sandbox: bool
     peak_memory_mb: Drawn = _NOTHING
-    services: Mapping[str, float]
+    services: Mapping[str, float] = field(default_factory=dict)
     calls: Drawn = _ONE
     quota: str = ""
     tokens: Drawn = _NOTHING
-    timeout_s: Annotated[float, Between(low=1e-3)] = float("inf")
-    fault_probability: Annotated[float, Between(high=0.9)] = 0.0
+    timeout_s: float = float("inf")
+    fault_probability: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,10 @@ class GenerationParameters:
         context_growth: Tokens added per turn, beyond those written.
     """
 
+    __pydantic_config__ = NOTHING_ELSE
     seconds: Drawn
     output_tokens: Drawn
-    first_context: Annotated[int, Between(low=1)]
+    first_context: int
     context_growth: int
 
 
@@ -73,19 +75,20 @@ class ProfileParameters:
     """A sort of task within a job; `share` is how many of the job's groups have it.
 
     Attributes:
-        turns_task_variance: Share of the variance of the turns' score that all siblings of a task share.
+        turns_task_variance: float of the variance of the turns' score that all siblings of a task share.
         actions_per_turn: Submitted together after a generation.
         final_answer: The last turn is an answer and has no actions.
     """
 
+    __pydantic_config__ = NOTHING_ELSE
     name: str
-    share: Share = 1.0
+    share: float = 1.0
     turns: Drawn
-    turns_task_variance: Part = 0.0
+    turns_task_variance: float = 0.0
     generation: GenerationParameters
     actions_per_turn: Drawn = _ONE
     final_answer: bool = True
-    actions: tuple[ActionParameters, ...]
+    actions: Annotated[tuple[ActionParameters, ...], Field(alias="action")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +105,24 @@ class JobParameters:
         reward_mix: The one taken by default.
     """
 
+    __pydantic_config__ = NOTHING_ELSE
     name: str
-    share: Share = 1.0
-    weight: Share = 1.0
-    priority: PriorityClass
-    group_size: int
-    quorum: int
+    share: float = 1.0
+    weight: float = 1.0
+    priority: Priority = PriorityClass.TRAIN
+    group_size: int = 1
+    quorum: int = 0
     max_staleness: int = 0
     tasks: int = 0
     memory_mb: int = 0
-    image: str
+    image: Literal["none", "job", "task"] = "none"
     arrival_spread_s: float = 0.0
-    reset: ActionParameters | None
-    profiles: tuple[ProfileParameters, ...]
-    reward_mixes: Mapping[str, tuple[ActionParameters, ...]]
-    reward_mix: str
+    reset: ActionParameters | None = None
+    profiles: Annotated[tuple[ProfileParameters, ...], Field(alias="profile")]
+    reward_mixes: Annotated[Mapping[str, tuple[ActionParameters, ...]], Field(alias="rewards")] = field(
+        default_factory=dict
+    )
+    reward_mix: str = NO_REWARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +136,29 @@ class ClusterParameters:
         engines: For generations given in tokens; empty: generations take their drawn seconds.
     """
 
+    __pydantic_config__ = NOTHING_ELSE
     cores: int = 0
-    cores_per_node: Annotated[int, Between(low=1)] = 256
-    numa_nodes: Annotated[int, Between(low=1)] = 1
-    memory_mb_per_core: Annotated[int, Between(low=1)] = 9_600
+    cores_per_node: int = 256
+    numa_nodes: int = 1
+    memory_mb_per_core: int = 9_600
     pull_s: float = 0.0
-    pulls_at_once: Annotated[int, Between(low=1)] = 8
-    gpus: int
-    gpus_per_node: int
-    models: tuple[Model, ...]
-    quotas: tuple[Quota, ...]
-    engines: tuple[EngineType, ...]
+    pulls_at_once: int = 8
+    gpus: int = 0
+    gpus_per_node: int = 8
+    models: Annotated[tuple[Model, ...], Field(alias="model")] = ()
+    quotas: Annotated[tuple[Quota, ...], Field(alias="quota")] = ()
+    engines: Annotated[tuple[EngineType, ...], Field(alias="engine")] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inclusion:
+    """Another workload as a part of one: its jobs divide `share`, and take the given weight and priority."""
+
+    __pydantic_config__ = NOTHING_ELSE
+    workload: str
+    share: float
+    weight: float = 1.0
+    priority: Priority = PriorityClass.TRAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +168,13 @@ class Workload:
     Attributes:
         trajectories: Of a step at its published size.
         horizon_s: Virtual seconds of a sustained run.
+        include: Other workloads whose jobs and services are its own too.
     """
 
+    __pydantic_config__ = NOTHING_ELSE
     name: str
-    trajectories: Annotated[int, Between(low=1)]
-    horizon_s: Annotated[float, Between(low=1)]
+    trajectories: int
+    horizon_s: float
     cluster: ClusterParameters
-    jobs: tuple[JobParameters, ...]
+    jobs: Annotated[tuple[JobParameters, ...], Field(alias="job")] = ()
+    include: tuple[Inclusion, ...] = ()

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
-from callsheet.benchmarks.simulator.input_table import InputError
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Turn, Work
+from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.benchmarks.simulator.workloads.parameters import (
+    NO_REWARD,
     ActionParameters,
     GenerationParameters,
     JobParameters,
@@ -43,14 +44,15 @@ def draw_rollouts(
         InputError: No job of the workload knows the reward mix.
     """
     samplers = [_JobSampler(job, seed, _rewards_of(job, reward_mix), generation_scale) for job in workload.jobs]
-    if reward_mix is not None and not any(reward_mix in job.reward_mixes for job in workload.jobs):
-        known = sorted({name for job in workload.jobs for name in job.reward_mixes})
+    known = sorted({NO_REWARD, *(name for job in workload.jobs for name in job.reward_mixes)})
+    if reward_mix is not None and reward_mix not in known:
         raise InputError("reward_mix", reward_mix, f"must be one of {', '.join(known)}")
     return _interleave(samplers)
 
 
 def _rewards_of(job: JobParameters, reward_mix: str | None) -> tuple[ActionParameters, ...]:
-    return job.reward_mixes.get(job.reward_mix if reward_mix is None else reward_mix, job.reward_mixes[job.reward_mix])
+    mixes = {NO_REWARD: (), **job.reward_mixes}
+    return mixes.get(job.reward_mix if reward_mix is None else reward_mix, mixes[job.reward_mix])
 
 
 def _interleave(samplers: list[_JobSampler]) -> Iterator[Rollout]:
@@ -194,7 +196,7 @@ def _draw_action(action: ActionParameters, task: _Task, random: Random, service:
         parallel_fraction=task.parallel_fraction(action),
         max_width=action.max_width,
         adaptive=action.adaptive,
-        in_sandbox=action.in_sandbox or action.kind is ActionKind.ENV_RESET,
+        in_sandbox=action.kind in (ActionKind.ENV_STEP, ActionKind.ENV_RESET),
         peak_memory_mb=round(action.peak_memory_mb.at(random.gauss())),
         service=service or next(iter(action.services), ""),
         quota=action.quota,

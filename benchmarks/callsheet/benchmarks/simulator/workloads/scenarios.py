@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from callsheet.benchmarks.simulator.input_table import InputError
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
@@ -17,6 +16,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Scenario,
     ScenarioJob,
 )
+from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.benchmarks.simulator.workloads.loader import load
 from callsheet.benchmarks.simulator.workloads.parameters import ClusterParameters, Workload
 from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
