@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from callsheet.scheduler.planner.engines.price import EngineRates
+from callsheet.scheduler.planner.engines.generation_prices import EngineRates
 from callsheet.scheduler.planner.engines.rates import FIRST_RATES, ObservedGeneration, RateFit
 
 FAST = EngineRates(prefill_tokens_per_s=20_000.0, step_s=0.008, step_per_sequence_s=0.0004)

@@ -12,7 +12,7 @@ from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.set_up_index import SetUpIndex
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
-from callsheet.scheduler.planner.fleet.begun_set_ups import MOST_BEGUN, BegunSetUps
+from callsheet.scheduler.planner.fleet.placement import MOST_BEGUN, BegunSetUps
 from callsheet.scheduler.planner.fleet.pools import MOST_SET_UPS
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.v1 import action_pb2

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
-from callsheet.scheduler.planner.fleet.members import Members
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
+from callsheet.scheduler.planner.fleet.placement import Members
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.snapshot import BLOCK_LIFE_S, Snapshots

@@ -6,10 +6,8 @@ import pytest
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
-from callsheet.scheduler.planner.answers.question_now import question_of
 from callsheet.scheduler.planner.answers.remaining import Lives
-from callsheet.scheduler.planner.answers.what_if import Comparison, ask
+from callsheet.scheduler.planner.answers.what_if import Comparison, ask, question_of, with_more_nodes
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.service.admin_answers import what_if_response
 

@@ -21,11 +21,9 @@ from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
-from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
-from callsheet.scheduler.planner.fleet.members import Members
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
-from callsheet.scheduler.planner.fleet.placement import Frees, Placed, Placer
+from callsheet.scheduler.planner.fleet.placement import BegunSetUps, Frees, Members, Placed, Placer
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout
 from callsheet.benchmarks.simulator.scenario import Generation
-from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
+from callsheet.scheduler.planner.engines.generation_prices import EngineLoads, generation_prices
 
 # Tokens that a job's generations are expected to write before any has ended; counts as one that did.
 FIRST_GUESS_TOKENS = 256.0

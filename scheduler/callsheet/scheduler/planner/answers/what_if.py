@@ -7,20 +7,27 @@ now and as they would be; nothing new arrives in either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
+from callsheet.scheduler.core.entities import Manager
+from callsheet.scheduler.core.fleet import update_reserve
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
+from callsheet.scheduler.core.quotas import TokenBucket
+from callsheet.scheduler.core.ready import ReadyClass
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
-from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
-from callsheet.scheduler.planner.answers.question_now import question_of
-from callsheet.scheduler.planner.answers.remaining import Lives
-from callsheet.scheduler.planner.fleet.placed import PlacedActions
-from callsheet.scheduler.planner.fleet.pools import Fleet, Pool
+from callsheet.scheduler.planner.answers.remaining import Lives, with_returns
+from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
+from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Pool
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.question.instance import PlanningInstance
+from callsheet.scheduler.planner.round.competition import Servable
+from callsheet.scheduler.planner.round.estimates import Estimates
+from callsheet.scheduler.planner.round.snapshot import Snapshots
 
 MAX_NODES = 10_000
 # Names of pools and nodes in a refusal.
@@ -128,6 +135,98 @@ class Question:
             Outlook(forecast(instance), shared) for instance, shared in zip(self.instances, self.shared, strict=True)
         )
         return Comparison(self.pool, self.nodes, self.more, self.behind, before, after)
+
+
+def question_of(
+    state: SchedulerState, now: float, predictors: Predictors, lives: Lives | None = None
+) -> PlanningInstance:
+    """What a round would be asked, with what is expected to come back.
+
+    Args:
+        state: The core; not changed.
+        now: Seconds since the epoch.
+        predictors: What actions are expected to take.
+        lives: How long what runs is going to run on; None asks the predictors.
+    """
+    sorted_by_size = any(key.size for key in state.ready.classes)
+    estimates = Estimates(predictors, sorted_by_size=sorted_by_size)
+    placed = _placed(state)
+    fleet = Fleet()
+    fleet.refresh(state, placed, estimates.cores_of_job)
+    # No class is split by age, nothing is held for what waits long, and no member is left for a later round.
+    snapshots = Snapshots(estimates, dispatch_cap=1 << 40, ageing=0.0, hold_after=float("inf"))
+    waiting = [ready for key, ready in state.ready.classes.items() if ready.count and not key.pinned_to]
+    servable = [Servable(ready, snapshots.block(ready.key, fleet, now)) for ready in waiting]
+    servable = [each for each in servable if each.block.options]
+    snapshot = snapshots.take(state, servable, fleet, cap=1 << 40, now=now, held=placed.held)
+    resources = with_returns(snapshot.instance.resources, fleet, lives or Lives(predictors, now))
+    classes = (
+        replace(each, waited_s=_mean_wait_s(ready, now))
+        for each, ready in zip(snapshot.instance.classes, snapshot.members, strict=True)
+    )
+    return replace(snapshot.instance, resources=tuple(resources), classes=tuple(classes))
+
+
+def _mean_wait_s(ready: ReadyClass, now: float) -> float:
+    return sum(now - action.queued_since for action in ready) / max(ready.count, 1)
+
+
+def _placed(state: SchedulerState) -> PlacedActions:
+    """What runs and was free to go anywhere."""
+    placed = PlacedActions()
+    for attempt in state.attempts.values():
+        request, manager = attempt.action.request, attempt.manager
+        service = manager.services.get(attempt.service) if manager is not None else None
+        if manager is not None and service is not None and not request.needs_sandbox:
+            expected = attempt.prediction
+            shares = CPU in service.description.shared
+            use = round(expected.use * MILLI) if expected is not None and shares else 0
+            placed.add(manager.manager_id, attempt.action, Running.of(attempt.action.request, attempt.granted, use))
+    return placed
+
+
+def with_more_nodes(state: SchedulerState, like: Node, more: int, now: float) -> SchedulerState:
+    """A state that shares everything with the given one, but has `more` idle nodes like one of its nodes.
+
+    It is for reading only: what it shares would change in both.
+
+    Args:
+        state: The core.
+        like: A node of it; each new one has its capacity, and managers with the services of its managers.
+        more: How many.
+        now: Seconds since the epoch.
+    """
+    larger = copy.copy(state)
+    larger.nodes, larger.managers = dict(state.nodes), dict(state.managers)
+    larger.servable_cache = {}
+    larger.fleet_version = state.fleet_version + 1
+    for number in range(1, more + 1):
+        _add_copy(larger, like, number, now)
+    return larger
+
+
+def _add_copy(state: SchedulerState, like: Node, number: int, now: float) -> None:
+    node = Node(replace(like.description, node_id=f"{like.node_id} (what if {number})"))
+    state.nodes[node.node_id] = node
+    for manager_id in sorted(like.managers):
+        manager = state.managers[manager_id]
+        twin = Manager(
+            f"{manager_id} (what if {number})",
+            manager.incarnation,
+            node,
+            {name: Service(service.description) for name, service in manager.services.items()},
+            manager.session,
+            now,
+            manager.capabilities,
+            draining=manager.draining,
+            reconciled=manager.reconciled,
+        )
+        node.managers.add(twin.manager_id)
+        state.managers[twin.manager_id] = twin
+    node.meter(
+        {name: TokenBucket(limits, float(limits.burst), now) for name, limits in like.description.quotas.items()}
+    )
+    update_reserve(state, node)
 
 
 def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors) -> Question:

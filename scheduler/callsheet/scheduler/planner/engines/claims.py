@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.planner.engines.price import EngineRates
+from callsheet.scheduler.planner.engines.generation_prices import EngineRates
 from callsheet.scheduler.planner.predictors import Prediction
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean
 from callsheet.scheduler.planner.question.instance import Floats, Integers

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from callsheet.scheduler.planner.engines.price import EngineRates
+from callsheet.scheduler.planner.engines.generation_prices import EngineRates
 
 # Of a small model on an ordinary GPU; a few observations make it irrelevant.
 FIRST_RATES = EngineRates(prefill_tokens_per_s=8192.0, step_s=0.01, step_per_sequence_s=0.0005)

@@ -18,9 +18,7 @@ import numpy as np
 from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
-from callsheet.scheduler.planner.fleet.members import Members
+from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
 from callsheet.scheduler.planner.fleet.pools import Fleet, Place
 from callsheet.scheduler.planner.question.instance import Floats, Integers, Option
@@ -34,6 +32,62 @@ MOST_FOLLOWING = 64
 # By how much of its cores a node may be busier than the emptiest one and still get the next sandbox with a set-up. Like
 # the weight of images in kube-scheduler: large nodes take siblings, small ones hardly.
 CROWDING = 0.05
+
+
+class Members:
+    """Members of one class. Only those that are asked for are looked at, as a class can have a million.
+
+    Attributes:
+        left: How many have not been handed out.
+    """
+
+    def __init__(self, ready: ReadyClass) -> None:
+        """Starts with all of them; the class must stay as it is meanwhile."""
+        self._rest = iter(ready)
+        self._head: Action | None = None
+        self.left = ready.count
+
+    def head(self) -> Action:
+        """The next one; there must be one."""
+        if self._head is None:
+            self._head = next(self._rest)
+        return self._head
+
+    def pop(self) -> Action:
+        """Hands out the next one; there must be one."""
+        member = self.head()
+        self._head = None
+        self.left -= 1
+        return member
+
+
+MOST_BEGUN = 4096
+
+
+class BegunSetUps:
+    """Nodes by `ActionRequest.set_up`; of many set-ups those that began last."""
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self._nodes: dict[str, Node] = {}
+
+    def begin(self, name: str, node: Node) -> None:
+        """Notes that a sandbox with a set-up begins on a node; one without a name is no set-up."""
+        if name:
+            self._nodes.pop(name, None)
+            self._nodes[name] = node
+            if len(self._nodes) > MOST_BEGUN:
+                del self._nodes[next(iter(self._nodes))]
+
+    def copy(self) -> BegunSetUps:
+        """The same, to be changed apart."""
+        copied = BegunSetUps()
+        copied._nodes = dict(self._nodes)
+        return copied
+
+    def node_of(self, name: str) -> Node | None:
+        """Where the last one began; None if none did, or too long ago."""
+        return self._nodes.get(name)
 
 
 class Placed(NamedTuple):

@@ -31,8 +31,8 @@ from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.engines.claims import KvClaim, idle_for_s
+from callsheet.scheduler.planner.engines.generation_prices import EngineLoads, generation_prices
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
-from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
 from callsheet.scheduler.planner.question.instance import Floats, Integers
 from callsheet.scheduler.planner.round.estimates import Estimates
 

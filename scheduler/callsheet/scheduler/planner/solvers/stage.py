@@ -33,7 +33,6 @@ class Stage:
         count: Members of each class.
         leave: Cost of leaving one queued, shape (classes,).
         capacity: Units that a row has, shape (rows,).
-        cap_row: The row of the dispatch cap.
     """
 
     options: Integers
@@ -45,7 +44,6 @@ class Stage:
     count: Integers
     leave: Floats
     capacity: Integers
-    cap_row: int
 
     @property
     def baseline(self) -> float:
@@ -180,8 +178,7 @@ def make_stage(
     possible = np.flatnonzero(_most_alone(np.append(left.free, UNLIMITED), row, amount))
     options, row, amount = options[possible], row[possible], amount[possible]
     capacities: list[int] = [*left.free.tolist(), left.cap]
-    cap_row = len(capacities) - 1
-    columns = [row, np.full((len(options), 1), cap_row)]
+    columns = [row, np.full((len(options), 1), len(capacities) - 1)]
     amounts = [amount, np.ones((len(options), 1), np.int64)]
     if fair:
         share_row, share_amount = _share_rows(instance, table.option_class[options], row, amount, capacities)
@@ -209,7 +206,6 @@ def make_stage(
         left.waiting[chosen],
         costs.leave[chosen],
         capacity,
-        cap_row,
     )
 
 
