@@ -6,7 +6,6 @@ import json
 import random
 from typing import Any
 
-from callsheet.benchmarks.gateway.check import EngineCall, differences
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.canonical import digests
 from callsheet.gateway.conversations.conversation import Conversation
@@ -14,6 +13,8 @@ from callsheet.gateway.conversations.turns import Drift, Generated, GeneratedSpa
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.support.sample_check import EngineCall, differences
 
 REPLIES = st.one_of(
     st.text(max_size=12).map(lambda text: text.encode("utf-8", errors="replace")), st.binary(max_size=12)

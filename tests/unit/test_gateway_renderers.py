@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.benchmarks.gateway.model import END, VOCABULARY_SIZE, make_model
 from callsheet.gateway.chat import BadRequestError, ChatRequest, Message, Tool
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
@@ -16,6 +15,8 @@ from callsheet.gateway.conversations.turns import Drift, Generated
 from callsheet.gateway.renderers.loading import load_renderer
 from callsheet.gateway.renderers.tool_calls import ToolFormat, detect, parse_calls
 from tokenizers import Tokenizer
+
+from tests.support.chat_model import END, VOCABULARY_SIZE, make_model
 
 USER: Message = {"role": "user", "content": "Say a word."}
 PARAMETERS = {"properties": {"path": {"type": "string"}, "depth": {"type": "integer"}}}

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from callsheet.benchmarks.gateway.model import END, make_model
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import (
     FinishReason,
@@ -24,6 +23,8 @@ from callsheet.managers.inference.scripted_engine.settings import ScriptedSettin
 from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary, load_vocabulary
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.options.declaration import from_texts
+
+from tests.support.chat_model import END, make_model
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,6 @@ def _bench() -> None:
 def _benchmarks() -> Mapping[str, Any]:
     from callsheet.cli.bench_commands import (
         dispatch,
-        gateway,
         planner,
         real,
         rewards,
@@ -41,6 +40,6 @@ def _benchmarks() -> Mapping[str, Any]:
     )
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, gateway, planner, real, rewards, sandbox, sim):
+    for command in (dispatch, planner, real, rewards, sandbox, sim):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import anyio
-import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
-from callsheet.benchmarks.gateway.settings import GatewayBenchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
@@ -16,8 +13,6 @@ from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import measure
-from callsheet.options.common import LogFormat, LogLevel
 
 
 @benchmark(DispatchSettings)
@@ -97,25 +92,3 @@ def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson =
         run_benchmark(partial(calibrate, options.at_once), as_json)
     else:
         run_benchmark(partial(run_comparison, source, options), as_json)
-
-
-@options_of(settings=GatewayBenchSettings)
-def gateway(*, settings: GatewayBenchSettings, as_json: AsJson = False) -> None:
-    """Tell whether a gateway's samples are what the engine sampled.
-
-    Harnesses hold conversations with tools, reasoning and branches, and change what they send back. It ends with exit
-    code 1 if a token, a mask, a log-probability or a version differs, or a bar is missed.
-    """
-    with needs("bench"), needs("gateway"):
-        from callsheet.benchmarks.gateway.render import render
-        from callsheet.benchmarks.gateway.run import run_gateway_bench
-    _log_warnings()
-    report = measure(as_json, lambda progress: anyio.run(run_gateway_bench, settings, progress), render)
-    if not report.met:
-        raise typer.Exit(1)
-
-
-def _log_warnings() -> None:
-    with needs("bench"):
-        from callsheet.deploy.logs import configure_logs
-    configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_either, say
+from callsheet.cli.output import print_json, print_report, say
 from callsheet.cli.questions import connection_options
 from callsheet.evaluation.settings import EvaluationSettings
 
@@ -59,7 +59,10 @@ def evaluate(
 
     anyio.run(run)
     summary = summarise(environment, evaluation.results, settings.pass_at)
-    print_either(as_json, summary.as_json, lambda: render(summary))
+    if as_json:
+        print_json(summary.as_json())
+    else:
+        print_report(render(summary))
     if summary.excluded:
         say(f"callsheet: {summary.excluded} of {summary.results} results are no scores", err=True)
         raise typer.Exit(_EXIT_EXCLUDED)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 from callsheet.deploy.terminal import visible
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40
 _FINISHED = ("succeeded", "failed", "cancelled", "expired")
-
-
-class Report(Protocol):
-    """What a measurement found."""
-
-    def as_json(self) -> Any:
-        """As one JSON object."""
-
-
-ReportT = TypeVar("ReportT", bound=Report)
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -51,14 +41,6 @@ def print_report(report: Any) -> None:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     console.print(report)
-
-
-def print_either(as_json: bool, value: Callable[[], Any], report: Callable[[], object]) -> None:
-    """Prints a result to standard output: as one JSON object, or rendered for people."""
-    if as_json:
-        print_json(value())
-    else:
-        print_report(report())
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
@@ -98,13 +80,3 @@ def progress_on_stderr() -> Iterator[Callable[[str], None]]:
                 status.update(Text(text))
 
         yield show
-
-
-def measure(
-    as_json: bool, run: Callable[[Callable[[str], None]], ReportT], render: Callable[[ReportT], object]
-) -> ReportT:
-    """Runs what tells its progress, prints its report, and returns that."""
-    with progress_on_stderr() as progress:
-        report = run(progress)
-    print_either(as_json, report.as_json, lambda: render(report))
-    return report

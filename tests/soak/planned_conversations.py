@@ -1,17 +1,20 @@
-"""What happens in a conversation, drawn from a seed before it begins: what is said, and what the model replies."""
+"""Conversations that are drawn from a seed before they begin: what is said, and what the model replies.
+
+A harness plays them as harnesses are: it sends messages, and changes what it sends back of replies.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callsheet.benchmarks.gateway.model import END, words
-from callsheet.benchmarks.gateway.settings import GatewayBenchSettings
-from callsheet.gateway.chat import Tool
+from callsheet.gateway.chat import ChatRequest, Message, Tool
 from callsheet.managers.inference.scripted_engine.script import ScriptedReply
+
+from tests.support.chat_model import END, words
 
 KEY: Final = r"\[call (\w+)\]"
 """Finds in a prompt which reply is its own."""
@@ -28,8 +31,16 @@ TOOLS: Final[tuple[Tool, ...]] = tuple(
 )
 _SPACES: Final = ("", " ", "\n", "\n\n", "  \n", "\t", " \u00a0")
 _FEWEST_CALLS: Final = 6
+_MOST_CALLS: Final = 14
+"""Branches left out."""
+_BRANCHING: Final = 0.3
+"""Share of conversations in which sub-agents make branches."""
+_FEWEST_WORDS: Final = 6
+"""Of a reply that is sent back shortened."""
 
 Encode = Callable[[str], Sequence[int]]
+CallModel = Callable[[ChatRequest], Awaitable[Message]]
+"""Makes a call and returns the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +75,12 @@ class PlannedConversation:
         system: What the harness tells the model first; None is nothing.
         tools: The tools.
         calls: In their order.
-        restarts: Whether the gateway is restarted after each call.
     """
 
     name: str
     system: str | None
     tools: tuple[Tool, ...]
     calls: tuple[PlannedCall, ...]
-    restarts: bool
 
     @property
     def branches(self) -> bool:
@@ -79,16 +88,17 @@ class PlannedConversation:
         return len({call.after for call in self.calls}) < len(self.calls)
 
 
-def plan_conversations(settings: GatewayBenchSettings, encode: Encode) -> list[PlannedConversation]:
+def plan_conversations(count: int, seed: int, encode: Encode, *, shortened: float) -> list[PlannedConversation]:
     """Returns the conversations of a seed.
 
     Args:
-        settings: How many, and of what kind.
+        count: How many.
+        seed: All is drawn from it.
         encode: The model's tokenizer.
+        shortened: Share of replies of which the harness sends back only the beginning.
     """
     return [
-        _conversation(f"c{number}", random.Random(f"{settings.seed}-{number}"), settings, encode)
-        for number in range(settings.conversations)
+        _conversation(f"c{number}", random.Random(f"{seed}-{number}"), encode, shortened) for number in range(count)
     ]
 
 
@@ -108,23 +118,21 @@ def script_of(plans: Sequence[PlannedConversation]) -> str:
     return json.dumps({"key": KEY, "replies": replies})
 
 
-def _conversation(name: str, rng: random.Random, settings: GatewayBenchSettings, encode: Encode) -> PlannedConversation:
-    branching = rng.random() < settings.branching
+def _conversation(name: str, rng: random.Random, encode: Encode, shortened: float) -> PlannedConversation:
+    branching = rng.random() < _BRANCHING
     tools = TOOLS if rng.random() < 0.8 else ()
     calls: list[PlannedCall] = []
     last: int | None = None
-    for _ in range(rng.randint(_FEWEST_CALLS, settings.calls)):
+    for _ in range(rng.randint(_FEWEST_CALLS, _MOST_CALLS)):
         siblings = rng.randint(2, 3) if branching and rng.random() < 0.3 else 1
         for _ in range(siblings):
-            calls.append(_call(f"{name}x{len(calls)}", last, rng, settings, encode))
+            calls.append(_call(f"{name}x{len(calls)}", last, rng, encode, shortened))
         last = len(calls) - 1
     system = words(rng, 20) if rng.random() < 0.7 else None
-    return PlannedConversation(name, system, tools, tuple(calls), rng.random() < settings.restarts)
+    return PlannedConversation(name, system, tools, tuple(calls))
 
 
-def _call(
-    key: str, after: int | None, rng: random.Random, settings: GatewayBenchSettings, encode: Encode
-) -> PlannedCall:
+def _call(key: str, after: int | None, rng: random.Random, encode: Encode, shortened: float) -> PlannedCall:
     text = f"{rng.choice(_SPACES)}[call {key}] {words(rng, rng.randint(3, 30))}{rng.choice(_SPACES)}"
     return PlannedCall(
         key=key,
@@ -133,7 +141,7 @@ def _call(
         reply=_reply(key, rng, encode),
         keeps_reasoning=rng.random() < 0.3,
         strips=rng.random() < 0.5,
-        shortens=rng.random() < settings.shortened,
+        shortens=rng.random() < shortened,
     )
 
 
@@ -179,3 +187,45 @@ def _versions(tokens: int, rng: random.Random) -> tuple[tuple[int, int, int], ..
     place = rng.randrange(tokens) if rng.random() < 0.3 else 0
     spans = ((version, 0, place), (version + 1, place, tokens))
     return spans if place else spans[1:]
+
+
+async def play(conversation: PlannedConversation, call_model: CallModel) -> None:
+    """Makes all calls of a conversation, one after another."""
+    beginning: list[Message] = []
+    if conversation.system is not None:
+        beginning.append({"role": "system", "content": conversation.system})
+    sent: list[list[Message]] = []
+    for call in conversation.calls:
+        history = beginning if call.after is None else sent[call.after]
+        messages = [*history, *_said(call, history)]
+        reply = await call_model(ChatRequest(messages=messages, tools=conversation.tools))
+        sent.append([*messages, _sent_back(call, reply)])
+
+
+def _said(call: PlannedCall, history: list[Message]) -> list[Message]:
+    """Returns the results of the tools that the last reply calls, or what the user says."""
+    calls = history[-1].get("tool_calls") if history else None
+    if not calls:
+        return [{"role": "user", "content": call.text}]
+    results: list[Message] = [{"role": "tool", "tool_call_id": one["id"], "content": "done"} for one in calls]
+    return [*results[:-1], {**results[-1], "content": call.text}]
+
+
+def _sent_back(call: PlannedCall, reply: Message) -> Message:
+    """Returns a reply as the harness sends it back."""
+    message: dict[str, Any] = {key: value for key, value in reply.items() if key != "reasoning_content"}
+    if call.keeps_reasoning and reply.get("reasoning_content") is not None:
+        message["reasoning_content"] = reply["reasoning_content"]
+    content = reply.get("content") or ""
+    if call.strips:
+        message["content"] = content.strip()
+    if call.shortens and len(content.split()) >= _FEWEST_WORDS and not reply.get("tool_calls"):
+        message["content"] = content.rstrip().rsplit(maxsplit=1)[0]
+    if reply.get("tool_calls"):
+        message["tool_calls"] = [_rewritten(one) for one in reply["tool_calls"]]
+    return message
+
+
+def _rewritten(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = json.dumps(json.loads(call["function"]["arguments"]), sort_keys=True, indent=1)
+    return {**call, "function": {**call["function"], "arguments": arguments}}

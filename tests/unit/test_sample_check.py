@@ -1,17 +1,14 @@
-"""The gateway benchmark: it finds a sample that is not what the engine sampled, and a small run meets its bars."""
+"""The comparison of samples with the engine's record finds what differs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from callsheet.benchmarks.gateway.check import EngineCall, differences
-from callsheet.benchmarks.gateway.render import render
-from callsheet.benchmarks.gateway.run import run_gateway_bench
-from callsheet.benchmarks.gateway.settings import GatewayBenchSettings
 from callsheet.gateway.conversations.samples import Sample
 from callsheet.gateway.conversations.turns import Drift
-from rich.console import Console
+
+from tests.support.sample_check import EngineCall, differences
 
 FIRST = EngineCall((1, 2), (3, 4), (-0.1, -0.2), (7, 7), Drift.CLEAN, None)
 SECOND = EngineCall((1, 2, 3, 4, 5), (6,), (-0.3,), (8,), Drift.CLEAN, 0)
@@ -53,16 +50,3 @@ def test_only_the_end_of_a_realigned_reply_may_be_lost() -> None:
     sample = Sample((1, 2, 3, 9, 6), (0, 0, 1, 0, 1), (None, None, -0.1, None, -0.3), (None, None, 7, None, 8), (0, 1))
     assert differences([FIRST, second], [sample]) == []
     assert differences([FIRST, second], [replace(sample, loss_mask=(0, 0, 0, 0, 1))]) != []
-
-
-@pytest.mark.anyio
-async def test_a_small_run_meets_its_bars() -> None:
-    settings = GatewayBenchSettings(in_process=True, conversations=12, calls=8, restarts=0.5, shortened=0.2)
-    report = await run_gateway_bench(settings, lambda text: None)
-    assert report.differences == {}
-    assert report.met
-    assert report.drift["realigned"] > 0
-    assert report.as_json()["met"]
-    console = Console(record=True, width=160)
-    console.print(render(report))
-    assert "12 conversations" in console.export_text()
