@@ -164,10 +164,6 @@ class Measurements:
         """Mean ACT; nan without actions."""
         return _mean(self.actions.act_s)
 
-    def act_percentile_s(self, percentile: float) -> float:
-        """A percentile of ACT, in [0, 100]; nan without actions."""
-        return float(np.percentile(self.actions.act_s, percentile)) if len(self.actions) else float("nan")
-
     def act_of_job_s(self, job: str) -> Floats:
         """ACT of every action of a job's trajectories; the job must be one of `jobs`."""
         of_job: npt.NDArray[np.bool_] = self.rollouts.job[self.actions.rollout] == self.jobs.index(job)
