@@ -16,11 +16,9 @@ from callsheet.client import (
     EnvError,
     Failed,
     FailureKind,
-    FailurePolicy,
     InfraError,
     InvalidArgumentError,
     NotFoundError,
-    OnInfra,
     Reason,
     SyncClient,
     TrajectoryEnd,
@@ -161,28 +159,20 @@ def infra_failure() -> InfraError:
     return InfraError(Failed(FailureKind.INFRA, Reason.MANAGER_LOST))
 
 
-@pytest.mark.parametrize("on_infra", OnInfra)
-async def test_a_group_says_what_becomes_of_lost_members(client: Client, on_infra: OnInfra) -> None:
-    policy = FailurePolicy(on_infra, infra_budget=1)
-    job = await client.open_job(f"job-{uuid.uuid4().hex}", failure_policy=policy)
-    failed: list[str] = []
+async def test_a_lost_member_leaves_its_seat_to_another(client: Client) -> None:
+    job = await client.open_job(f"job-{uuid.uuid4().hex}")
 
     async def rollout(trajectory: Any) -> None:
-        if trajectory.trajectory_id == "g/0" and (on_infra is not OnInfra.RETRY or trajectory.tries == 1):
-            failed.append(trajectory.trajectory_id)
+        if trajectory.trajectory_id == "g/0":
             raise infra_failure()
         await trajectory.finish(1.0)
 
-    async with job.group("g", size=3) as group:
+    async with job.group("g", size=3, infra_budget=1) as group:
         group.start(rollout)
     status = await group.status()
-    assert failed == ["g/0"]
-    assert status.has_quorum
+    assert (status.has_quorum, status.lost) == (True, ("g/0",))
     batch = await job.take_batch()
-    assert len(batch) == (3 if on_infra in {OnInfra.RETRY, OnInfra.REPLACE} else 2)
-    assert [(each.trajectory_id, each.masked) for each in batch.missing] == [("g/0", True)] * (on_infra is OnInfra.MASK)
-    assert len(status.lost) == (on_infra is OnInfra.REPLACE)
-    assert (len(status.masked), len(status.dropped)) == (on_infra is OnInfra.MASK, on_infra is OnInfra.DROP)
+    assert (len(batch), batch.missing) == (3, ())
 
 
 async def test_other_failures_are_failed_members_with_their_reason(client: Client) -> None:
@@ -198,8 +188,8 @@ async def test_other_failures_are_failed_members_with_their_reason(client: Clien
     batch = await job.take_batch()
     assert [each.trajectory_id for each in batch.trajectories] == ["g/1"]
     assert (await job.trajectories(closed=True))[0].reason == "its rollout ended with ENV bad_command"
-    assert [(each.trajectory_id, each.reason, each.masked) for each in batch.missing] == [
-        ("g/0", "its rollout ended with ENV bad_command", False)
+    assert [(each.trajectory_id, each.reason) for each in batch.missing] == [
+        ("g/0", "its rollout ended with ENV bad_command")
     ]
 
 

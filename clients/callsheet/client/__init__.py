@@ -65,10 +65,8 @@ from callsheet.client.gateway import (
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
-    FailurePolicy,
     GroupDescription,
     JobDescription,
-    OnInfra,
     Opening,
     PriorityClass,
     Staleness,
@@ -158,7 +156,6 @@ __all__ = [
     "Failed",
     "FailedPreconditionError",
     "FailureKind",
-    "FailurePolicy",
     "FinishReason",
     "FinishedTrajectory",
     "ForgottenError",
@@ -185,7 +182,6 @@ __all__ = [
     "MissingMember",
     "NotFoundError",
     "NotSucceededError",
-    "OnInfra",
     "Opening",
     "Outcome",
     "OutputChunk",

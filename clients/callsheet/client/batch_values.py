@@ -70,13 +70,11 @@ class MissingMember:
         trajectory_id: Its id.
         group_id: Its group.
         reason: Why, as a sentence.
-        masked: Whether its group masks it: it was lost to an INFRA failure and keeps its seat.
     """
 
     trajectory_id: str
     group_id: str
     reason: str = ""
-    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from callsheet.client.fake_handle import FakeHandle
 from callsheet.client.jobs import (
     GroupDescription,
     JobDescription,
-    OnInfra,
     Opening,
     TrajectoryDescription,
     TrajectoryEnd,
@@ -57,24 +56,18 @@ class _Group:
         return tuple(sorted(each.spec.trajectory_id for each in self.members if each.end is end))
 
     @property
-    def _budget(self) -> int:
-        default = len(self.members) if self.spec.on_infra is OnInfra.REPLACE else self.spec.size
-        return default if self.spec.infra_budget is None else self.spec.infra_budget
-
-    def _lost_for(self, on_infra: OnInfra) -> tuple[str, ...]:
-        """Lost members that it deals with so, within its budget."""
-        return self.ids(TrajectoryEnd.LOST)[: self._budget] if self.spec.on_infra is on_infra else ()
+    def lost(self) -> tuple[str, ...]:
+        """Lost members that take no seat."""
+        return self.ids(TrajectoryEnd.LOST)[: self.spec.infra_budget]
 
     @property
     def seats(self) -> int:
         """How many are taken."""
-        return len(self.members) - len(self._lost_for(OnInfra.REPLACE))
+        return len(self.members) - len(self.lost)
 
     @property
     def has_quorum(self) -> bool:
-        completed = len(self.ids(TrajectoryEnd.COMPLETED)) + len(self._lost_for(OnInfra.MASK))
-        left = self.spec.size - len(self._lost_for(OnInfra.DROP))
-        return completed >= min(self.spec.quorum or self.spec.size, left)
+        return len(self.ids(TrajectoryEnd.COMPLETED)) >= (self.spec.quorum or self.spec.size)
 
     @property
     def is_over(self) -> bool:
@@ -82,20 +75,17 @@ class _Group:
 
     def missing(self) -> tuple[MissingMember, ...]:
         """Closed members with a seat that did not complete."""
-        masked = self._lost_for(OnInfra.MASK)
-        gone = {*self._lost_for(OnInfra.REPLACE), *self._lost_for(OnInfra.DROP)}
         return tuple(
-            MissingMember(each.spec.trajectory_id, self.spec.group_id, each.reason, each.spec.trajectory_id in masked)
+            MissingMember(each.spec.trajectory_id, self.spec.group_id, each.reason)
             for each in self.members
-            if each.end not in {None, TrajectoryEnd.COMPLETED} and each.spec.trajectory_id not in gone
+            if each.end not in {None, TrajectoryEnd.COMPLETED} and each.spec.trajectory_id not in self.lost
         )
 
     def status(self) -> GroupStatus:
-        completed, lost = self.ids(TrajectoryEnd.COMPLETED), self._lost_for(OnInfra.REPLACE)
+        completed, lost = self.ids(TrajectoryEnd.COMPLETED), self.lost
         kept = set(self.ids(TrajectoryEnd.LOST)) - set(lost)
         abandoned = tuple(sorted({*self.ids(TrajectoryEnd.ABANDONED), *kept}))
-        masked, dropped = self._lost_for(OnInfra.MASK), self._lost_for(OnInfra.DROP)
-        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum, masked, dropped)
+        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum)
 
 
 class FakeBackend:

@@ -107,24 +107,20 @@ class MissingMember(google.protobuf.message.Message):
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     GROUP_ID_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
-    MASKED_FIELD_NUMBER: builtins.int
     trajectory_id: builtins.str
     """Its id."""
     group_id: builtins.str
     """Its group."""
     reason: builtins.str
     """Why, as a sentence."""
-    masked: builtins.bool
-    """Whether its group masks it: it stands for a member that was lost to an INFRA failure."""
     def __init__(
         self,
         *,
         trajectory_id: builtins.str = ...,
         group_id: builtins.str = ...,
         reason: builtins.str = ...,
-        masked: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "masked", b"masked", "reason", b"reason", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "reason", b"reason", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___MissingMember = MissingMember
 

@@ -50,12 +50,8 @@ def _missing(job: Job, bundle: Bundle) -> Iterator[buffer_pb2.MissingMember]:
     group = job.groups.get(bundle.key[0])
     for each in group.members if group is not None else ():
         closed = job.closed_trajectories.get(each)
-        dropped = group is not None and each in group.dropped
-        if closed is not None and closed.end is not TrajectoryEnd.COMPLETED and not dropped:
-            masked = group is not None and each in group.masked
-            yield buffer_pb2.MissingMember(
-                trajectory_id=each, group_id=bundle.key[0], reason=closed.reason, masked=masked
-            )
+        if closed is not None and closed.end is not TrajectoryEnd.COMPLETED:
+            yield buffer_pb2.MissingMember(trajectory_id=each, group_id=bundle.key[0], reason=closed.reason)
 
 
 def list_buffer(
