@@ -82,8 +82,8 @@ CASES: dict[Callable[[], PlanningInstance], Reached] = {
     several_scarce_resources: Reached(0.60, Status.OPTIMAL),
     counts_that_only_together_fill_a_resource: Reached(0.775, Status.OPTIMAL),
     fair_shares: Reached(0.888, Status.OPTIMAL),
-    affinity: Reached(0.547, Status.OPTIMAL),
-    unlike_engines: Reached(0.674, Status.OPTIMAL),
+    affinity: Reached(1.0, Status.OPTIMAL),
+    unlike_engines: Reached(1.0, Status.OPTIMAL),
     one_scarce_resource: Reached(1.0, Status.OPTIMAL),
 }
 

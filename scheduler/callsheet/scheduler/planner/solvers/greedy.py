@@ -1,7 +1,8 @@
 """The price-greedy: the solver's warm start, its fallback, and the whole answer where it can be proved best.
 
 Two orders are tried, and the better result counts. In one, options with the highest benefit per scarce unit go first.
-In the other each class keeps to the option with the highest benefit, which is best where nothing is scarce.
+In the other each class keeps to its best option, and those go first that lose the most per scarce unit if they have to
+make do with their next best (Vogel's approximation, see Reinfeld and Vogel, "Mathematical Programming", 1958).
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ BATCH = 64
 
 def greedy(stage: Stage) -> Answer:
     """The better of two greedy fillings. Where every member got its best option nothing can be better."""
-    order = by_density(stage)
-    favourite = stage.benefit >= _most_benefit(stage)[stage.option_class]
-    by_favourite = np.concatenate((order[favourite[order]], order[~favourite[order]]))
-    best = min((fill(stage, each) for each in (order, by_favourite)), key=lambda counts: counts.objective)
+    fillings = (fill(stage, order) for order in (by_density(stage), _by_regret(stage)))
+    best = min(fillings, key=lambda counts: counts.objective)
     answer = Answer(best, unbounded_optimum(stage), Status.FALLBACK)
     possible = max(stage.baseline - answer.bound, 1e-12)
     proved = best.objective - answer.bound <= SOLVED_GAP * possible
@@ -30,6 +29,19 @@ def greedy(stage: Stage) -> Answer:
 def by_density(stage: Stage) -> Integers:
     """The options, those with the most benefit per scarce unit first."""
     return np.argsort(-stage.benefit / _scarcity(stage), kind="stable")
+
+
+def _by_regret(stage: Stage) -> Integers:
+    """The options, the best one of each class first: where it would lose the most without that one."""
+    first = np.lexsort((-stage.benefit, stage.option_class))
+    owner = stage.option_class[first]
+    follows = np.append(owner[1:] == owner[:-1], False)
+    next_best = np.where(follows, np.append(stage.benefit[first][1:], 0.0), 0.0)
+    regret = np.zeros(len(first))
+    regret[first] = stage.benefit[first] - next_best
+    favourite = stage.benefit >= _most_benefit(stage)[stage.option_class]
+    scarcity = _scarcity(stage)
+    return np.lexsort((-np.where(favourite, regret, stage.benefit) / scarcity, ~favourite))
 
 
 def unbounded_optimum(stage: Stage) -> float:

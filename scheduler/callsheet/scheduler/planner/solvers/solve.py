@@ -50,6 +50,8 @@ class Solution:
         return (self.objective - self.bound) / max(abs(self.bound), 1e-12)
 
 
+# Where so many members start, one more or less matters next to nothing, and CP-SAT finds none in its time.
+MOST_CONTESTED = 64
 _HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
@@ -88,7 +90,8 @@ def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[],
     if not len(stage.options):
         return Answer(Counts(np.zeros(0, np.int64), stage.baseline), stage.baseline, Status.EMPTY)
     first = greedy(stage)
-    if first.status is Status.BOUND or budget.after(elapsed_s()).seconds <= LEAST_SECONDS:
+    proved = first.status is Status.BOUND or first.counts.starts.sum() > MOST_CONTESTED
+    if proved or budget.after(elapsed_s()).seconds <= LEAST_SECONDS:
         return first
     model = AssignmentModel(stage, first.counts, budget.max_options)
     found = model.solve(budget.after(elapsed_s()), seed)
