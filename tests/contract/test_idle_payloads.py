@@ -85,8 +85,8 @@ async def test_what_was_used_lately_is_not_idle(store: PayloadStore, clock: Step
     clock.seconds += 50.0
     assert await store.idle("job", IDLE_S) == [idle]
     assert await store.idle("another", IDLE_S) == []
-    assert await store.release_idle("job", [used, idle], IDLE_S) == 1
-    assert await store.release_idle("job", [used, idle], IDLE_S) == 0
+    assert await store.release("job", [used, idle], IDLE_S) == 1
+    assert await store.release("job", [used, idle], IDLE_S) == 0
     assert await retained(store, "job", [used, idle]) == [used]
     assert await store.idle("job", IDLE_S) == []
 
@@ -97,7 +97,7 @@ async def test_what_is_idle_goes_as_what_was_released(store: PayloadStore, clock
     await store.retain("another", [shared])
     clock.seconds += 2 * IDLE_S
     assert sorted(await store.idle("job", IDLE_S)) == sorted([alone, shared])
-    assert await store.release_idle("job", [alone, shared], IDLE_S) == 2
+    assert await store.release("job", [alone, shared], IDLE_S) == 2
     assert await read(store, alone) == b"alone"
     assert list(await store.retain("job", [alone])) == [alone], "it is retained anew"
     assert await store.idle("job", IDLE_S) == []
@@ -128,7 +128,7 @@ async def test_a_job_of_the_same_id_begins_anew(store: PayloadStore, clock: Step
     clock.seconds += 2 * IDLE_S
     await store.release_job("job")
     assert await store.idle("job", IDLE_S) == []
-    assert await store.release_idle("job", [sha256], IDLE_S) == 0
+    assert await store.release("job", [sha256], IDLE_S) == 0
     await store.retain("job", [await put(store, b"body")])
     assert await store.idle("job", IDLE_S) == []
 
@@ -139,7 +139,7 @@ async def test_a_release_and_a_use_at_once_lose_nothing(store: PayloadStore, clo
         await store.retain("job", [sha256])
         clock.seconds += 2 * IDLE_S
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.release_idle, "job", [sha256], IDLE_S)
+            tasks.start_soon(store.release, "job", [sha256], IDLE_S)
             tasks.start_soon(store.retain, "job", [sha256])
         assert await retained(store, "job", [sha256]) == [sha256]
         assert await store.idle("job", IDLE_S) == []
@@ -151,7 +151,7 @@ async def test_what_a_local_store_let_go_is_removed_once_it_is_old_enough(tmp_pa
     clock.seconds += 50.0
     await store.retain("job", [sha256])
     clock.seconds += 70.0
-    assert await store.release_idle("job", [sha256], IDLE_S) == 1
+    assert await store.release("job", [sha256], IDLE_S) == 1
     assert await store.remove_unused() == 0
     clock.seconds += 40.0
     assert await store.remove_unused() == 1
@@ -199,5 +199,5 @@ async def test_a_full_redis_lets_go_of_what_is_idle(clock: SteppedClock) -> None
         async with Redis.from_url(url) as client:
             await client.config_set("maxmemory", 1)
             assert await store.idle("job", IDLE_S) == [sha256]
-            assert await store.release_idle("job", [sha256], IDLE_S) == 1
+            assert await store.release("job", [sha256], IDLE_S) == 1
         await store.aclose()

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from callsheet.scheduler.store.engine import READ_ONLY, SQLITE_FILE, create_journal_engine, sqlite_engine
-from callsheet.scheduler.store.errors import DurabilityError, JournalVersionError, UnsuitableDatabaseError
+from callsheet.scheduler.store.errors import DatabaseSettingError, JournalVersionError
 from callsheet.scheduler.store.schema import SCHEMA
 from sqlalchemy import MetaData, make_url, select
 
@@ -101,7 +101,7 @@ def test_every_sqlite_connection_is_durable(tmp_path: Path) -> None:
 def test_an_sqlite_database_without_a_write_ahead_log_is_refused() -> None:
     # In memory there is none, whatever is asked for; a file on some network file systems is the same.
     engine = sqlite_engine(":memory:")
-    with pytest.raises(DurabilityError, match="journal_mode = 'memory'"):
+    with pytest.raises(DatabaseSettingError, match="journal_mode = 'memory'"):
         engine.connect()
     engine.dispose()
 
@@ -117,14 +117,14 @@ def test_a_database_that_acknowledges_early_by_default_is_told_not_to(postgres: 
 
 
 def test_a_postgresql_server_without_fsync_is_refused(tmp_path: Path) -> None:
-    with postgres_server("fsync=off") as server, pytest.raises(DurabilityError, match="fsync = 'off'"):
+    with postgres_server("fsync=off") as server, pytest.raises(DatabaseSettingError, match="fsync = 'off'"):
         JournalPlace(tmp_path, server.url).open()
 
 
 def test_a_database_that_cannot_store_every_text_is_refused(postgres: PostgresServer, tmp_path: Path) -> None:
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    with pytest.raises(UnsuitableDatabaseError, match="server_encoding = 'LATIN1'"):
+    with pytest.raises(DatabaseSettingError, match="server_encoding = 'LATIN1'"):
         JournalPlace(tmp_path, postgres.url.replace("/postgres?", "/latin?")).open()
 
 

@@ -226,7 +226,7 @@ async def release_some(store: PayloadStore, sha256: str) -> None:
 
 async def release_idle(store: PayloadStore, sha256: str) -> None:
     """Releases a payload as a job that has not used it for long; here, for less than no time."""
-    assert await store.release_idle("one", [sha256], -60.0) == 1
+    assert await store.release("one", [sha256], -60.0) == 1
 
 
 @pytest.mark.parametrize("release", [release_job, release_others, release_some, release_idle])

@@ -10,7 +10,6 @@ from callsheet.gateway.server.retries import (
     CallEntry,
     CallMark,
     CallState,
-    EarlyRefusals,
     RememberedCalls,
     mark_of,
     repeated,
@@ -71,18 +70,6 @@ def test_what_a_request_tells_of_its_call() -> None:
     assert len({plain.digest, named.digest, mark_of("/q", b"{}", {}).digest}) == 3
     for odd in ("-1", "x", "", "9" * 5000):
         assert 0 <= mark_of("/p", b"{}", {"x-stainless-retry-count": odd}).retries < 10_000
-
-
-def test_a_request_that_was_refused_unread_is_repeated_once() -> None:
-    refusals = EarlyRefusals()
-    first, again = {"content-length": "9"}, {"content-length": "9", "x-stainless-retry-count": "1"}
-    refusals.note("/p", first, 0.0)
-    assert not refusals.take("/p", first, 1.0)
-    assert not refusals.take("/q", again, 1.0)
-    assert not refusals.take("/p", again | {"x-api-key": "k"}, 1.0)
-    assert [refusals.take("/p", again, 1.0) for _ in range(2)] == [True, False]
-    refusals.note("/p", first, 0.0)
-    assert not refusals.take("/p", again, REFUSED_S + 1)
 
 
 def test_the_oldest_that_has_ended_is_forgotten() -> None:

@@ -153,7 +153,7 @@ async def test_a_submit_that_takes_what_is_just_let_go_takes_it_anew(
     reference = await world.put(INPUT)
     await world.claims.of_result(ANYBODY, JOB, reference.sha256)
     world.core.now += 2 * KEPT_S
-    let_go = world.store.release_idle
+    let_go = world.store.release
 
     async def let_go_while_claimed(job_id: str, sha256s: list[str], idle_s: float) -> int:
         tasks.start_soon(claim)
@@ -163,7 +163,7 @@ async def test_a_submit_that_takes_what_is_just_let_go_takes_it_anew(
     async def claim() -> None:
         (await world.claims.of_submit(ANYBODY, JOB, [reference])).settle(accepted=True)
 
-    monkeypatch.setattr(world.store, "release_idle", let_go_while_claimed)
+    monkeypatch.setattr(world.store, "release", let_go_while_claimed)
     async with anyio.create_task_group() as tasks:
         await world.idle.release()
     assert await world.store.unknown_to("nobody", JOB, [reference.sha256]) == []
@@ -212,6 +212,6 @@ async def test_a_store_that_fails_is_asked_again_at_the_next_look(
         raise PayloadsUnusableError(OSError("broken"))
 
     with monkeypatch.context() as broken:
-        broken.setattr(world.store, "release_idle", fail)
+        broken.setattr(world.store, "release", fail)
         assert await world.look(sha256) == [True]
     assert await world.look(sha256) == [False]

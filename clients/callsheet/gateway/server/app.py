@@ -7,9 +7,7 @@ Routes below `/v1` are the dialects'. `/sessions/SESSION/v1` are the same with t
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +23,7 @@ from callsheet.gateway.server.callers import Caller, Callers
 from callsheet.gateway.server.calls import Calls
 from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
-from callsheet.gateway.server.retries import EarlyRefusals, mark_of
+from callsheet.gateway.server.retries import mark_of
 from callsheet.gateway.server.trainers import Trainers
 from callsheet.http_server.bounded_body import BoundedBody
 from starlette.applications import Starlette
@@ -66,7 +64,6 @@ class GatewayApi:
         self._models = models
         self._trainers = trainers
         self._started_at = int(started_at)
-        self._refusals = EarlyRefusals()
 
     async def _identify(self, request: Request) -> Caller:
         from_sandbox = request.client is not None and is_sandbox(request.client.host)
@@ -75,16 +72,10 @@ class GatewayApi:
 
     async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
         """A call of a dialect."""
-        whole_path = request.url.path
-        try:
-            caller = await self._identify(request)
-            content = await _body(request)
-        except (NoReplyError, HTTPException):
-            self._refusals.note(whole_path, request.headers, time.time())
-            raise
+        caller = await self._identify(request)
+        content = await _body(request)
         asked = await _in_thread_if_large(content, lambda: dialect.read(_object(content)))
-        is_first = self._refusals.take(whole_path, request.headers, time.time())
-        mark = replace(mark_of(path, content, request.headers), is_first=is_first)
+        mark = mark_of(path, content, request.headers)
         reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, mark))
         if reply is None:
             return Response(status_code=_CLIENT_GONE)

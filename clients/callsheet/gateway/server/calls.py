@@ -125,7 +125,7 @@ class Calls:
 
     def _repeated(self, live: LiveTrajectory, mark: CallMark) -> CallEntry | None:
         """Returns the call that a request repeats; None if it is a new one. What has no reply is repeated by that."""
-        if mark.is_first or not (mark.retries or mark.is_named):
+        if not (mark.retries or mark.is_named):
             return None
         entry = repeated(live.calls.of(mark.digest), mark, time.time(), live.conversation.has_next)
         if entry is None:

@@ -29,9 +29,6 @@ ANSWERED_S: Final = 900.0
 REFUSED_S: Final = 120.0
 """The same of a request without an answer: clients wait a minute at most when they are told to."""
 _MOST_DIGITS: Final = 4
-_MOST_EARLY: Final = 4096
-_MOST_ALIKE: Final = 64
-_NAMING: Final = ("x-callsheet-job", "x-callsheet-trajectory")
 
 
 class CallState(Enum):
@@ -53,13 +50,11 @@ class CallMark:
         digest: Of its path, its body and its key, if it has one.
         retries: How often its client has sent it before.
         is_named: Whether it has a key of its own, which names its call exactly.
-        is_first: Whether it repeats a request that was refused before it could be read, and so no call.
     """
 
     digest: str
     retries: int = 0
     is_named: bool = False
-    is_first: bool = False
 
 
 def mark_of(path: str, body: bytes, headers: Mapping[str, str]) -> CallMark:
@@ -68,46 +63,9 @@ def mark_of(path: str, body: bytes, headers: Mapping[str, str]) -> CallMark:
     digest = hashlib.sha256(path.encode() + b"\n" + body)
     if key:
         digest.update(b"\n" + key.encode("utf-8", "replace"))
-    return CallMark(digest.hexdigest(), _retries_of(headers), bool(key))
-
-
-def _retries_of(headers: Mapping[str, str]) -> int:
     retries = headers.get(RETRY_HEADER, "")
-    return int(retries[:_MOST_DIGITS]) if retries.isdecimal() else 0
-
-
-class EarlyRefusals:
-    """Requests that were refused before their body was read. Of those only path, headers and length are known."""
-
-    def __init__(self) -> None:
-        """Starts without any."""
-        self._all: OrderedDict[tuple[str, ...], list[tuple[int, float]]] = OrderedDict()
-
-    def note(self, path: str, headers: Mapping[str, str], now: float) -> None:
-        """Notes a refusal; beyond a number the oldest is forgotten."""
-        name = _early_name(path, headers)
-        same = self._all.setdefault(name, [])
-        same.append((_retries_of(headers), now))
-        del same[:-_MOST_ALIKE]
-        self._all.move_to_end(name)
-        if len(self._all) > _MOST_EARLY:
-            self._all.popitem(last=False)
-
-    def take(self, path: str, headers: Mapping[str, str], now: float) -> bool:
-        """Whether a request repeats a refused one, which no other request repeats then."""
-        name, retries = _early_name(path, headers), _retries_of(headers)
-        found = [each for each in self._all.pop(name, ()) if now - each[1] <= REFUSED_S]
-        fitting = max((each for each in found if each[0] < retries), default=None)
-        if fitting is not None:
-            found.remove(fitting)
-        if found:
-            self._all[name] = found
-        return fitting is not None
-
-
-def _early_name(path: str, headers: Mapping[str, str]) -> tuple[str, ...]:
-    key = "\n".join(headers.get(name, "") for name in ("authorization", "x-api-key", *_NAMING))
-    return path, hashlib.sha256(key.encode("utf-8", "replace")).hexdigest(), headers.get("content-length", "")
+    count = int(retries[:_MOST_DIGITS]) if retries.isdecimal() else 0
+    return CallMark(digest.hexdigest(), count, bool(key))
 
 
 @dataclass(slots=True, eq=False)

@@ -118,7 +118,7 @@ class PayloadClaims:
         """Lets go of a payload that a job has not used for long; of none that a submit on its way refers to.
 
         Returns:
-            How many went: one or none. See `PayloadStore.release_idle`.
+            How many went: one or none. See `PayloadStore.release`.
 
         Raises:
             PayloadStoreError: The store cannot be asked.
@@ -129,7 +129,7 @@ class PayloadClaims:
             async with claimed.lock:
                 if claimed.pending or claimed.taken:
                     return 0
-                return await self._payloads.release_idle(job_id, [sha256], idle_s)
+                return await self._payloads.release(job_id, [sha256], idle_s)
         finally:
             if not (claimed.pending or claimed.taken) and self._claimed.get(key) is claimed:
                 del self._claimed[key]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from callsheet.scheduler.store.errors import DurabilityError, UnsuitableDatabaseError
+from callsheet.scheduler.store.errors import DatabaseSettingError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 
@@ -48,7 +48,7 @@ def shown_url(url: URL) -> str:
 
 
 def sqlite_engine(database: str) -> Engine:
-    """An engine for the SQLite file `database`; a connection to what cannot be durable raises DurabilityError."""
+    """An engine for the SQLite file `database`; a connection to what cannot be durable raises DatabaseSettingError."""
     engine = create_engine(URL.create("sqlite", database=database), connect_args={"timeout": LOCK_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
@@ -64,7 +64,7 @@ def sqlite_engine(database: str) -> Engine:
             cursor.execute(f"PRAGMA {name} = {setting}")
             value = str(cursor.execute(f"PRAGMA {name}").fetchone()[0]).lower()
             if value != required:
-                raise DurabilityError(name, value, setting)
+                raise DatabaseSettingError(name, value, setting)
         cursor.close()
 
     @event.listens_for(engine, "begin")
@@ -76,7 +76,7 @@ def sqlite_engine(database: str) -> Engine:
 
 
 def postgresql_engine(url: URL) -> Engine:
-    """An engine for PostgreSQL; a connection to a server that is not durable raises DurabilityError."""
+    """An engine for PostgreSQL; a connection to a server that is not durable raises DatabaseSettingError."""
     engine = create_engine(
         url,
         # Positional parameters, as SQLite has them: rows are then tuples for both.
@@ -96,14 +96,14 @@ def postgresql_engine(url: URL) -> Engine:
         if _shown(connection, "synchronous_commit") == "off":
             connection.execute("SET synchronous_commit = 'on'")
         if _shown(connection, "synchronous_commit") == "off":
-            raise DurabilityError("synchronous_commit", "off", "on")
+            raise DatabaseSettingError("synchronous_commit", "off", "on")
         encoding = _shown(connection, "server_encoding")
         if encoding != "UTF8":
             # Names may have any character: one that the database has not would end the scheduler.
-            raise UnsuitableDatabaseError("server_encoding", encoding, "UTF8")
+            raise DatabaseSettingError("server_encoding", encoding, "UTF8")
         fsync = _shown(connection, "fsync")
         if fsync != "on":
-            raise DurabilityError("fsync", fsync, "on")
+            raise DatabaseSettingError("fsync", fsync, "on")
         connection.autocommit = False
 
     return engine

@@ -5,8 +5,7 @@ StoreError
 │   ├── DataDirectoryUnusableError the data directory cannot be made or written
 │   ├── DataDirectoryLockedError   another scheduler has the data directory
 │   ├── DatabaseLockedError        another scheduler has the database
-│   ├── DurabilityError            the database would acknowledge what it may lose
-│   ├── UnsuitableDatabaseError    the database cannot store every text
+│   ├── DatabaseSettingError       the database may lose what it acknowledged, or cannot store every text
 │   ├── JournalVersionError        the database has tables of another schema
 │   ├── StaleEpochError            a newer scheduler has taken over
 │   ├── InconsistentRecordError    a record that cannot follow those before it
@@ -58,15 +57,8 @@ class DatabaseLockedError(JournalError):
         super().__init__(f"database {database} is in use by {by}: one scheduler per database")
 
 
-class DurabilityError(JournalError):
-    """A connection has a setting under which a commit that was acknowledged can be lost."""
-
-    def __init__(self, setting: str, value: str, required: str) -> None:
-        super().__init__(f"the journal's database has {setting} = {value!r}, and durable commits need {required}")
-
-
-class UnsuitableDatabaseError(JournalError):
-    """The database has a setting under which it cannot store every text."""
+class DatabaseSettingError(JournalError):
+    """The database has a setting under which a commit that was acknowledged can be lost, or a text cannot be stored."""
 
     def __init__(self, setting: str, value: str, required: str) -> None:
         super().__init__(f"the journal's database has {setting} = {value!r}, and a journal needs {required}")

@@ -66,7 +66,7 @@ def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeou
     Raises:
         DataDirectoryLockedError: Another scheduler has the directory.
         DatabaseLockedError: Another scheduler has the database.
-        DurabilityError: The database would acknowledge commits that it may lose.
+        DatabaseSettingError: The database would acknowledge commits that it may lose.
         JournalVersionError: Another version of Callsheet wrote it.
         ValueError: `database_url` is not of PostgreSQL.
         sqlalchemy.exc.SQLAlchemyError: The database cannot be reached or used.

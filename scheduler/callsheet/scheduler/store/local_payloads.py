@@ -13,39 +13,120 @@ from being retained and removed at the same time.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, Final, Self, TypeVar
+from typing import IO, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from callsheet.options.private_files import make_private_directory
-from callsheet.scheduler.store.disk_room import DiskRoom, MissingFileError, as_store_errors
-from callsheet.scheduler.store.errors import PayloadNotFoundError
+from callsheet.scheduler.store.errors import PayloadNotFoundError, PayloadStoreFullError, PayloadsUnusableError
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
     DEFAULT_UNUSED_S,
-    PayloadMeter,
+    PayloadStore,
     StoredPayload,
+    Upload,
     check_key,
-    rechunk,
-    verified,
 )
 
+LEFT_FREE_SHARE: Final = 20
+"""One part of so many is left free on the disk, where the journal may be, too."""
+
+MOST_LEFT_FREE: Final = 256 * 1024 * 1024
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _THREADS: Final = 8
 # A loss of power may take back a date that was renewed after less time than this.
 _UNSYNCED_S: Final = 600.0
 
 
-class LocalPayloadStore:
-    """A `PayloadStore` in a directory of a local file system. Open it with `open`."""
+class MissingFileError(PayloadsUnusableError):
+    """A file is not there."""
+
+
+class DiskRoom:
+    """Counts bytes of payloads against a bound and against what the disk has. Its methods may be called anywhere."""
+
+    def __init__(self, directory: Path, max_bytes: int | None) -> None:
+        """Starts with nothing.
+
+        Args:
+            directory: Where the payloads are.
+            max_bytes: Most bytes of all of them; None leaves some of the disk free.
+        """
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._used = 0
+
+    def count(self, size: int) -> None:
+        """Counts bytes that are there already."""
+        with self._lock:
+            self._used += size
+
+    def take(self, size: int) -> None:
+        """Counts bytes that are about to be written.
+
+        Raises:
+            PayloadStoreFullError: There is no room for them; they are not counted.
+        """
+        with self._lock:
+            if self._max_bytes is not None and self._used + size > self._max_bytes:
+                reason = f"it has {self._used} of its {self._max_bytes} bytes"
+                raise PayloadStoreFullError(f"{size} bytes", reason)
+            disk = shutil.disk_usage(self._directory)
+            left = min(disk.total // LEFT_FREE_SHARE, MOST_LEFT_FREE)
+            if disk.free - size < left:
+                reason = f"its disk has {disk.free} bytes free, of which {left} must stay free"
+                raise PayloadStoreFullError(f"{size} bytes", reason)
+            self._used += size
+
+    def give_back(self, size: int) -> None:
+        """Counts bytes that are gone."""
+        self.count(-size)
+
+
+@contextmanager
+def as_store_errors() -> Iterator[None]:
+    """Turns errors of files into those of a payload store.
+
+    Raises:
+        PayloadStoreFullError: A disk or a quota is full.
+        MissingFileError: A file is not there.
+        PayloadsUnusableError: Anything else.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise MissingFileError(error) from error
+    except OSError as error:
+        if error.errno in _FULL:
+            raise PayloadStoreFullError("the disk", error.strerror or str(error)) from error
+        raise PayloadsUnusableError(error) from error
+
+
+def _in_a_thread(
+    function: Callable[Concatenate[LocalPayloadStore, _P], _T],
+) -> Callable[Concatenate[LocalPayloadStore, _P], Coroutine[Any, Any, _T]]:
+    async def call(store: LocalPayloadStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await store._in_thread(lambda: function(store, *args, **kwargs))
+
+    return call
+
+
+class LocalPayloadStore(PayloadStore):
+    """Payloads in a directory of a local file system. Open it with `open`."""
 
     def __init__(
         self,
@@ -55,14 +136,12 @@ class LocalPayloadStore:
         max_stored_bytes: int | None,
         clock: Callable[[], float],
     ) -> None:
+        super().__init__(max_bytes, unused_s, clock)
         self._objects = directory / "objects"
         self._jobs = directory / "jobs"
         self._owners = directory / "owners"
         self._put_again = self._owners / "again"
         self._incoming = directory / "incoming"
-        self._clock = clock
-        self._max_bytes = max_bytes
-        self._unused_s = unused_s
         self._room = DiskRoom(directory, max_stored_bytes)
         self._lock = threading.Lock()
         self._threads = CapacityLimiter(_THREADS)
@@ -81,87 +160,115 @@ class LocalPayloadStore:
 
         Args:
             directory: Where the payloads are; nothing else may be there.
-            max_bytes: The most bytes of one payload.
-            unused_s: Seconds that a payload is kept while no job retains it.
+            max_bytes: See `PayloadStore`.
+            unused_s: See `PayloadStore`.
             max_stored_bytes: The most bytes of all payloads; None leaves some of the disk free.
-            clock: Seconds since the epoch.
+            clock: See `PayloadStore`.
         """
         store = cls(directory, max_bytes, unused_s, max_stored_bytes, clock)
         await store._in_thread(store._prepare)
         return store
 
-    async def put(
-        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
-    ) -> StoredPayload:
-        """See `PayloadStore.put`."""
-        meter = PayloadMeter(self._max_bytes)
+    @asynccontextmanager
+    async def _upload(self) -> AsyncIterator[Upload]:
         file = await self._in_thread(self._create)
-        written = 0
+        upload = _FileUpload(self, file)
         try:
-            async for chunk in rechunk(chunks):
-                await self._in_thread(partial(self._append, file, meter, chunk))
-                written += len(chunk)
-            payload = meter.finish(expected)
-            await self._in_thread(lambda: self._keep(file, payload, owner))
+            yield upload
         finally:
             # What has become an object is counted as that.
-            self._room.give_back(written)
+            self._room.give_back(upload.written)
             _discard(file)
-        return payload
 
-    async def get(self, sha256: str) -> AsyncIterator[bytes]:
-        """See `PayloadStore.get`."""
-        async for chunk in verified(self._read(sha256), sha256):
-            yield chunk
+    def _create(self) -> IO[bytes]:
+        # Not buffered: a disk that is full says so when it is written to, and not when it is closed.
+        return tempfile.NamedTemporaryFile(dir=self._incoming, delete=False, buffering=0)
 
     async def size(self, sha256: str) -> int:
-        """See `PayloadStore.size`."""
         path = self._object(sha256)
         try:
             return (await self._in_thread(path.stat)).st_size
         except MissingFileError:
             raise PayloadNotFoundError(sha256) from None
 
-    async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
-        """See `PayloadStore.unknown_to`."""
+    @_in_a_thread
+    def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
         places = (self._notes_of(owner), self._links_of(job_id))
+        return [each for each in sha256s if not any((place / self._object(each).name).exists() for place in places)]
 
-        def unknown() -> list[str]:
-            return [each for each in sha256s if not any((place / self._object(each).name).exists() for place in places)]
+    @_in_a_thread
+    def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
+        links = self._links_of(job_id)
+        with self._lock:
+            for sha256 in sha256s:
+                if not self._object(sha256).exists():
+                    raise PayloadNotFoundError(sha256)
+            for sha256 in sha256s:
+                self._renew(self._object(sha256))
+            new = list(dict.fromkeys(sha256 for sha256 in sha256s if not (links / sha256).exists()))
+            if not new:
+                return ()
+            _make_directory(links)
+            try:
+                for sha256 in new:
+                    (links / sha256).hardlink_to(self._objects / sha256)
+                _sync(links)
+            except OSError:
+                for sha256 in new:
+                    (links / sha256).unlink(missing_ok=True)
+                raise
+            return new
 
-        return await self._in_thread(unknown)
+    @_in_a_thread
+    def release(self, job_id: str, sha256s: Collection[str], idle_s: float | None = None) -> int:
+        links, released = self._links_of(job_id), 0
+        with self._lock:
+            for sha256 in sha256s:
+                check_key(sha256)
+                # A link that goes does not renew the date of its object.
+                if idle_s is None or _is_older(links / sha256, self._clock() - idle_s):
+                    (links / sha256).unlink(missing_ok=True)
+                    released += 1
+            _remove_if_empty(links)
+        return released
 
-    async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
-        """See `PayloadStore.retain`."""
-        return await self._in_thread(lambda: self._retain(job_id, sha256s))
+    @_in_a_thread
+    def idle(self, job_id: str, idle_s: float) -> list[str]:
+        links, used_before = self._links_of(job_id), self._clock() - idle_s
+        # Without the lock, as there may be very many: one that goes meanwhile is idle no more.
+        names = [link.name for link in links.iterdir()] if links.exists() else []
+        return [name for name in names if _is_older(links / name, used_before)]
 
-    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
-        """See `PayloadStore.release`."""
-        await self._in_thread(lambda: self._unlink(self._links_of(job_id), sha256s))
+    @_in_a_thread
+    def release_job(self, job_id: str) -> None:
+        self._release(self._links_of(job_id))
 
-    async def idle(self, job_id: str, idle_s: float) -> list[str]:
-        """See `PayloadStore.idle`."""
-        return await self._in_thread(lambda: self._idle(self._links_of(job_id), self._clock() - idle_s))
+    @_in_a_thread
+    def release_all_but(self, job_ids: Collection[str]) -> None:
+        kept = {self._links_of(job_id).name for job_id in job_ids}
+        for links in list(self._jobs.iterdir()):
+            if links.name not in kept:
+                self._release(links)
 
-    async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
-        """See `PayloadStore.release_idle`: a link that goes does not renew the date of its object."""
-        used_before = self._clock() - idle_s
-        return await self._in_thread(lambda: self._unlink(self._links_of(job_id), sha256s, used_before))
-
-    async def release_job(self, job_id: str) -> None:
-        """See `PayloadStore.release_job`."""
-        await self._in_thread(lambda: self._release(self._links_of(job_id)))
-
-    async def release_all_but(self, job_ids: Collection[str]) -> None:
-        """See `PayloadStore.release_all_but`."""
-        await self._in_thread(lambda: self._release_all_but(job_ids))
-
-    async def remove_unused(self) -> int:
-        """See `PayloadStore.remove_unused`."""
-        return await self._in_thread(lambda: self._remove_unused(self._clock() - self._unused_s))
+    @_in_a_thread
+    def remove_unused(self) -> int:
+        removed, put_before = 0, self._clock() - self._unused_s
+        # The lock is taken for one file at a time: an owner may have put very many in a day.
+        for path in list(self._objects.iterdir()):
+            with self._lock:
+                if path.exists() and path.stat().st_mtime < put_before:
+                    removed += self._remove_if_unlinked(path)
+        for notes in list(self._owners.iterdir()):
+            for note in list(notes.iterdir()):
+                with self._lock:
+                    if note.stat().st_mtime < put_before:
+                        note.unlink()
+            with self._lock:
+                _remove_if_empty(notes)
+        return removed
 
     async def aclose(self) -> None:
-        """See `PayloadStore.aclose`: nothing is open between calls."""
+        """Nothing is open between calls."""
 
     async def _in_thread(self, function: Callable[[], _T]) -> _T:
         def call() -> _T:
@@ -200,21 +307,6 @@ class LocalPayloadStore:
             left_over.unlink()
         self._room.count(sum(path.stat().st_size for path in self._objects.iterdir()))
 
-    def _create(self) -> IO[bytes]:
-        # Not buffered: a disk that is full says so when it is written to, and not when it is closed.
-        return tempfile.NamedTemporaryFile(dir=self._incoming, delete=False, buffering=0)
-
-    def _append(self, file: IO[bytes], meter: PayloadMeter, chunk: bytes) -> None:
-        meter.add(chunk)
-        self._room.take(len(chunk))
-        view = memoryview(chunk)
-        try:
-            while view:
-                view = view[file.write(view) :]
-        except BaseException:
-            self._room.give_back(len(chunk))
-            raise
-
     def _keep(self, file: IO[bytes], payload: StoredPayload, owner: str) -> None:
         """Make a complete file the object of its content, durably."""
         self._date(Path(file.name))
@@ -239,9 +331,7 @@ class LocalPayloadStore:
         try:
             self._renew(note)
         except FileNotFoundError:
-            if not notes.exists():
-                notes.mkdir(mode=0o700)
-                _sync(notes.parent)
+            _make_directory(notes)
             note.touch(mode=0o600)
             self._date(note)
             _sync(note)
@@ -262,93 +352,19 @@ class LocalPayloadStore:
         if self._clock() - before > _UNSYNCED_S:
             _sync(path)
 
-    def _retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
-        links = self._links_of(job_id)
-        with self._lock:
-            for sha256 in sha256s:
-                if not self._object(sha256).exists():
-                    raise PayloadNotFoundError(sha256)
-            for sha256 in sha256s:
-                self._renew(self._object(sha256))
-            new = list(dict.fromkeys(sha256 for sha256 in sha256s if not (links / sha256).exists()))
-            if not new:
-                return ()
-            if not links.exists():
-                links.mkdir(mode=0o700)
-                _sync(self._jobs)
-            try:
-                for sha256 in new:
-                    (links / sha256).hardlink_to(self._objects / sha256)
-                _sync(links)
-            except OSError:
-                for sha256 in new:
-                    (links / sha256).unlink(missing_ok=True)
-                raise
-            return new
-
-    def _idle(self, links: Path, used_before: float) -> list[str]:
-        # Without the lock, as there may be very many: one that goes meanwhile is idle no more.
-        try:
-            names = [link.name for link in links.iterdir()]
-        except FileNotFoundError:
-            return []
-        return [name for name in names if _is_older(links / name, used_before)]
-
-    def _unlink(self, links: Path, sha256s: Collection[str], used_before: float | None = None) -> int:
-        """Unlink some objects; those alone that were used last before a time, if it is given."""
-        unlinked = 0
-        with self._lock:
-            for sha256 in sha256s:
-                check_key(sha256)
-                if used_before is None or _is_older(links / sha256, used_before):
-                    (links / sha256).unlink(missing_ok=True)
-                    unlinked += 1
-            if links.exists() and not any(links.iterdir()):
-                links.rmdir()
-        return unlinked
-
     def _release(self, links: Path) -> None:
-        if not links.exists():
-            return
         # The lock is taken for one file at a time, so that a job with very many holds up nobody.
-        for link in list(links.iterdir()):
+        for link in list(links.iterdir()) if links.exists() else []:
             with self._lock:
                 link.unlink(missing_ok=True)
                 if not self._is_noted(self._put_again / link.name):
                     self._remove_if_unlinked(self._objects / link.name)
         with self._lock:
-            # Something may have been retained meanwhile; then it is not empty, and stays.
-            if links.exists() and not any(links.iterdir()):
-                links.rmdir()
+            # Something may have been retained meanwhile.
+            _remove_if_empty(links)
 
     def _is_noted(self, note: Path) -> bool:
         return note.exists() and not _is_older(note, self._clock() - self._unused_s)
-
-    def _release_all_but(self, job_ids: Collection[str]) -> None:
-        kept = {self._links_of(job_id).name for job_id in job_ids}
-        for links in list(self._jobs.iterdir()):
-            if links.name not in kept:
-                self._release(links)
-
-    def _remove_unused(self, put_before: float) -> int:
-        removed = 0
-        for path in list(self._objects.iterdir()):
-            with self._lock:
-                if path.exists() and path.stat().st_mtime < put_before:
-                    removed += self._remove_if_unlinked(path)
-        for notes in list(self._owners.iterdir()):
-            self._forget_puts(notes, put_before)
-        return removed
-
-    def _forget_puts(self, notes: Path, put_before: float) -> None:
-        # One file at a time, too: an owner may have put very many in a day.
-        for note in list(notes.iterdir()):
-            with self._lock:
-                if note.stat().st_mtime < put_before:
-                    note.unlink()
-        with self._lock:
-            if not any(notes.iterdir()):
-                notes.rmdir()
 
     def _remove_if_unlinked(self, path: Path) -> bool:
         if not path.exists():
@@ -361,12 +377,43 @@ class LocalPayloadStore:
         return True
 
 
+class _FileUpload(Upload):
+    def __init__(self, store: LocalPayloadStore, file: IO[bytes]) -> None:
+        self._store = store
+        self._file = file
+        self.written = 0
+
+    async def write(self, chunk: bytes) -> None:
+        await self._store._in_thread(lambda: self._append(chunk))
+
+    async def keep(self, payload: StoredPayload, owner: str) -> None:
+        await self._store._in_thread(lambda: self._store._keep(self._file, payload, owner))
+
+    def _append(self, chunk: bytes) -> None:
+        self._store._room.take(len(chunk))
+        self.written += len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+
+
 def _discard(file: IO[bytes]) -> None:
     """Close a file and remove it, unless it has become an object and so has another name."""
     try:
         file.close()
     finally:
         Path(file.name).unlink(missing_ok=True)
+
+
+def _make_directory(directory: Path) -> None:
+    if not directory.exists():
+        directory.mkdir(mode=0o700)
+        _sync(directory.parent)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    if directory.exists() and not any(directory.iterdir()):
+        directory.rmdir()
 
 
 def _is_older(path: Path, time: float) -> bool:

@@ -95,9 +95,7 @@ def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: P
 
 
 def _change_lease(changes: RowChanges, numbering: Numbering, record: JobLease) -> None:
-    row = _job_row(changes, numbering, record.job_id)
-    row["expired"] = record.expired
-    row["lease_left"] = record.left
+    _job_row(changes, numbering, record.job_id).update(expired=record.expired, lease_left=record.left)
 
 
 def _job_row(changes: RowChanges, numbering: Numbering, job_id: str) -> Row:
@@ -124,7 +122,7 @@ def _begin_rollout(changes: RowChanges, numbering: Numbering, record: RolloutBeg
 
 def _change_rollout(changes: RowChanges, numbering: Numbering, record: RolloutChanged) -> None:
     row = _row(changes.rollouts, numbering, record.job_id, record.service)
-    row["reference"], row["begun"] = record.reference, record.begun
+    row.update(reference=record.reference, begun=record.begun)
 
 
 def _open_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryOpened) -> None:
@@ -157,20 +155,20 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
 
 def _place_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryPlaced) -> None:
     row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
-    row["sandbox_id"] = _storable(record.sandbox_id)
-    row["manager_id"] = record.manager_id
-    # Only what had a place loses it.
-    row["had_sandbox"] = True
-    row["died"] = record.died
-    row["held"] = _json(record.held)
-    row["held_cores"] = _json(record.held_cores)
+    row.update(
+        sandbox_id=_storable(record.sandbox_id),
+        manager_id=record.manager_id,
+        # Only what had a place loses it.
+        had_sandbox=True,
+        died=record.died,
+        held=_json(record.held),
+        held_cores=_json(record.held_cores),
+    )
 
 
 def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:
     row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
-    row["end"] = record.end
-    row["reason"] = _storable(record.reason)
-    row["closed_at"] = record.closed_at
+    row.update(end=record.end, reason=_storable(record.reason), closed_at=record.closed_at)
 
 
 def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
@@ -180,7 +178,7 @@ def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: T
 
 def _begin_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryBegan) -> None:
     row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
-    row["policy_version"], row["began"] = record.policy_version, True
+    row.update(policy_version=record.policy_version, began=True)
 
 
 def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancelled) -> None:
@@ -215,12 +213,13 @@ def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubm
 
 
 def _dispatch_action(changes: RowChanges, numbering: Numbering, record: ActionDispatched) -> None:
-    row = _unfinished_row(changes, numbering, record)
-    row["state"] = DISPATCHED
-    row["attempt"] = record.attempt
-    row["epoch"] = record.epoch
-    row["sequence"] = record.sequence
-    row["manager_id"] = record.manager_id
+    _unfinished_row(changes, numbering, record).update(
+        state=DISPATCHED,
+        attempt=record.attempt,
+        epoch=record.epoch,
+        sequence=record.sequence,
+        manager_id=record.manager_id,
+    )
 
 
 def _cancel_action(changes: RowChanges, numbering: Numbering, record: ActionCancelRequested) -> None:
@@ -229,20 +228,17 @@ def _cancel_action(changes: RowChanges, numbering: Numbering, record: ActionCanc
 
 def _requeue_action(changes: RowChanges, numbering: Numbering, record: ActionRequeued) -> None:
     row = _unfinished_row(changes, numbering, record)
-    row["state"] = QUEUED
-    row["attempt"] = record.attempt
-    row["epoch"] = 0
-    row["sequence"] = 0
-    row["manager_id"] = ""
+    row.update(state=QUEUED, attempt=record.attempt, epoch=0, sequence=0, manager_id="")
 
 
 def _finish_action(changes: RowChanges, numbering: Numbering, record: ActionFinished) -> None:
-    row = _unfinished_row(changes, numbering, record)
-    row["state"] = record.state
-    row["outcome"] = record.outcome
-    row["finished_at"] = record.finished_at
-    row["spec"] = b""
-    row["summary"] = encode_summary(record.summary, with_story=False) if record.summary is not None else None
+    _unfinished_row(changes, numbering, record).update(
+        state=record.state,
+        outcome=record.outcome,
+        finished_at=record.finished_at,
+        spec=b"",
+        summary=encode_summary(record.summary, with_story=False) if record.summary is not None else None,
+    )
 
 
 def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: ClosedActionsKept) -> None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from anyio import to_thread
 from callsheet.scheduler.store.errors import (
@@ -43,8 +45,36 @@ class StoredPayload:
     size: int
 
 
-class PayloadStore(Protocol):
+class Upload(ABC):
+    """Bytes on their way into a store."""
+
+    @abstractmethod
+    async def write(self, chunk: bytes) -> None:
+        """Take the next CHUNK_BYTES, or the last of them.
+
+        Raises:
+            PayloadStoreFullError: There is no room for them.
+        """
+
+    @abstractmethod
+    async def keep(self, payload: StoredPayload, owner: str) -> None:
+        """Store what was written, durably."""
+
+
+class PayloadStore(ABC):
     """Content-addressed bytes. Everything is durable when its call returns; all calls may run at the same time."""
+
+    def __init__(self, max_bytes: int, unused_s: float, clock: Callable[[], float]) -> None:
+        """Opens nothing yet.
+
+        Args:
+            max_bytes: The most bytes of one payload.
+            unused_s: Seconds that a payload is kept while no job retains it.
+            clock: Seconds since the epoch.
+        """
+        self._max_bytes = max_bytes
+        self._unused_s = unused_s
+        self._clock = clock
 
     async def put(
         self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
@@ -61,15 +91,49 @@ class PayloadStore(Protocol):
             PayloadMismatchError: It is not `expected`.
             PayloadStoreFullError: There is no room for it; nothing of it stays.
         """
+        digest, size = hashlib.sha256(), 0
+        async with self._upload() as upload:
+            async for chunk in _rechunk(chunks):
+                size += len(chunk)
+                if size > self._max_bytes:
+                    raise PayloadTooLargeError(self._max_bytes)
+                # About a millisecond per MiB.
+                await to_thread.run_sync(digest.update, chunk)
+                await upload.write(chunk)
+            payload = StoredPayload(digest.hexdigest(), size)
+            if expected is not None and payload != expected:
+                raise PayloadMismatchError(_describe(expected), _describe(payload))
+            await upload.keep(payload, owner)
+        return payload
 
-    def get(self, sha256: str) -> AsyncIterator[bytes]:
+    async def get(self, sha256: str) -> AsyncIterator[bytes]:
         """The bytes in chunks of at most CHUNK_BYTES. The last chunk comes only if the digest is right.
 
         Raises:
             PayloadNotFoundError: On the first chunk: there is none. Later: it was removed meanwhile.
             PayloadCorruptError: Instead of the last chunk: the stored bytes have changed.
         """
+        digest = hashlib.sha256()
+        held: bytes | None = None
+        async for chunk in self._read(sha256):
+            await to_thread.run_sync(digest.update, chunk)
+            if held is not None:
+                yield held
+            held = chunk
+        if digest.hexdigest() != sha256:
+            raise PayloadCorruptError(sha256)
+        if held is not None:
+            yield held
 
+    @abstractmethod
+    def _upload(self) -> AbstractAsyncContextManager[Upload]:
+        """What is not kept at its end leaves nothing."""
+
+    @abstractmethod
+    def _read(self, sha256: str) -> AsyncIterator[bytes]:
+        """The bytes in chunks, as they are stored."""
+
+    @abstractmethod
     async def size(self, sha256: str) -> int:
         """The length in bytes.
 
@@ -77,9 +141,11 @@ class PayloadStore(Protocol):
             PayloadNotFoundError: There is none.
         """
 
+    @abstractmethod
     async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
         """Those of some payloads that `owner` did not put lately and `job_id` does not retain, stored or not."""
 
+    @abstractmethod
     async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         """Keep these payloads until `job_id` is released. Repeating it only renews the time of their last use.
 
@@ -91,67 +157,44 @@ class PayloadStore(Protocol):
             PayloadStoreFullError: There is no room to note it; none was retained.
         """
 
-    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
-        """Undo `retain`: what no other job retains is kept for as long as what was just put and never used."""
+    @abstractmethod
+    async def release(self, job_id: str, sha256s: Collection[str], idle_s: float | None = None) -> int:
+        """Undo `retain`: what no other job retains is kept for as long as what was just put and never used.
 
-    async def idle(self, job_id: str, idle_s: float) -> list[str]:
-        """What a job retains and retained longer ago than that the last time. Other jobs' uses may count as its own."""
-
-    async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
-        """Do as `release` does with those of some payloads that are still idle; see `idle`.
+        Args:
+            job_id: The job.
+            sha256s: Some payloads.
+            idle_s: Releases those alone that are still idle, if it is given; see `idle`.
 
         Returns:
             How many were released. One that is retained at the same time is either not released, or retained anew.
         """
 
+    @abstractmethod
+    async def idle(self, job_id: str, idle_s: float) -> list[str]:
+        """What a job retains and retained longer ago than that the last time. Other jobs' uses may count as its own."""
+
+    @abstractmethod
     async def release_job(self, job_id: str) -> None:
         """Remove every payload that only this job retains, but for what was put again lately: see the module.
 
         A job that retains nothing is fine.
         """
 
+    @abstractmethod
     async def release_all_but(self, job_ids: Collection[str]) -> None:
         """Release every other job: for a start, since a release may be lost when the scheduler is killed."""
 
+    @abstractmethod
     async def remove_unused(self) -> int:
         """Remove payloads that no job retains and that were put too long ago; returns how many this call removed."""
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Let go of connections and files."""
 
 
-class PayloadMeter:
-    """Digest, length and limit of bytes that pass by."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._digest = hashlib.sha256()
-        self._size = 0
-
-    def add(self, chunk: bytes) -> None:
-        """Count a chunk. It takes about a millisecond per MiB, so an event loop calls it in a thread.
-
-        Raises:
-            PayloadTooLargeError: The limit is exceeded.
-        """
-        self._size += len(chunk)
-        if self._size > self._max_bytes:
-            raise PayloadTooLargeError(self._max_bytes)
-        self._digest.update(chunk)
-
-    def finish(self, expected: StoredPayload | None) -> StoredPayload:
-        """What passed by.
-
-        Raises:
-            PayloadMismatchError: It is not `expected`.
-        """
-        actual = StoredPayload(self._digest.hexdigest(), self._size)
-        if expected is not None and actual != expected:
-            raise PayloadMismatchError(_describe(expected), _describe(actual))
-        return actual
-
-
-async def rechunk(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def _rechunk(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """The same bytes in chunks of exactly CHUNK_BYTES, but for the last."""
     buffer = bytearray()
     async for chunk in chunks:
@@ -161,25 +204,6 @@ async def rechunk(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             del buffer[:CHUNK_BYTES]
     if buffer:
         yield bytes(buffer)
-
-
-async def verified(chunks: AsyncIterator[bytes], sha256: str) -> AsyncIterator[bytes]:
-    """Pass chunks on, the last one only if the digest of all is `sha256`.
-
-    Raises:
-        PayloadCorruptError: It is not.
-    """
-    digest = hashlib.sha256()
-    held: bytes | None = None
-    async for chunk in chunks:
-        await to_thread.run_sync(digest.update, chunk)
-        if held is not None:
-            yield held
-        held = chunk
-    if digest.hexdigest() != sha256:
-        raise PayloadCorruptError(sha256)
-    if held is not None:
-        yield held
 
 
 def check_key(sha256: str) -> None:

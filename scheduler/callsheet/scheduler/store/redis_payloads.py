@@ -18,11 +18,10 @@ import contextlib
 import hashlib
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from typing import Any, Final, Self
 
 import anyio
-from anyio import to_thread
 from callsheet.scheduler.store.errors import (
     PayloadDurabilityError,
     PayloadNotFoundError,
@@ -34,11 +33,10 @@ from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
     DEFAULT_UNUSED_S,
-    PayloadMeter,
+    PayloadStore,
     StoredPayload,
+    Upload,
     check_key,
-    rechunk,
-    verified,
 )
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
@@ -118,17 +116,16 @@ if redis.call('EXISTS', used) == 0 then redis.call('SREM', ARGV[1] .. ':jobs', A
 """
 
 
-class RedisPayloadStore:
-    """A `PayloadStore` in Redis. Open it with `open`."""
+class RedisPayloadStore(PayloadStore):
+    """Payloads in Redis. Open it with `open`."""
 
     def __init__(
         self, client: Redis, namespace: str, max_bytes: int, unused_s: float, clock: Callable[[], float]
     ) -> None:
+        super().__init__(max_bytes, unused_s, clock)
         self._client = client
         self._namespace = namespace
-        self._max_bytes = max_bytes
         self._unused_ms = max(1, round(unused_s * 1000))
-        self._clock = clock
         self._keep = client.register_script(_KEEP)
         self._retain = client.register_script(_RETAIN)
         self._release = client.register_script(_RELEASE)
@@ -149,9 +146,9 @@ class RedisPayloadStore:
         Args:
             url: Where Redis is.
             namespace: Prefix of all keys; schedulers that share a Redis need different ones.
-            max_bytes: The most bytes of one payload.
-            unused_s: Seconds that a payload is kept while no job retains it.
-            clock: Seconds since the epoch.
+            max_bytes: See `PayloadStore`.
+            unused_s: See `PayloadStore`.
+            clock: See `PayloadStore`.
 
         Raises:
             PayloadDurabilityError: The server's settings do not keep what it acknowledges.
@@ -165,46 +162,26 @@ class RedisPayloadStore:
             raise
         return cls(client, namespace, max_bytes, unused_s, clock)
 
-    async def put(
-        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
-    ) -> StoredPayload:
-        """See `PayloadStore.put`."""
-        incoming = f"{self._namespace}:incoming:{uuid.uuid4().hex}"
+    @contextlib.asynccontextmanager
+    async def _upload(self) -> AsyncIterator[Upload]:
+        upload = _RedisUpload(self, f"{self._namespace}:incoming:{uuid.uuid4().hex}")
         try:
             with _as_store_errors():
-                return await self._put(chunks, expected, incoming, owner)
+                yield upload
         except BaseException:
-            await self._remove(incoming)
+            # Redis does so by itself later, if it cannot be asked now.
+            with anyio.move_on_after(_REMOVE_S, shield=True), contextlib.suppress(RedisError):
+                await self._client.unlink(upload.key)
             raise
 
-    async def _put(
-        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None, incoming: str, owner: str
-    ) -> StoredPayload:
-        meter = PayloadMeter(self._max_bytes)
-        count = 0
-        async for chunk in rechunk(chunks):
-            await to_thread.run_sync(meter.add, chunk)
-            await self._write(incoming, str(count), chunk)
-            count += 1
-        payload = meter.finish(expected)
-        await self._write(incoming, "size", str(payload.size).encode())
-        keys = [
-            self._content(payload.sha256),
-            *(f"{self._namespace}:{x}:{payload.sha256}" for x in ("holders", "again")),
-        ]
-        if not await self._keep(keys=[incoming, *keys], args=[count + 1, self._unused_ms]):
+    async def _keep_upload(self, upload: _RedisUpload, payload: StoredPayload, owner: str) -> None:
+        keys = [f"{self._namespace}:{name}:{payload.sha256}" for name in ("content", "holders", "again")]
+        if not await self._keep(keys=[upload.key, *keys], args=[upload.fields, self._unused_ms]):
             raise PayloadStoreError(f"the upload took a break of more than {_INCOMING_MS // 1000} s and has expired")
         if owner:
             await self._client.set(self._note(owner, payload.sha256), b"", px=self._unused_ms)
-        return payload
-
-    async def get(self, sha256: str) -> AsyncIterator[bytes]:
-        """See `PayloadStore.get`."""
-        async for chunk in verified(self._read(sha256), sha256):
-            yield chunk
 
     async def size(self, sha256: str) -> int:
-        """See `PayloadStore.size`."""
         check_key(sha256)
         size = await self._field(sha256, "size")
         if size is None:
@@ -212,7 +189,6 @@ class RedisPayloadStore:
         return int(size)
 
     async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
-        """See `PayloadStore.unknown_to`."""
         for sha256 in sha256s:
             check_key(sha256)
         with _as_store_errors():
@@ -225,7 +201,6 @@ class RedisPayloadStore:
         return [sha256 for sha256, put, used in noted if not put and used is None]
 
     async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
-        """See `PayloadStore.retain`."""
         for sha256 in sha256s:
             check_key(sha256)
         if not sha256s:
@@ -236,29 +211,22 @@ class RedisPayloadStore:
             raise PayloadNotFoundError(missing.decode())
         return [sha256.decode() for sha256 in new]
 
-    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
-        """See `PayloadStore.release`."""
+    async def release(self, job_id: str, sha256s: Collection[str], idle_s: float | None = None) -> int:
+        used_before = "" if idle_s is None else self._ms(idle_s)
         with _as_store_errors():
-            await self._let_go(args=[self._namespace, job_id, self._unused_ms, "", *sha256s])
+            return int(await self._let_go(args=[self._namespace, job_id, self._unused_ms, used_before, *sha256s]))
 
     async def idle(self, job_id: str, idle_s: float) -> list[str]:
-        """See `PayloadStore.idle`: every job has its own uses."""
+        # Every job has its own uses.
         with _as_store_errors():
             found: Any = await self._client.zrangebyscore(self._used(job_id), "-inf", f"({self._ms(idle_s)}")
         return [sha256.decode() for sha256 in found]
 
-    async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
-        """See `PayloadStore.release_idle`."""
-        with _as_store_errors():
-            return int(await self._let_go(args=[self._namespace, job_id, self._unused_ms, self._ms(idle_s), *sha256s]))
-
     async def release_job(self, job_id: str) -> None:
-        """See `PayloadStore.release_job`."""
         with _as_store_errors():
             await self._release(args=[self._namespace, job_id, self._ms(0.0)])
 
     async def release_all_but(self, job_ids: Collection[str]) -> None:
-        """See `PayloadStore.release_all_but`."""
         with _as_store_errors():
             members: Any = self._client.smembers(f"{self._namespace}:jobs")
             known = {member.decode() for member in await members}
@@ -267,11 +235,10 @@ class RedisPayloadStore:
                 await self._release(args=[self._namespace, job_id, ""])
 
     async def remove_unused(self) -> int:
-        """See `PayloadStore.remove_unused`: Redis does it by itself."""
+        """Redis does it by itself."""
         return 0
 
     async def aclose(self) -> None:
-        """See `PayloadStore.aclose`."""
         await self._client.aclose()
 
     def _ms(self, ago_s: float) -> int:
@@ -286,23 +253,12 @@ class RedisPayloadStore:
                 raise PayloadNotFoundError(sha256)
             yield chunk
 
-    async def _write(self, incoming: str, field: str, value: bytes) -> None:
-        async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.hset(incoming, field, value)
-            pipeline.pexpire(incoming, _INCOMING_MS)
-            await pipeline.execute()
-
     async def _field(self, sha256: str, field: str) -> bytes | None:
         # The client's annotations are for its synchronous and asynchronous form at once.
         with _as_store_errors():
             reply: Any = self._client.hget(self._content(sha256), field)
             value: bytes | None = await reply
         return value
-
-    async def _remove(self, incoming: str) -> None:
-        """Removes what was not stored as a whole. Redis does so by itself later, if it cannot be asked now."""
-        with anyio.move_on_after(_REMOVE_S, shield=True), contextlib.suppress(RedisError):
-            await self._client.unlink(incoming)
 
     def _note(self, owner: str, sha256: str) -> str:
         return f"{self._namespace}:put:{hashlib.sha256(owner.encode()).hexdigest()}:{sha256}"
@@ -312,6 +268,27 @@ class RedisPayloadStore:
 
     def _content(self, sha256: str) -> str:
         return f"{self._namespace}:content:{sha256}"
+
+
+class _RedisUpload(Upload):
+    def __init__(self, store: RedisPayloadStore, key: str) -> None:
+        self._store = store
+        self.key = key
+        self.fields = 0
+
+    async def write(self, chunk: bytes) -> None:
+        await self._set(str(self.fields), chunk)
+
+    async def keep(self, payload: StoredPayload, owner: str) -> None:
+        await self._set("size", str(payload.size).encode())
+        await self._store._keep_upload(self, payload, owner)
+
+    async def _set(self, field: str, value: bytes) -> None:
+        async with self._store._client.pipeline(transaction=True) as pipeline:
+            pipeline.hset(self.key, field, value)
+            pipeline.pexpire(self.key, _INCOMING_MS)
+            await pipeline.execute()
+        self.fields += 1
 
 
 @contextlib.contextmanager
