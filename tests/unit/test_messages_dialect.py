@@ -183,13 +183,3 @@ def test_errors_raise_the_clients_classes(status: int, kind: type[anthropic.APIS
     with pytest.raises(kind) as raised:
         served.anthropic().messages.create(**ASKED)
     assert raised.value.type == named
-
-
-def test_stream_that_cannot_go_on_raises_in_the_client() -> None:
-    stream = b"".join([*messages.events(messages.read(body(stream=True)), reply_of("Yes."))][:-2])
-    served = DialectAnswers([stream + messages.error_event(503, "Engines are gone.")])
-    with (
-        pytest.raises(anthropic.APIStatusError, match="Engines are gone"),
-        served.anthropic().messages.stream(**ASKED) as told,
-    ):
-        told.get_final_message()

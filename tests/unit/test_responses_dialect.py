@@ -240,11 +240,3 @@ def test_errors_raise_the_clients_classes() -> None:
         client.responses.create(**ASKED)
     with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
         client.responses.create(**ASKED, previous_response_id="resp_1")
-
-
-def test_stream_that_cannot_go_on_tells_why() -> None:
-    served = DialectAnswers([responses.error_event(503, "Engines are gone.")])
-    told = list(served.openai().responses.create(**ASKED, stream=True))
-    assert told[0].type == "response.failed"
-    assert told[0].response.error is not None
-    assert told[0].response.error.message == "Engines are gone."

@@ -10,7 +10,6 @@ from callsheet.gateway.dialects.fields import Fields, Refusal, text_of_parts
 from callsheet.gateway.dialects.openai_fields import (
     REFUSED_SAMPLING,
     error,
-    error_event,
     log_probs,
     sampling,
     usage,
@@ -18,7 +17,7 @@ from callsheet.gateway.dialects.openai_fields import (
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
 from callsheet.gateway.dialects.tools import declared_function, named_tool
 
-__all__ = ["REFUSED", "answer", "error", "error_event", "events", "read"]
+__all__ = ["REFUSED", "answer", "error", "events", "read"]
 
 REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
     "audio": Refusal("left out, as the model writes text alone"),

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from callsheet.gateway.chat import ChatReply, ChatRequest, ReplyEnd
 from callsheet.gateway.dialects.fields import Fields, Refusal
-from callsheet.gateway.dialects.openai_fields import REFUSED_SAMPLING, error, error_event, sampling, usage
+from callsheet.gateway.dialects.openai_fields import REFUSED_SAMPLING, error, sampling, usage
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
 
-__all__ = ["REFUSED", "answer", "error", "error_event", "events", "read"]
+__all__ = ["REFUSED", "answer", "error", "events", "read"]
 
 REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
     "echo": Refusal("false, as prompts are not scored", (False,)),

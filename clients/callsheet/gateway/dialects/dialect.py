@@ -33,10 +33,6 @@ class Dialect(Protocol):
         """The body of an error, by its HTTP status."""
         ...
 
-    def error_event(self, status: int, message: str) -> bytes:
-        """The event that ends a stream which cannot go on."""
-        ...
-
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "/chat/completions": chat_completions,

@@ -206,8 +206,3 @@ def error(status: int, message: str, *, field: str | None = None) -> dict[str, A
     """The body of an error, by its HTTP status; `message` names the field."""
     kind = _ERROR_TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
-
-
-def error_event(status: int, message: str) -> bytes:
-    """The event that ends a stream which cannot go on."""
-    return event(error(status, message), "error")

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from callsheet.gateway.chat import AskedSampling, ChatReply, ReplyToken
 from callsheet.gateway.dialects.fields import Fields, Refusal
-from callsheet.gateway.dialects.server_sent_events import event
 
 _TRAINED: Final = "as a trainer needs the model's own probabilities"
 _ONE: Final = "1, as a call has one reply"
@@ -110,8 +109,3 @@ def error(status: int, message: str, *, field: str | None = None) -> dict[str, A
     """
     kind = _ERROR_TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": field, "code": None}}
-
-
-def error_event(status: int, message: str) -> bytes:
-    """The event that ends a stream which cannot go on."""
-    return event(error(status, message))

@@ -17,7 +17,7 @@ from callsheet.gateway.dialects.response_output import ENCRYPTED, output_items
 from callsheet.gateway.dialects.response_tools import declared_tools, read_tool_choice
 from callsheet.gateway.dialects.server_sent_events import event
 
-__all__ = ["REFUSED", "answer", "error", "error_event", "events", "read"]
+__all__ = ["REFUSED", "answer", "error", "events", "read"]
 
 _WHOLE: Final = "left out, as nothing is kept between calls: send the whole conversation"
 REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
@@ -141,10 +141,3 @@ def _told(request: ChatRequest, reply: ChatReply) -> Iterator[dict[str, Any]]:
     for index, item in enumerate(whole["output"]):
         yield from item_events(index, item)
     yield {"type": f"response.{whole['status']}", "response": whole}
-
-
-def error_event(status: int, message: str) -> bytes:
-    """The event that ends a stream which cannot go on."""
-    code = "rate_limit_exceeded" if status == 429 else "server_error"
-    failed = {"object": "response", "status": "failed", "error": {"code": code, "message": message}, "output": []}
-    return event({"type": "response.failed", "sequence_number": 0, "response": failed}, "response.failed")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from callsheet.gateway.renderers.chat_template import ChatTemplate
-from callsheet.gateway.renderers.reply_text import END_THINK
 from callsheet.gateway.renderers.template_renderer import TemplateRenderer
-from callsheet.gateway.renderers.tool_calls import ToolFormat, detect
 from tokenizers import Tokenizer
 
 
@@ -38,10 +36,6 @@ def renderer_of(
     *,
     chat_template: str | None = None,
     template_arguments: Mapping[str, Any] | None = None,
-    stop_token_ids: Iterable[int] = (),
-    tool_format: ToolFormat | None = None,
-    reasoning: bool | None = None,
-    today: datetime.date | None = None,
 ) -> TemplateRenderer:
     """Returns the renderer of a tokenizer. It keeps a copy, so that what the trainer sets later does not change it.
 
@@ -49,10 +43,6 @@ def renderer_of(
         tokenizer: A fast tokenizer, or a processor that has one.
         chat_template: Another template than the tokenizer's.
         template_arguments: What the template is given with every conversation, such as `enable_thinking`.
-        stop_token_ids: Tokens that end a reply; the tokenizer's end token is added.
-        tool_format: How the model writes calls; None goes by the template's markers.
-        reasoning: Whether it marks its reasoning with `<think>`; None goes by the template's markers.
-        today: The date for templates that ask for it; None is this day.
 
     Raises:
         ValueError: It has no chat template, or is no fast tokenizer.
@@ -69,14 +59,8 @@ def renderer_of(
     copied.no_padding()
     copied.no_truncation()
     given = {**_texts(held.special_tokens_map), **(template_arguments or {})}
-    eos = [] if held.eos_token_id is None else [held.eos_token_id]
-    return TemplateRenderer(
-        copied,
-        ChatTemplate(source, given, today or datetime.date.today()),
-        stop_token_ids={*stop_token_ids, *eos},
-        tool_format=detect(source) if tool_format is None else tool_format,
-        reasoning=END_THINK in source if reasoning is None else reasoning,
-    )
+    template = ChatTemplate(source, given, datetime.date.today())
+    return TemplateRenderer(copied, template, [] if held.eos_token_id is None else [held.eos_token_id])
 
 
 def _texts(special_tokens: Mapping[str, Any]) -> dict[str, str]:

@@ -11,8 +11,6 @@ from typing import Any, Final
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.byte_renderer import ByteRenderer
 from callsheet.gateway.renderers.chat_template import ChatTemplate
-from callsheet.gateway.renderers.reply_text import END_THINK
-from callsheet.gateway.renderers.tool_calls import ToolFormat, detect
 
 BYTES: Final = "bytes"
 """Names the demo's vocabulary in place of a directory."""
@@ -23,8 +21,6 @@ _TEMPLATE_FILE: Final = "chat_template.jinja"
 def load_renderer(
     tokenizer: str,
     *,
-    tool_format: ToolFormat | None = None,
-    reasoning: bool | None = None,
     chat_template: Path | None = None,
     today: datetime.date | None = None,
 ) -> Renderer:
@@ -32,8 +28,6 @@ def load_renderer(
 
     Args:
         tokenizer: "bytes", or a directory with `tokenizer.json` and a chat template.
-        tool_format: How the model writes calls; None goes by the template's markers.
-        reasoning: Whether it marks its reasoning with `<think>`; None goes by the template's markers.
         chat_template: A file with another template than the directory's.
         today: The date for templates that ask for it; None is this day.
 
@@ -53,13 +47,7 @@ def load_renderer(
     source = chat_template.read_text() if chat_template else _template_source(directory, config)
     template = ChatTemplate(source, _special_tokens(config), today or datetime.date.today())
     loaded = Tokenizer.from_file(str(directory / _TOKENIZER_FILE))
-    return TemplateRenderer(
-        loaded,
-        template,
-        stop_token_ids=_stop_token_ids(directory, config, loaded.token_to_id),
-        tool_format=detect(source) if tool_format is None else tool_format,
-        reasoning=END_THINK in source if reasoning is None else reasoning,
-    )
+    return TemplateRenderer(loaded, template, _stop_token_ids(directory, config, loaded.token_to_id))
 
 
 def _template_source(directory: Path, config: Mapping[str, Any]) -> str:

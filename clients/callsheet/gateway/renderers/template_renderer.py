@@ -10,7 +10,7 @@ from callsheet.gateway.chat import BadRequestError, Message, Tool
 from callsheet.gateway.conversations.renderer import ParsedReply
 from callsheet.gateway.renderers.chat_template import ChatTemplate
 from callsheet.gateway.renderers.reply_text import END_THINK, THINK, parse_text
-from callsheet.gateway.renderers.tool_calls import ToolFormat
+from callsheet.gateway.renderers.tool_calls import detect
 from tokenizers import Tokenizer
 
 _SENTINEL: Final = "q7Zk0vSentinelX3"
@@ -31,23 +31,14 @@ class TemplateRenderer:
         tokenizer: The tokenizer.
         template: The chat template.
         stop_token_ids: Tokens that end a reply; the template's own end-of-turn token is added to them.
-        tool_format: How the model writes calls of tools.
-        reasoning: Whether it marks its reasoning with `<think>`.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        template: ChatTemplate,
-        *,
-        stop_token_ids: Iterable[int],
-        tool_format: ToolFormat,
-        reasoning: bool,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, stop_token_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self._tool_format = tool_format
-        self._reasoning = reasoning
+        # The template's markers tell how the model writes calls of tools, and whether it marks its reasoning.
+        self._tool_format = detect(template.source)
+        self._reasoning = END_THINK in template.source
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token: entry.content for token, entry in added.items() if entry.special}
         self._takes_system = self._try_system()

@@ -15,7 +15,6 @@ import structlog
 from callsheet.client import Client
 from callsheet.client.admin import AdminClient
 from callsheet.client.target import from_environment
-from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.loading import load_renderer
 from callsheet.gateway.server.app import GatewayApi, make_app
 from callsheet.gateway.server.call_store import CallStore
@@ -37,7 +36,6 @@ async def serve(
     settings: GatewaySettings,
     stop: anyio.Event,
     *,
-    renderer: Renderer | None = None,
     task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `stop` is set; then running requests may end. Their actions go on, for retries at the next start.
@@ -45,7 +43,6 @@ async def serve(
     Args:
         settings: How.
         stop: Ends it.
-        renderer: The model's; None takes that of the settings.
         task_status: Gets the base URL, "http://host:port", once it listens.
 
     Raises:
@@ -54,8 +51,7 @@ async def serve(
         ValueError: A file of TLS, the tokenizer or the database cannot be used, or the address is open to others.
         sqlalchemy.exc.SQLAlchemyError: The database cannot be used any more.
     """
-    if renderer is None:
-        renderer = await anyio.to_thread.run_sync(load_renderer, settings.tokenizer)
+    renderer = await anyio.to_thread.run_sync(load_renderer, settings.tokenizer)
     options = replace(
         from_environment(os.environ)[1],
         connect_timeout_s=settings.give_up_after_s,
