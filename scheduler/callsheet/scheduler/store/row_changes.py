@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 Row: TypeAlias = dict[str, object]
@@ -23,34 +22,34 @@ class Numbering:
     next_batch: int = 1
 
 
-@dataclass(slots=True)
 class TableChanges:
     """What one transaction writes in a table: rows are removed, then inserted, then updated.
 
     Attributes:
-        columns: Names of the columns that are the key.
         new: Rows to insert, whole.
-        updates: The changed columns of rows that are there, beside their key; see `key_row`.
+        updates: The changed columns of rows that are there.
         removed: Keys of rows to delete.
     """
 
-    columns: tuple[str, ...]
-    new: dict[Key, Row] = field(default_factory=dict)
-    updates: dict[Key, Row] = field(default_factory=dict)
-    removed: dict[Key, None] = field(default_factory=dict)
+    __slots__ = ("new", "removed", "updates")
+
+    def __init__(self) -> None:
+        self.new: dict[Key, Row] = {}
+        self.updates: dict[Key, Row] = {}
+        self.removed: dict[Key, None] = {}
 
     def __contains__(self, key: Key) -> bool:
         """Whether a row is new, or changed."""
         return key in self.new or key in self.updates
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.new or self.updates or self.removed)
+
     def row(self, key: Key) -> Row:
         """The row to change: one that is new in this transaction, or an update."""
         row = self.new.get(key)
-        if row is None:
-            row = self.updates.get(key)
-            if row is None:
-                row = self.updates[key] = key_row(self.columns, key)
-        return row
+        return self.updates.setdefault(key, {}) if row is None else row
 
     def remove(self, key: Key) -> None:
         """Deletes a row; one that is new in this transaction is never written."""
@@ -72,11 +71,12 @@ class TableChanges:
                 del rows[key]
 
 
-@dataclass(slots=True)
 class RowChanges:
     """What one transaction writes.
 
     Attributes:
+        jobs: By number; the rows of a job that is closed are removed later.
+        of_jobs: The tables of rows under a job, by its number and their ids in it.
         forgotten_actions: What stays of actions and trajectories that were removed.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
         alive_at: When the scheduler was last known to run; None if that is not told.
@@ -84,33 +84,22 @@ class RowChanges:
         away_before: Such times that ended up to then are deleted.
     """
 
-    jobs: TableChanges = field(default_factory=partial(TableChanges, ("number",)))
-    trajectories: TableChanges = field(default_factory=partial(TableChanges, ("job_number", "trajectory_id")))
-    actions: TableChanges = field(default_factory=partial(TableChanges, ("job_number", "action_id")))
-    rollouts: TableChanges = field(default_factory=partial(TableChanges, ("job_number", "service")))
-    buffered: TableChanges = field(default_factory=partial(TableChanges, ("job_number", "trajectory_id")))
-    batches: TableChanges = field(default_factory=partial(TableChanges, ("job_number", "batch_id")))
-    forgotten_actions: list[Row] = field(default_factory=list)
-    closed_actions: list[Row] = field(default_factory=list)
-    forgotten_up_to: int = 0
-    alive_at: float | None = None
-    times_away: list[Row] = field(default_factory=list)
-    away_before: float = 0.0
+    def __init__(self) -> None:
+        self.jobs = TableChanges()
+        self.trajectories = TableChanges()
+        self.actions = TableChanges()
+        self.rollouts = TableChanges()
+        self.buffered = TableChanges()
+        self.batches = TableChanges()
+        self.of_jobs = (self.trajectories, self.actions, self.rollouts, self.buffered, self.batches)
+        self.forgotten_actions: list[Row] = []
+        self.closed_actions: list[Row] = []
+        self.forgotten_up_to = 0
+        self.alive_at: float | None = None
+        self.times_away: list[Row] = []
+        self.away_before = 0.0
 
     @property
     def closed_jobs(self) -> list[int]:
         """Numbers of the jobs that were closed."""
         return [int(number) for (number,) in self.jobs.removed]
-
-    @property
-    def of_jobs(self) -> tuple[TableChanges, ...]:
-        """The tables of rows under a job."""
-        return self.trajectories, self.actions, self.rollouts, self.buffered, self.batches
-
-
-KEY = "key_"
-
-
-def key_row(columns: tuple[str, ...], key: Key) -> Row:
-    """The parameters that name a row: its key columns, with `KEY` before their names."""
-    return {KEY + name: value for name, value in zip(columns, key, strict=True)}

@@ -9,12 +9,12 @@ waits for. Compiled here, the statement is still SQLAlchemy's for either databas
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.row_changes import KEY, Row, RowChanges, TableChanges, key_row
+from callsheet.scheduler.store.row_changes import Key, Row, RowChanges, TableChanges
 from callsheet.scheduler.store.schema import (
     actions,
     batches,
@@ -38,45 +38,53 @@ Cursor = Any
 class Statement:
     """A statement, compiled for rows with certain columns."""
 
-    def __init__(self, dialect: Dialect, statement: Insert | Update | Delete, columns: Columns) -> None:
+    def __init__(self, dialect: Dialect, statement: Insert | Update | Delete, columns: Columns = ()) -> None:
         compiled = statement.compile(dialect=dialect, column_keys=list(columns))
-        names = cast(list[str], compiled.positiontup)
         self._sql: Final = str(compiled)
-        self._values_of: Final[Callable[[Row], Any]] = (
-            itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
+        # In the order of the statement; what else it has, such as a key, comes after them.
+        names = (compiled.positiontup or [])[: len(columns)]
+        self._values_of: Final[Callable[[Row], tuple[object, ...]]] = (
+            itemgetter(*names) if len(names) > 1 else lambda row: tuple(row[name] for name in names)
         )
 
-    def execute(self, cursor: Cursor, rows: Sequence[Row]) -> int:
-        """Execute it for each of `rows`; returns how many rows it changed."""
-        if not rows:
+    def execute(self, cursor: Cursor, parameters: Sequence[tuple[object, ...]]) -> int:
+        """Execute it for all of `parameters`, each in the order of the statement; returns how many rows it changed."""
+        if not parameters:
             return 0
-        if len(rows) == 1:
-            cursor.execute(self._sql, self._values_of(rows[0]))
+        if len(parameters) == 1:
+            cursor.execute(self._sql, parameters[0])
         else:
-            cursor.executemany(self._sql, [self._values_of(row) for row in rows])
+            cursor.executemany(self._sql, parameters)
         return int(cursor.rowcount)
+
+    def write(self, cursor: Cursor, rows: Iterable[Row]) -> int:
+        """Execute it for each of `rows`, by their columns; returns how many rows it changed."""
+        return self.execute(cursor, [self._values_of(row) for row in rows])
+
+    def update(self, cursor: Cursor, rows: Iterable[tuple[Key, Row]]) -> int:
+        """Execute it for each of `rows`, by their columns and then their key; returns how many rows it changed."""
+        return self.execute(cursor, [self._values_of(row) + key for key, row in rows])
 
 
 class TableWriter:
     """Writes the changes of one table."""
 
-    def __init__(self, dialect: Dialect, table: Table, changes: TableChanges, *own: ColumnElement[bool]) -> None:
-        """Compiles nothing yet.
+    def __init__(self, dialect: Dialect, table: Table, key: Columns, *own: ColumnElement[bool]) -> None:
+        """Compiles no update yet: each set of columns has its own.
 
         Args:
             dialect: Of the database.
             table: The table.
-            changes: Any of the table's, which tell what its key is.
+            key: Columns of its key.
             own: What else is true of a row that may be updated.
         """
-        key = [table.c[name] == bindparam(KEY + name) for name in changes.columns]
+        is_it = [table.c[name] == bindparam(f"key_{name}") for name in key]
         self._dialect: Final = dialect
         self._name: Final = table.name
-        self._key: Final = changes.columns
-        self._insert: Final = insert(table)
-        self._update: Final = update(table).where(*key, *own)
-        self._delete: Final = Statement(dialect, delete(table).where(*key), ())
-        self._compiled: Final[dict[tuple[bool, Columns], Statement]] = {}
+        self._insert: Final = Statement(dialect, insert(table), tuple(table.columns.keys()))
+        self._update: Final = update(table).where(*is_it, *own)
+        self._delete: Final = Statement(dialect, delete(table).where(*is_it))
+        self._updates: Final[dict[Columns, Statement]] = {}
 
     def write(self, cursor: Cursor, changes: TableChanges) -> None:
         """Write `changes`.
@@ -84,25 +92,19 @@ class TableWriter:
         Raises:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
-        self._delete.execute(cursor, [key_row(self._key, key) for key in changes.removed])
-        self._execute(cursor, self._insert, list(changes.new.values()))
-        by_columns: defaultdict[Columns, list[Row]] = defaultdict(list)
-        for row in changes.updates.values():
-            by_columns[tuple(row)].append(row)
-        for group in by_columns.values():
-            changed = self._execute(cursor, self._update, group)
-            if changed != len(group):
+        self._delete.execute(cursor, list(changes.removed))
+        self._insert.write(cursor, changes.new.values())
+        by_columns: defaultdict[Columns, list[tuple[Key, Row]]] = defaultdict(list)
+        for key, row in changes.updates.items():
+            by_columns[tuple(row)].append((key, row))
+        for columns, rows in by_columns.items():
+            statement = self._updates.get(columns)
+            if statement is None:
+                statement = self._updates[columns] = Statement(self._dialect, self._update, columns)
+            changed = statement.update(cursor, rows)
+            if changed != len(rows):
                 what = f"rows of {self._name} that are not in the journal or may not change any more"
-                raise InconsistentRecordError(f"{len(group) - changed} of {len(group)} changes are to {what}")
-
-    def _execute(self, cursor: Cursor, statement: Insert | Update, rows: list[Row]) -> int:
-        if not rows:
-            return 0
-        key = (statement is self._insert, tuple(rows[0]))
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compiled[key] = Statement(self._dialect, statement, key[1])
-        return compiled.execute(cursor, rows)
+                raise InconsistentRecordError(f"{len(rows) - changed} of {len(rows)} changes are to {what}")
 
 
 class ChangeWriter:
@@ -112,27 +114,26 @@ class ChangeWriter:
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        def appended(table: Table) -> Statement:
+        def inserted(table: Table) -> Statement:
             return Statement(dialect, insert(table), tuple(table.columns.keys()))
 
-        empty = RowChanges()
-        self._jobs: Final = TableWriter(dialect, jobs, empty.jobs)
-        tables = (trajectories, actions, rollouts, buffered, batches)
-        rules = {actions: (actions.c.outcome.is_(None),)}
-        self._of_jobs: Final = [
-            TableWriter(dialect, table, changes, *rules.get(table, ()))
-            for table, changes in zip(tables, empty.of_jobs, strict=True)
-        ]
-        self._closed_jobs: Final = appended(closed_jobs)
-        self._forgotten_actions: Final = appended(forgotten_actions)
-        self._closed_actions: Final = appended(closed_actions)
-        self._times_away: Final = appended(times_away)
+        self._jobs: Final = TableWriter(dialect, jobs, ("number",))
+        self._of_jobs: Final = (
+            TableWriter(dialect, trajectories, ("job_number", "trajectory_id")),
+            TableWriter(dialect, actions, ("job_number", "action_id"), actions.c.outcome.is_(None)),
+            TableWriter(dialect, rollouts, ("job_number", "service")),
+            TableWriter(dialect, buffered, ("job_number", "trajectory_id")),
+            TableWriter(dialect, batches, ("job_number", "batch_id")),
+        )
+        self._closed_jobs: Final = inserted(closed_jobs)
+        self._forgotten_actions: Final = inserted(forgotten_actions)
+        self._closed_actions: Final = inserted(closed_actions)
+        self._times_away: Final = inserted(times_away)
         forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
-        self._forget: Final = Statement(dialect, forgotten, ())
-        alive = update(scheduler).values(alive_at=bindparam("alive_at"))
-        self._alive: Final = Statement(dialect, alive, ("alive_at",))
+        self._forget: Final = Statement(dialect, forgotten)
+        self._alive: Final = Statement(dialect, update(scheduler).values(alive_at=bindparam("at")))
         of_no_concern = delete(times_away).where(times_away.c.until <= bindparam("before"))
-        self._forget_times: Final = Statement(dialect, of_no_concern, ())
+        self._forget_times: Final = Statement(dialect, of_no_concern)
 
     def write(self, cursor: Cursor, changes: RowChanges) -> None:
         """Write `changes`.
@@ -140,16 +141,18 @@ class ChangeWriter:
         Raises:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
-        self._closed_jobs.execute(cursor, [{"number": number} for number in changes.closed_jobs])
-        self._jobs.write(cursor, changes.jobs)
+        if changes.jobs:
+            self._closed_jobs.execute(cursor, list(changes.jobs.removed))
+            self._jobs.write(cursor, changes.jobs)
         for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
-            writer.write(cursor, table)
-        self._forgotten_actions.execute(cursor, changes.forgotten_actions)
-        self._closed_actions.execute(cursor, changes.closed_actions)
+            if table:
+                writer.write(cursor, table)
+        self._forgotten_actions.write(cursor, changes.forgotten_actions)
+        self._closed_actions.write(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
-            self._forget.execute(cursor, [{"forgotten": changes.forgotten_up_to}])
+            self._forget.execute(cursor, [(changes.forgotten_up_to,)])
         if changes.alive_at is not None:
-            self._alive.execute(cursor, [{"alive_at": changes.alive_at}])
+            self._alive.execute(cursor, [(changes.alive_at,)])
         if changes.times_away:
-            self._forget_times.execute(cursor, [{"before": changes.away_before}])
-            self._times_away.execute(cursor, changes.times_away)
+            self._forget_times.execute(cursor, [(changes.away_before,)])
+            self._times_away.write(cursor, changes.times_away)
