@@ -138,10 +138,12 @@ async def test_tampering_with_tests_does_not_help(inputs: DemoInputs, local: Loc
     job = await local.client.open_job("job")
     episode = coding(inputs, bug, gives_up=True)
     async with job.trajectory("t") as trajectory:
-        await trajectory.env_reset(files=episode.files, set_up=episode.set_up)
+        await trajectory.env_reset(files=episode.world.files, set_up=episode.world.set_up)
         root = f"package/{release_of(inputs, bug.package).package.root}"
         await trajectory.env_step(Command.shell(f"echo 'def test_nothing(): pass' > {root}/test_inflection.py"))
-        outcome = await trajectory.reward_tests(episode.reward, where=Where.IN_SANDBOX, files=episode.reward_files)
+        outcome = await trajectory.reward_tests(
+            episode.world.reward, where=Where.IN_SANDBOX, files=episode.world.reward_files
+        )
     assert isinstance(outcome, Succeeded)
     assert outcome.value.total > 400
     assert outcome.value.score < 1.0
@@ -162,7 +164,7 @@ async def test_a_word_that_is_no_move_changes_nothing(local: LocalEpisode) -> No
     episode = game_episode("game", 1)
     job = await local.client.open_job("job")
     async with job.trajectory("t") as trajectory:
-        await trajectory.env_reset(files=episode.files, set_up=episode.set_up)
+        await trajectory.env_reset(files=episode.world.files, set_up=episode.world.set_up)
         answers = []
         for word in ("look", "jump", "look", "down"):
             outcome = await trajectory.env_step(Command.argv("python3", "-I", "-S", PLAY_PROGRAM, word))
@@ -215,8 +217,8 @@ async def test_both_modes_submit_the_same_work_with_other_demands(inputs: DemoIn
 def test_the_seed_decides_the_workload(inputs: DemoInputs) -> None:
     episodes = make_episodes(10, 5, inputs.releases)
     again = make_episodes(10, 5, inputs.releases)
-    assert [(episode.name, episode.seed, episode.files) for episode in episodes] == [
-        (episode.name, episode.seed, episode.files) for episode in again
+    assert [(episode.name, episode.seed, episode.world.files) for episode in episodes] == [
+        (episode.name, episode.seed, episode.world.files) for episode in again
     ]
     assert [episode.task for episode in make_episodes(10, 6, inputs.releases)] != [episode.task for episode in episodes]
     families = [episode.family for episode in episodes]

@@ -10,7 +10,7 @@ import pytest
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
-from callsheet.benchmarks.simulator.scenario import Generation, Scenario, ScenarioJob, Training, Turn, Work
+from callsheet.benchmarks.simulator.scenario import Generation, Scenario, ScenarioJob, Turn, Work
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.scheduler.core.model import ActionKind
 
@@ -200,23 +200,6 @@ def test_a_sustained_run_replaces_what_finishes_and_starts_again_after_the_last(
     assert measured.trajectories_per_hour == pytest.approx(2 * 360, rel=0.1)
     arrived = [name for what, name, _ in policy.told if what == "arrived"]
     assert arrived[:5] == ["t0", "t1", "t2", "t0/1", "t1/1"]
-
-
-def test_new_weights_stop_generations_and_drop_what_is_too_old() -> None:
-    rollouts = [trajectory("a", [step(1.0)]), trajectory("b", [step(1.0)], generation_s=100.0), trajectory("c", [])]
-    jobs = (ScenarioJob("job", max_staleness=1),)
-    stopped = replace(one_node(rollouts, 4), jobs=jobs, training=Training(batch=1, update_s=5.0))
-    measured, _ = run(stopped)
-    assert measured.counts["updates"] == 2  # by c, then by a; the second leaves b two versions behind
-    assert measured.rollouts.cancelled.tolist() == [False, True, False]
-    assert measured.step_s == pytest.approx(0.5 + 1.0 + 5.0 + 1.0)  # a's generation stood still for c's update
-
-    class Rolling(StartAtOnce):
-        def __init__(self, world: World) -> None:
-            super().__init__(world)
-            world.rolling_updates = True
-
-    assert run(stopped, Rolling)[0].step_s == pytest.approx(0.5 + 1.0 + 1.0)
 
 
 def test_the_same_arguments_give_the_same_numbers() -> None:

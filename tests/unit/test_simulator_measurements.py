@@ -67,7 +67,6 @@ def test_figures_of_act_and_of_what_is_busy() -> None:
     steps = [step(float(seconds)) for seconds in range(1, 101)]
     measured = simulate(one_node([trajectory("a", steps)], 1), StartAtOnce)
     assert figures_of(measured).act_p50_s == pytest.approx(50.0)
-    assert measured.labels == ("reset", "step")
     assert measured.environment_busy == pytest.approx(5050.5 / 5150.5)
     assert figures_of(measured).trajectories_per_hour is None
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.physics.engine import Engine, EngineSequence
 from callsheet.benchmarks.simulator.physics.gpu_node import GpuNode
 from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import (
@@ -18,7 +20,6 @@ from callsheet.benchmarks.simulator.scenario import (
     Quota,
     Rollout,
     Scenario,
-    Training,
     Turn,
     Work,
 )
@@ -235,41 +236,21 @@ class TestEngines:
         assert [(load.running, load.kv_tokens_used) for load in seen[1]] == [(1, 1100), (0, 0)]
         assert [(load.running, load.cached_tokens) for load in seen[2]] == [(0, 1100), (1, 0)]
 
-    def test_new_weights_stop_engines_together_or_in_turn(self) -> None:
-        quick = [self.generating(name, (1, 1)) for name in ("c", "d")]
-        others = [self.generating(name, (1000, 100), (1200, 100)) for name in "ab"]
+    def test_an_engine_that_stops_for_new_weights_goes_on_and_has_forgotten_idle_prefixes(self) -> None:
+        events = EventQueue()
+        engine = Engine(self.ENGINE, events)
+        ended: list[float] = []
 
-        class Spreading(StartAtOnce):
-            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-                return {"a": 0, "b": 1}.get(live.rollout.name, 2)
+        def generate(prompt_tokens: int) -> None:
+            generation = Generation(0.0, prompt_tokens, 100)
+            engine.begin(EngineSequence("a", generation, lambda: ended.append(events.now)))
 
-        class Rolling(Spreading):
-            def __init__(self, world: World) -> None:
-                super().__init__(world)
-                world.rolling_updates = True
-
-        scenario = self.on_engine(*others, *quick, count=3)
-        jobs = (replace(scenario.jobs[0], max_staleness=9),)
-        scenario = replace(scenario, jobs=jobs, training=Training(batch=2, update_s=10.0))
-        together = simulate(scenario, Spreading).rollouts.ended_at
-        assert together[:2].tolist() == pytest.approx([10.0 + 3.0 + 2.1] * 2)
-        in_turn = simulate(scenario, Rolling).rollouts.ended_at
-        # b's engine stops 10 s later, when b is done.
-        assert in_turn[:2].tolist() == pytest.approx([10.0 + 3.0 + 2.1, 3.0 + 2.1])
-
-    def test_new_weights_void_the_prefixes_of_trajectories_that_do_not_run(self) -> None:
-        turns = (
-            Turn(Generation(0.0, 1000, 100), (Work(ActionKind.TOOL_CALL, "search", quota="web", service_s=4.0),)),
-            Turn(Generation(0.0, 1100, 100), ()),
-        )
-        waiting = replace(self.generating("a"), turns=turns)
-        scenario = self.on_engine(waiting, self.generating("b", (1, 1), arrives=4.0))
-        cluster = replace(scenario.cluster, quotas=(Quota("web", 1, 1.0, 1.0),))
-        jobs = (replace(scenario.jobs[0], max_staleness=9),)
-        plain = replace(scenario, cluster=cluster, jobs=jobs)
-        assert self.ends(plain)[0] == pytest.approx(3.0 + 4.0 + 2.0)
-        updated = replace(plain, training=Training(batch=1, update_s=0.5))
-        assert self.ends(updated)[0] == pytest.approx(3.0 + 4.0 + 1.1 + 2.0)
+        generate(1000)
+        events.at(2.0, engine.stop_for, 10.0)
+        events.at(20.0, engine.stop_for, 0.5)
+        events.at(30.0, generate, 1100)
+        events.run(100.0)
+        assert ended == pytest.approx([13.0, 30.0 + 1.1 + 2.0])
 
     def test_a_sequence_that_is_cancelled_leaves_the_batch(self) -> None:
         class Cancelling(StartAtOnce):

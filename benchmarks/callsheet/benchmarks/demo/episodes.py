@@ -16,8 +16,8 @@ from callsheet.benchmarks.demo.policy import (
     coding_policy,
     game_policy,
 )
-from callsheet.client.commands import Command, SandboxFile
-from callsheet.environments import EpisodeTask, Message
+from callsheet.client.commands import SandboxFile
+from callsheet.environments import Message
 from callsheet.environments.bash_replies import bash_call, call_message
 from callsheet.environments.coding.bugs import BUGS, CodingTask, prepare_task
 from callsheet.environments.coding.packages import SourceRelease
@@ -55,31 +55,6 @@ class Episode:
     def task(self) -> str:
         """What it is about; the same for episodes that start from the same state."""
         return self.world.name
-
-    @property
-    def episode_task(self) -> EpisodeTask:
-        """The same as environments take it."""
-        return EpisodeTask(self.name)
-
-    @property
-    def files(self) -> tuple[SandboxFile, ...]:
-        """What its sandbox starts with."""
-        return self.world.files
-
-    @property
-    def set_up(self) -> Command:
-        """What is run there first."""
-        return self.world.set_up
-
-    @property
-    def reward(self) -> Command:
-        """The test run that scores it."""
-        return self.world.reward
-
-    @property
-    def reward_files(self) -> tuple[SandboxFile, ...]:
-        """Pristine files for that run."""
-        return self.world.reward_files
 
 
 def make_episodes(count: int, seed: int, releases: Sequence[SourceRelease]) -> tuple[Episode, ...]:

@@ -22,7 +22,7 @@ from callsheet.client import (
     Outcome,
     Trajectory,
 )
-from callsheet.environments import EpisodeFailure, run_episode
+from callsheet.environments import EpisodeFailure, EpisodeTask, run_episode
 from callsheet.environments.failures import failure_of_outcome
 from callsheet.environments.sandbox_environment import SET_UP_S, SandboxDemands, SandboxEnvironment
 
@@ -98,7 +98,7 @@ class EpisodeRunner:
         demands = SandboxDemands(self._mode.reset, self._mode.in_sandbox)
         environment = SandboxEnvironment(self._episode.world, demands, label_of=label_of)
         record = await run_episode(
-            trajectory, environment, self._episode.episode_task, self._policy, max_turns=_MOST_TURNS
+            trajectory, environment, EpisodeTask(self._episode.name), self._policy, max_turns=_MOST_TURNS
         )
         self._policy.hear(record.messages)
         self.rollout.turns = self._policy.turns

@@ -2,7 +2,7 @@
 
 All are relaxations: an action alone at its best width for ACT; the longest trajectory alone, and the total work over
 the capacity, for the step; the slots and the scarcest resource for throughput. Where not all trajectories must finish
-(quorums), the cheapest are counted. Trajectories that grow too stale are counted as if they had to finish.
+(quorums), the cheapest are counted.
 
 Which actions a run measures is up to its policy, where it cancels trajectories or ends before they all do. So ACT is
 bounded by the best case of the very actions that were measured.
@@ -69,7 +69,7 @@ def _most_per_hour(scenario: Scenario) -> float | None:
 
     None where some may be cancelled, and where they take no time.
     """
-    if scenario.training is not None or any(job.quorum or job.groups_needed for job in scenario.jobs):
+    if any(job.quorum or job.groups_needed for job in scenario.jobs):
         return None
     engines = scenario.cluster.engines
     slots = ServiceDemand(lambda rollout: trajectory_s(rollout, engines) / scenario.live)

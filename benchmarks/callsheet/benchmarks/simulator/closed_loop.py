@@ -55,9 +55,6 @@ class Generations(Protocol):
     def forget(self, progress: Progress) -> None:
         """Is told that a trajectory is over: nothing of it is worth caching."""
 
-    def update(self, seconds: float, rolling: bool) -> None:
-        """Brings new weights to the engines, to all at once or to one after another; each stops for so long."""
-
 
 class ClosedLoop:
     """Moves trajectories along.

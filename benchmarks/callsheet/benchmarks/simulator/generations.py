@@ -15,44 +15,28 @@ Route = Callable[[LiveRollout, Generation, Sequence[EngineStatus]], int]
 
 
 class TimedGenerations:
-    """Each takes its drawn time, whatever else runs. While new weights come to all engines at once, all stand still."""
+    """Each takes its drawn time, whatever else runs."""
 
     def __init__(self, events: EventQueue) -> None:
         self._events = events
-        self._ends: dict[Progress, tuple[float, Callable[[Progress], None]]] = {}
-        self._stopped_until = 0.0
+        self._running: dict[Progress, Callable[[Progress], None]] = {}
 
     def begin(self, progress: Progress, generation: Generation, done: Callable[[Progress], None]) -> None:
         """See `Generations`."""
-        end = max(self._events.now, self._stopped_until) + generation.seconds
-        self._ends[progress] = (end, done)
-        self._events.at(end, self._due, progress)
+        self._running[progress] = done
+        self._events.at(self._events.now + generation.seconds, self._due, progress)
 
     def abort(self, progress: Progress) -> None:
         """See `Generations`."""
-        del self._ends[progress]
+        del self._running[progress]
 
     def forget(self, progress: Progress) -> None:
         """See `Generations`: nothing is cached."""
 
-    def update(self, seconds: float, rolling: bool) -> None:
-        """Stops all generations for new weights; one engine after another, the others serve on."""
-        if rolling:
-            return
-        self._stopped_until = max(self._events.now, self._stopped_until) + seconds
-        for progress, (end, done) in self._ends.items():
-            self._ends[progress] = (end + seconds, done)
-
     def _due(self, progress: Progress) -> None:
-        ends = self._ends.get(progress)
-        if ends is None:
-            return
-        end, done = ends
-        if end > self._events.now:
-            self._events.at(end, self._due, progress)
-            return
-        del self._ends[progress]
-        done(progress)
+        done = self._running.pop(progress, None)
+        if done is not None:
+            done(progress)
 
 
 class EngineGenerations:
@@ -89,11 +73,6 @@ class EngineGenerations:
         """See `Generations`: its context leaves the caches."""
         for one in self._visited.pop(progress, ()):
             one.forget(progress)
-
-    def update(self, seconds: float, rolling: bool) -> None:
-        """New weights come to every engine, to all at once or to one after another; an engine stops meanwhile."""
-        for index, one in enumerate(self._engines):
-            self._events.at(self._events.now + (index * seconds if rolling else 0.0), one.stop_for, seconds)
 
     def _done(self, progress: Progress, done: Callable[[Progress], None]) -> None:
         del self._running[progress]

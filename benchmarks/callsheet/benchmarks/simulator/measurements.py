@@ -40,7 +40,6 @@ class Actions:
     Attributes:
         rollout: Index of the trajectory in `Rollouts`.
         kind: The number of the `ActionKind`.
-        label: Index in `Measurements.labels`.
         queue_s: Ready without a start, over all attempts.
         execution_s: Between starts and ends, less overhead, over all attempts.
         overhead_s: What the policy's machinery added.
@@ -50,7 +49,6 @@ class Actions:
 
     rollout: npt.NDArray[np.int64]
     kind: npt.NDArray[np.int8]
-    label: npt.NDArray[np.int16]
     ready_at: Floats
     ended_at: Floats
     queue_s: Floats
@@ -86,7 +84,7 @@ class Rollouts:
 
     Attributes:
         job: Index in `Measurements.jobs`.
-        cancelled: Redundant, too stale, or cancelled by the policy.
+        cancelled: Redundant, or cancelled by the policy.
     """
 
     job: npt.NDArray[np.int16]
@@ -113,12 +111,10 @@ class Measurements:
         warm_up_s: What of the run counts for nothing, from its start.
         actions: That ended, without those of cancelled trajectories; a sustained run's warm-up is left out.
         rollouts: All that arrived.
-        labels: Of actions, by index.
         jobs: Names of those whose trajectories arrived, by index.
         unfinished_s: Age at the end of the run of each action that had not ended.
         cancelled_actions: Actions that ended in trajectories that were cancelled later.
-        counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant, stale or by_policy;
-            weight updates.
+        counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant or by_policy.
         cores_held_s: Core-seconds after the warm-up booked for commands or reserved for trajectories.
         cores_used_s: Core-seconds of work.
         gpus_held_s: GPU-seconds of instances that serve a call or come for one.
@@ -138,7 +134,6 @@ class Measurements:
         self.warm_up_s = scenario.warm_up_s
         self.cores = sum(nodes.cores * nodes.count for nodes in scenario.cluster.cpu)
         self.gpus = sum(nodes.gpus * nodes.count for nodes in scenario.cluster.gpu)
-        self.labels = tuple(recorder.labels)
         self.jobs = tuple(recorder.jobs)
         self.counts = dict(recorder.counts)
         flags = {"cancelled": np.array(recorder.rollouts.cancelled, dtype=np.bool_)}

@@ -36,8 +36,7 @@ class LiveRollout:
     Attributes:
         node: Where its sandbox is: set when its env_reset starts, empty again should that fail.
         reserved_cores: Cores that its policy keeps for it, from `World.begin` until its end.
-        policy_version: The newest one when it began.
-        cancelled: It ended before its time: redundant, too stale, or by its policy.
+        cancelled: It ended before its time: redundant, or by its policy.
     """
 
     rollout: Rollout
@@ -46,7 +45,6 @@ class LiveRollout:
     ended_at: float = -1.0
     node: str = ""
     reserved_cores: int = 0
-    policy_version: int = 0
     cancelled: bool = False
 
 
@@ -125,14 +123,9 @@ class EngineStatus:
 
 
 class World(Protocol):
-    """What a policy can see and do.
-
-    Attributes:
-        rolling_updates: Set by a policy: engines take new weights one after another, not all at once (the default).
-    """
+    """What a policy can see and do."""
 
     scenario: Scenario
-    rolling_updates: bool
 
     @property
     def now(self) -> float:
@@ -169,7 +162,7 @@ class World(Protocol):
         """Ends a trajectory for good: its tasks stop and its resources return.
 
         `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`. The world
-        does the same by itself for siblings beyond their group's quorum and for trajectories that grew too stale.
+        does the same by itself for siblings beyond their group's quorum.
         """
 
     def cpu_attained(self, task: Task) -> float:

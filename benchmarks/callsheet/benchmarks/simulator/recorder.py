@@ -16,7 +16,6 @@ class ActionColumns:
     def __init__(self) -> None:
         self.rollout = array("q")
         self.kind = array("b")
-        self.label = array("h")
         self.ready_at = array("d")
         self.ended_at = array("d")
         self.queue_s = array("d")
@@ -57,11 +56,8 @@ class Recorder:
         self.gpus_used = Level(events, warm_up_s)
         self.outstanding = Level(events, warm_up_s)
         self.live = Level(events, warm_up_s)
-        self.labels: dict[str, int] = {}
         self.jobs: dict[str, int] = {}
-        self.counts = dict.fromkeys(
-            ("failures", "refusals", "timeouts", "redundant", "stale", "by_policy", "updates"), 0
-        )
+        self.counts = dict.fromkeys(("failures", "refusals", "timeouts", "redundant", "by_policy"), 0)
         self.actions = ActionColumns()
         self.rollouts = RolloutColumns()
         self.turns_ended_at = array("d")
@@ -98,7 +94,6 @@ class Recorder:
         work, actions = task.work, self.actions
         actions.rollout.append(rollout)
         actions.kind.append(work.kind)
-        actions.label.append(self.labels.setdefault(work.label, len(self.labels)))
         actions.ready_at.append(task.ready_at)
         actions.ended_at.append(task.ended_at)
         actions.queue_s.append(task.queue_s)

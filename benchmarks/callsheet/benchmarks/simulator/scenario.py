@@ -141,7 +141,6 @@ class ScenarioJob:
         priority: Its class: one that is served first goes before all others where not all can be served.
         quorum: Siblings of a group that must finish; the others are then cancelled. 0: all.
         groups_needed: Groups that must finish; the others are then cancelled. 0: all.
-        max_staleness: Newest policy version less the one at a trajectory's begin; beyond it that is cancelled.
     """
 
     name: str
@@ -150,7 +149,6 @@ class ScenarioJob:
     group_size: int = 1
     quorum: int = 0
     groups_needed: int = 0
-    max_staleness: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,18 +259,6 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
-    """Weight updates, for staleness: a new policy version whenever `batch` trajectories have finished.
-
-    Attributes:
-        update_s: How long engines stop for it, one after another or all at once as the policy says.
-    """
-
-    batch: int
-    update_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything a simulation needs; the same for every policy.
 
@@ -289,7 +275,6 @@ class Scenario:
     rollouts: tuple[Rollout, ...]
     live: int
     horizon_s: float = float("inf")
-    training: Training | None = None
 
     @property
     def warm_up_s(self) -> float:

@@ -17,7 +17,7 @@ from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuMachine
 from callsheet.benchmarks.simulator.physics.machines import Attempt, Machine, Used
 from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.recorder import Recorder
-from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Training, Work
+from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Work
 from callsheet.benchmarks.simulator.scenario_rules import check_scenario
 from callsheet.scheduler.core.model import ActionKind
 
@@ -38,7 +38,6 @@ class _Simulation:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.rolling_updates = False
         self._events = EventQueue()
         self._recorder = Recorder(self._events, scenario.warm_up_s)
         cluster = scenario.cluster
@@ -57,8 +56,6 @@ class _Simulation:
         self._drawn = 0  # of the scenario's trajectories, counted on from the first again after the last
         self._over = 0
         self._running = False
-        self._version = 0
-        self._trained_on = 0
         self._policy: Policy
 
     def run(self, make_policy: Callable[[World], Policy]) -> Measurements:
@@ -92,7 +89,6 @@ class _Simulation:
         progress = self._progress[live]
         live.began_at = self._events.now
         live.reserved_cores = reserved_cores
-        live.policy_version = self._version
         self._recorder.began(progress.index)
         self._events.at(self._events.now, self._loop.begin, progress)
 
@@ -187,7 +183,6 @@ class _Simulation:
         for sibling in self._groups.finished(progress):
             if sibling.live.ended_at < 0:
                 self._cancel(sibling, "redundant")
-        self._train()
 
     def _cancel(self, progress: Progress, reason: str) -> None:
         """Ends a trajectory that is not done."""
@@ -223,26 +218,6 @@ class _Simulation:
             self._events.at(self._events.now, self._arrive, self._draw())
         elif self._over == len(self.scenario.rollouts):
             self._events.stop()
-
-    def _train(self) -> None:
-        """Counts a finished trajectory towards the next policy version, and makes that when there are enough."""
-        training = self.scenario.training
-        if training is None:
-            return
-        self._trained_on += 1
-        if self._trained_on % training.batch == 0:
-            self._update(training)
-
-    def _update(self, training: Training) -> None:
-        self._version += 1
-        self._recorder.counts["updates"] += 1
-        self._generations.update(training.update_s, self.rolling_updates)
-        staleness = {job.name: job.max_staleness for job in self.scenario.jobs}
-        for progress in list(self._progress.values()):
-            live = progress.live
-            too_old = self._version - live.policy_version > staleness[live.rollout.job]
-            if live.began_at >= 0 and live.ended_at < 0 and too_old:
-                self._cancel(progress, "stale")
 
     # Attempts.
 

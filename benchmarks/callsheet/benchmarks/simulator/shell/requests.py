@@ -45,7 +45,7 @@ def gpu_parts(models: tuple[Model, ...]) -> int:
 
 def job_request(share: ScenarioJob) -> JobRequest:
     """The job that a scenario's share describes."""
-    return JobRequest(share.name, share.weight, share.priority, 0, share.max_staleness, NO_SPEC, detached=True)
+    return JobRequest(share.name, share.weight, share.priority, 0, 0, NO_SPEC, detached=True)
 
 
 def trajectory_request(rollout: Rollout, share: ScenarioJob) -> TrajectoryRequest:

@@ -112,7 +112,6 @@ class JobParameters:
     priority: Priority = PriorityClass.TRAIN
     group_size: int = 1
     quorum: int = 0
-    max_staleness: int = 0
     tasks: int = 0
     memory_mb: int = 0
     image: Literal["none", "job", "task"] = "none"

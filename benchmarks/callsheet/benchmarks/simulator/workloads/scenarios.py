@@ -109,7 +109,6 @@ def job_shares(workload: Workload) -> tuple[ScenarioJob, ...]:
             priority=job.priority,
             group_size=job.group_size,
             quorum=job.quorum,
-            max_staleness=job.max_staleness,
         )
         for job in workload.jobs
     )
