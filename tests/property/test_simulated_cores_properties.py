@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from callsheet.benchmarks.simulator.events import EventQueue
-from callsheet.benchmarks.simulator.level import Level
-from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
+from callsheet.benchmarks.simulator.events import EventQueue, Level
+from callsheet.benchmarks.simulator.physics.cpu_nodes import CpuNode
 from callsheet.benchmarks.simulator.physics.fair_share import Runnable
 from callsheet.benchmarks.simulator.policy import Lane
 from hypothesis import example, given, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from callsheet.benchmarks.simulator.policies.tangram_search import Profile, Release, choose_widths
+from callsheet.benchmarks.simulator.policies.tangram import Profile, Release, choose_widths
 from hypothesis import given
 from hypothesis import strategies as st
 

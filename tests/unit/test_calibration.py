@@ -6,13 +6,13 @@ import json
 
 import pytest
 from callsheet.benchmarks.runner import render
-from callsheet.benchmarks.simulator.calibration.fitting import bisect
 from callsheet.benchmarks.simulator.calibration.gpu_mix import H20, H800, engine_of, scenario_of
-from callsheet.benchmarks.simulator.calibration.lockstep import LOCKSTEP
+from callsheet.benchmarks.simulator.calibration.rollart import LOCKSTEP
 from callsheet.benchmarks.simulator.calibration.table import (
     CalibrationTable,
     Experiment,
     FittedParameter,
+    bisect,
     fitted_row,
     row,
 )

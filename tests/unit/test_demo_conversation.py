@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from callsheet.benchmarks.demo.conversation import OBSERVATION_LIMIT, PROMPT_LIMIT, DemoConversation, thinking_tokens
+from callsheet.benchmarks.demo.scripted import OBSERVATION_LIMIT, PROMPT_LIMIT, DemoConversation, thinking_tokens
 from callsheet.managers.inference import tokenizer
 
 

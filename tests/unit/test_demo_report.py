@@ -15,8 +15,7 @@ from callsheet.benchmarks.demo.measurements import (
 )
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
 from callsheet.benchmarks.demo.report import DemoReport, report_of, seconds
-from callsheet.benchmarks.demo.rollout import EpisodeResult
-from callsheet.benchmarks.demo.workload import ModeRun
+from callsheet.benchmarks.demo.workload import EpisodeResult, ModeRun
 from callsheet.benchmarks.runner import render
 from callsheet.client import Cancelled, CommandResult, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
 from callsheet.client.actions import ActionKind

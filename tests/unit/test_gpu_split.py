@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from callsheet.benchmarks.simulator.policies.parts.gpu_split import expected_load, place_instances, split_gpus
+from callsheet.benchmarks.simulator.policies.parts.gpu_calls import expected_load, place_instances, split_gpus
 from callsheet.benchmarks.simulator.scenario import Cluster, GpuNodes, Model, Scenario, Work
 from callsheet.scheduler.core.model import ActionKind
 from hypothesis import given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from callsheet.benchmarks.sandbox.memory import idle_memory
+from callsheet.benchmarks.sandbox.measuring import idle_memory
 
 
 def test_a_sandbox_without_a_group_of_its_own_is_not_charged_with_its_managers() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.benchmarks.real.holding import Span, held_core_s
-from callsheet.benchmarks.real.measuring import RealRun, TimedAction
+from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction, held_core_s
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
 from callsheet.benchmarks.simulator.comparison.runs import figures_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.physics.engine import Engine, EngineSequence
-from callsheet.benchmarks.simulator.physics.gpu_node import GpuNode
+from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNode
 from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,

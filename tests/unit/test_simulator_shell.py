@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.benchmarks.peers import NamedManager
+from callsheet.benchmarks.simulator.policies.callsheet import FIRST_GUESS_TOKENS, OutputTokens, cheapest_engine
 from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
@@ -21,11 +22,9 @@ from callsheet.benchmarks.simulator.scenario import (
     Work,
 )
 from callsheet.benchmarks.simulator.shell.attempts import Attempts
-from callsheet.benchmarks.simulator.shell.fleet import join_all
-from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
 from callsheet.benchmarks.simulator.shell.prediction import Oracle
-from callsheet.benchmarks.simulator.shell.requests import FRESH_MEMORY, GPU, RequestBook, rounded_up
-from callsheet.benchmarks.simulator.shell.routing import FIRST_GUESS_TOKENS, OutputTokens, cheapest_engine
+from callsheet.benchmarks.simulator.shell.requests import FRESH_MEMORY, GPU, RequestBook, join_all, rounded_up
+from callsheet.benchmarks.simulator.shell.settings import OverheadModel
 from callsheet.scheduler.core.commands import Dispatch
 from callsheet.scheduler.core.events import ManagerJoined
 from callsheet.scheduler.core.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token

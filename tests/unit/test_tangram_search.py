@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.benchmarks.simulator.policies.tangram_search import Profile, Release, choose_widths
+from callsheet.benchmarks.simulator.policies.tangram import Profile, Release, choose_widths
 
 LONG = Profile(100.0, parallel_fraction=1.0, max_width=8)
 SHORT = Profile(1.0)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from callsheet.benchmarks.simulator import traces
 from callsheet.benchmarks.simulator.policies import POLICIES
-from callsheet.benchmarks.simulator.scenario import Mode
-from callsheet.benchmarks.simulator.scenario_rules import check_scenario
+from callsheet.benchmarks.simulator.scenario import Mode, check_scenario
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.benchmarks.simulator.traces.trajectories import read_trace
 from callsheet.benchmarks.simulator.validation import InputError

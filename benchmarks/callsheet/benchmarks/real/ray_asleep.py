@@ -11,8 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from callsheet.benchmarks.measuring.ray_process import answer_with_ray, ask_ray_process
-from callsheet.benchmarks.real.holding import Span
-from callsheet.benchmarks.real.measuring import RealRun, TimedAction
+from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction
 from callsheet.benchmarks.simulator.scenario import Scenario
 
 _DEADLINE_S = 900.0

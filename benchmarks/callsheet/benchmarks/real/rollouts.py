@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import anyio
 from callsheet.benchmarks.real import burner
-from callsheet.benchmarks.real.holding import Span
-from callsheet.benchmarks.real.measuring import RealRun, TimedAction
+from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
 from callsheet.client.outcomes import Timeline

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import psutil
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.real.policies import POLICIES, RealPolicy
 from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
 from callsheet.benchmarks.real.report import Pair, RealReport
 from callsheet.benchmarks.real.rollouts import run_rollouts
-from callsheet.benchmarks.real.service_cpu import ServiceCpu
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
 from callsheet.benchmarks.simulator.comparison.figures import Figures
@@ -24,14 +24,43 @@ from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES as SIMULATED
 from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET, callsheet_with
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, Work
-from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, OverheadModel
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.core.model import ActionKind
+
+
+class ServiceCpu:
+    """CPU time of the processes that serve, from now on: this one, and all below it that are there now.
+
+    Sandboxes that come later are left out, and with them their commands: outcomes tell what those used. Nobody who
+    serves waits for a sandbox that is killed as a whole. Sums over ended children hold some commands and lack others.
+    """
+
+    def __init__(self) -> None:
+        this = psutil.Process()
+        self._began = {process: _times(process) for process in (this, *this.children(recursive=True))}
+
+    def own_s(self) -> float:
+        """Seconds that these processes used themselves."""
+        return sum(now[0] - began[0] for now, began in self._pairs())
+
+    def with_helpers_s(self) -> float:
+        """Seconds that they used themselves, and their ended children for them. Right only where no command ran."""
+        return sum(sum(now) - sum(began) for now, began in self._pairs())
+
+    def _pairs(self) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+        return [(_times(process), began) for process, began in self._began.items() if process.is_running()]
+
+
+def _times(process: psutil.Process) -> tuple[float, float]:
+    """CPU seconds of a process, and of its ended children that were waited for."""
+    times = process.cpu_times()
+    return times.user + times.system, times.children_user + times.children_system
+
 
 Progress = Callable[[str], None]
 _PROBES = 20

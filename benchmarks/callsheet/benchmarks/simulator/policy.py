@@ -9,7 +9,7 @@ task, demand; the oracle alone looks into `Work`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -220,3 +220,22 @@ class Policy(Protocol):
 
     def woken(self) -> None:
         """The time asked for by `wake_at` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFactory:
+    """Makes one policy.
+
+    Attributes:
+        name: Under which results are reported.
+        make: Makes the policy for a world.
+        applies: Whether the policy means anything for a scenario; where it does not, its result is null.
+    """
+
+    name: str
+    make: Callable[[World], Policy]
+    applies: Callable[[Scenario], bool] = lambda scenario: True
+
+    def __call__(self, world: World) -> Policy:
+        """The policy for that world."""
+        return self.make(world)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 
 from callsheet.benchmarks.simulator.best_case import action_s
-from callsheet.benchmarks.simulator.events import EventQueue
-from callsheet.benchmarks.simulator.level import Level
+from callsheet.benchmarks.simulator.events import EventQueue, Level
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 
 

@@ -12,11 +12,10 @@ from functools import cache
 from itertools import count, islice
 from random import Random
 
-from callsheet.benchmarks.simulator.calibration.fitting import bisect
-from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, fitted_row, row
+from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, bisect, fitted_row, row
 from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
+from callsheet.benchmarks.simulator.policy import PolicyFactory
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     EngineType,

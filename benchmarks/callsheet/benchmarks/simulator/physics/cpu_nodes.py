@@ -1,20 +1,143 @@
-"""Commands on CPU nodes, and the sandboxes that live there."""
+"""CPU nodes: the cores that commands share in two lanes, memory, images, and the sandboxes that live there."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import cast
 
-from callsheet.benchmarks.simulator.events import EventQueue
-from callsheet.benchmarks.simulator.level import Level
-from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
-from callsheet.benchmarks.simulator.physics.fair_share import Runnable
-from callsheet.benchmarks.simulator.physics.images import Registry
+from callsheet.benchmarks.simulator.events import EventQueue, Level
+from callsheet.benchmarks.simulator.physics.fair_share import FairShare, Runnable
 from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Cluster, Work
 from callsheet.scheduler.core.model import ActionKind
+
+_Copy = tuple[str, str]  # node, image
+
+
+class Registry:
+    """Pulls an image once per node; serves a few pulls at once, others wait in line.
+
+    Args:
+        pull_s: Seconds of a pull; at 0 every node has every image.
+        pulls_at_once: Over all nodes.
+        events: Virtual time.
+    """
+
+    def __init__(self, pull_s: float, pulls_at_once: int, events: EventQueue) -> None:
+        self._pull_s = pull_s
+        self._free = pulls_at_once
+        self._events = events
+        self._there: set[_Copy] = set()
+        self._wanted: dict[_Copy, list[Callable[[], None]]] = {}
+        self._line: deque[_Copy] = deque()
+
+    def fetch(self, node: str, image: str, then: Callable[[], None]) -> None:
+        """Calls `then` when the image is on the node, at once if it is there already."""
+        copy = (node, image)
+        if not image or self._pull_s <= 0 or copy in self._there:
+            then()
+        elif copy in self._wanted:
+            self._wanted[copy].append(then)
+        else:
+            self._wanted[copy] = [then]
+            self._line.append(copy)
+            self._pull()
+
+    def _pull(self) -> None:
+        while self._free and self._line:
+            self._free -= 1
+            self._events.at(self._events.now + self._pull_s, self._pulled, self._line.popleft())
+
+    def _pulled(self, copy: _Copy) -> None:
+        self._free += 1
+        self._there.add(copy)
+        for then in self._wanted.pop(copy):
+            then()
+        self._pull()
+
+
+class CpuNode:
+    """Foreground commands share all cores, background ones what these leave, paused ones get nothing.
+
+    Args:
+        name: For errors.
+        cores: Of the node.
+        memory_mb: Of the node.
+        events: Virtual time.
+        used: Where the cores in use are added up, over all nodes.
+        held: Where the cores held are added up: no node holds more than it has.
+    """
+
+    def __init__(self, name: str, cores: int, memory_mb: int, *, events: EventQueue, used: Level, held: Level) -> None:
+        self.name = name
+        self.cores = cores
+        self.free_memory_mb = memory_mb
+        self._foreground = FairShare(float(cores), events)
+        self._background = FairShare(float(cores), events)
+        self._shares = {Lane.FOREGROUND: self._foreground, Lane.BACKGROUND: self._background}
+        self._used_now = 0.0
+        self._used = used
+        self._held_widths = 0
+        self._held = held
+
+    def start(self, command: Runnable, lane: Lane) -> None:
+        """Lets a command run in a lane."""
+        self._join(command, lane)
+        self._settle()
+
+    def stop(self, command: Runnable, lane: Lane) -> None:
+        """Takes a command out of its lane; its `attained` is up to date then."""
+        self._leave(command, lane)
+        self._settle()
+
+    def move(self, command: Runnable, lane: Lane, to: Lane) -> None:
+        """Moves a command between lanes."""
+        self._leave(command, lane)
+        self._join(command, to)
+        self._settle()
+
+    def attained(self, command: Runnable, lane: Lane) -> float:
+        """CPU seconds that a command in this lane has had up to now."""
+        share = self._shares.get(lane)
+        return command.attained if share is None else share.attained(command)
+
+    def hold(self, cores: int) -> None:
+        """Counts cores as held from now on (or no longer, if negative)."""
+        before = min(self._held_widths, self.cores)
+        self._held_widths += cores
+        self._held.add(min(self._held_widths, self.cores) - before)
+
+    def take_memory(self, memory_mb: int, reason: str) -> None:
+        """Takes memory.
+
+        Raises:
+            ValueError: There is not so much.
+        """
+        if memory_mb > self.free_memory_mb:
+            raise ValueError(f"{reason}: needs {memory_mb} MB of memory; {self.name} has {self.free_memory_mb} MB free")
+        self.free_memory_mb -= memory_mb
+
+    def _join(self, command: Runnable, lane: Lane) -> None:
+        if lane is not Lane.PAUSED:
+            self._shares[lane].join(command)
+
+    def _leave(self, command: Runnable, lane: Lane) -> None:
+        if lane is not Lane.PAUSED:
+            self._shares[lane].leave(command)
+
+    def _settle(self) -> None:
+        used = self._foreground.used
+        if self._background.anyone:
+            self._background.resize(max(0.0, self.cores - used))
+            used += self._background.used
+        if used != self._used_now:
+            self._used.add(used - self._used_now)
+            self._used_now = used
+
 
 PERIOD_S = 0.1
 """Seconds at the CPU after which a command waits for I/O for the first time and then again.

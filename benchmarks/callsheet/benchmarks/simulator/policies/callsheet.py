@@ -11,25 +11,107 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, PolicyFactory, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
 from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop
-from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
-from callsheet.benchmarks.simulator.shell.models import ModelStates
 from callsheet.benchmarks.simulator.shell.planning import make_planner
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
-from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
-from callsheet.benchmarks.simulator.shell.routing import OutputTokens, cheapest_engine
+from callsheet.benchmarks.simulator.shell.requests import (
+    SANDBOX_SERVICE,
+    RequestBook,
+    job_request,
+    join_all,
+    trajectory_request,
+)
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import KnownCommand, NodeSharingSettings
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.events import ManagerHeartbeat
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryEnd
 from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.registration import ServiceState
+from callsheet.scheduler.planner.engines.generation_prices import EngineLoads, generation_prices
+
+# Tokens that a job's generations are expected to write before any has ended; counts as one that did.
+FIRST_GUESS_TOKENS = 256.0
+
+
+class OutputTokens:
+    """How much the generations of a job write: the mean of those that have ended."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[float, int]] = {}
+        self._running: dict[LiveRollout, int] = {}
+
+    def expected(self, live: LiveRollout, generation: Generation) -> float:
+        """Tokens that a trajectory's next generation is expected to write; its last one has ended by then."""
+        self._learn(live)
+        self._running[live] = generation.output_tokens
+        written, count = self._written.get(live.rollout.job, (FIRST_GUESS_TOKENS, 1))
+        return written / count
+
+    def finished(self, live: LiveRollout) -> None:
+        """A trajectory has no more generations; what a cancelled one was writing is not known."""
+        if live.cancelled:
+            self._running.pop(live, None)
+        else:
+            self._learn(live)
+
+    def _learn(self, live: LiveRollout) -> None:
+        tokens = self._running.pop(live, None)
+        if tokens is not None:
+            written, count = self._written.get(live.rollout.job, (FIRST_GUESS_TOKENS, 1))
+            self._written[live.rollout.job] = (written + tokens, count + 1)
+
+
+def cheapest_engine(prompt_tokens: int, output_tokens: float, engines: Sequence[EngineStatus]) -> int:
+    """Index of the engine with the lowest price: its own seconds there, and the seconds it adds to those it is with.
+
+    Args:
+        prompt_tokens: Context of the generation.
+        output_tokens: What it is expected to write.
+        engines: What each engine tells of itself.
+    """
+    kinds = [each.engine for each in engines]
+    rates = [(each.prefill_tokens_per_s, each.step_s, each.step_per_sequence_s) for each in kinds]
+    prefill, step_s, step_per_sequence_s = np.array(rates, np.float64).T
+    sequences = np.array([each.running + each.waiting for each in engines], np.int64)
+    max_batch = np.array([each.max_batch for each in kinds], np.int64)
+    cached = np.array([each.cached_tokens for each in engines], np.int64)
+    loads = EngineLoads(prefill, step_s, step_per_sequence_s, sequences, max_batch, cached)
+    return int(np.argmin(generation_prices(prompt_tokens, output_tokens, loads)))
+
+
+class ModelStates:
+    """The states of all models on all GPU nodes, as they were told last."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._models = tuple(model.name for model in world.scenario.cluster.models)
+        self._told: dict[tuple[str, str], ServiceState] = {}
+        self._brings_in_s: dict[tuple[str, str], float] = {}
+
+    def news(self, node: str) -> ManagerHeartbeat | None:
+        """What a node's manager tells after a call began or ended there; None if nothing changed."""
+        resident = self._world.resident(node)
+        changed = []
+        for model in self._models:
+            seconds = self._world.set_up_s(node, model)
+            if seconds:
+                self._brings_in_s[node, model] = seconds
+            usual_s = self._brings_in_s.get((node, model), 0.0)
+            state = ServiceState(
+                model, usual_s if seconds is None else seconds, resident[model], no_room=seconds is None
+            )
+            if self._told.get((node, model)) != state:
+                self._told[node, model] = state
+                changed.append(state)
+        return ManagerHeartbeat(node, services=tuple(changed)) if changed else None
 
 
 class CallsheetCounts(NamedTuple):

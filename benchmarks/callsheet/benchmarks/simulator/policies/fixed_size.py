@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from itertools import islice
 
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff
 from callsheet.benchmarks.simulator.policies.parts.baseline import Side, baseline
 from callsheet.benchmarks.simulator.policies.parts.exclusive_cores import ExclusiveCores
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import dedicated_or_shared
 from callsheet.benchmarks.simulator.policies.parts.needs import scenario_needs_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Places
-from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, PolicyFactory, Task, World
 
 POD_LATENCY_S = 1.0
 """Seconds that a pod takes from being bound to a node until its command runs: a parameter to fit by calibration.

@@ -9,7 +9,6 @@ command uses as many of the pod's cores as it can.
 
 from __future__ import annotations
 
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.parts.admission import FirstComeAdmission
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, BackOff
 from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline, Side
@@ -17,7 +16,7 @@ from callsheet.benchmarks.simulator.policies.parts.gpu_calls import dedicated_or
 from callsheet.benchmarks.simulator.policies.parts.needs import pod_memory_mb, scenario_needs_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Footprint, Places
 from callsheet.benchmarks.simulator.policies.parts.waiting import Line
-from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, PolicyFactory, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario
 
 

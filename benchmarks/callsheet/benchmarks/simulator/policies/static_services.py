@@ -11,8 +11,7 @@ from __future__ import annotations
 from callsheet.benchmarks.simulator.policies.os_sharing import OsSharing
 from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff
 from callsheet.benchmarks.simulator.policies.parts.baseline import baseline
-from callsheet.benchmarks.simulator.policies.parts.gpu_calls import DedicatedGpus
-from callsheet.benchmarks.simulator.policies.parts.gpu_split import place_instances
+from callsheet.benchmarks.simulator.policies.parts.gpu_calls import DedicatedGpus, place_instances
 from callsheet.benchmarks.simulator.scenario import Scenario
 
 

@@ -11,8 +11,7 @@ from random import Random
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario, ScenarioJob
 from callsheet.benchmarks.simulator.traces.trajectories import read_trace
 from callsheet.benchmarks.simulator.validation import InputError
-from callsheet.benchmarks.simulator.workloads.loader import load
-from callsheet.benchmarks.simulator.workloads.parameters import Workload
+from callsheet.benchmarks.simulator.workloads.parameters import Workload, load
 from callsheet.benchmarks.simulator.workloads.scenarios import assemble, make_cluster
 
 

@@ -1,13 +1,15 @@
-"""The parameters of a workload, as its file gives them. Times in seconds, memory in MB."""
+"""The parameters of a workload, and the files that they are read from. Times in seconds, memory in MB."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import resources
 from typing import Annotated, Literal, TypeAlias
 
 from callsheet.benchmarks.simulator.scenario import EngineType, Model, Quota
-from callsheet.benchmarks.simulator.validation import NOTHING_ELSE
+from callsheet.benchmarks.simulator.validation import NOTHING_ELSE, InputError, validated
 from callsheet.benchmarks.simulator.workloads.distributions import Constant, Distribution, read_distribution
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 from pydantic import BeforeValidator, Field, PlainValidator
@@ -177,3 +179,31 @@ class Workload:
     cluster: ClusterParameters
     jobs: Annotated[tuple[JobParameters, ...], Field(alias="job")] = ()
     include: tuple[Inclusion, ...] = ()
+
+
+def names() -> tuple[str, ...]:
+    """The workloads that come with Callsheet."""
+    files = resources.files(__package__).iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+def load(name: str) -> Workload:
+    """One of the workloads that come with Callsheet.
+
+    Raises:
+        InputError: There is none of that name.
+    """
+    if name not in names():
+        raise InputError("workload", name, f"must be one of {', '.join(names())}")
+    text = (resources.files(__package__) / f"{name}.toml").read_text(encoding="utf-8")
+    workload = validated(Workload, {"name": name, **tomllib.loads(text)}, name)
+    jobs, cluster = list(workload.jobs), workload.cluster
+    for part in workload.include:
+        other = load(part.workload)
+        share = part.share / sum(job.share for job in other.jobs)
+        jobs += [
+            replace(job, share=job.share * share, weight=part.weight, priority=part.priority) for job in other.jobs
+        ]
+        models, quotas = (*cluster.models, *other.cluster.models), (*cluster.quotas, *other.cluster.quotas)
+        cluster = replace(cluster, models=models, quotas=quotas)
+    return replace(workload, jobs=tuple(jobs), cluster=cluster)

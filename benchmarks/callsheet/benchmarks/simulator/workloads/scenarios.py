@@ -17,8 +17,7 @@ from callsheet.benchmarks.simulator.scenario import (
     ScenarioJob,
 )
 from callsheet.benchmarks.simulator.validation import InputError
-from callsheet.benchmarks.simulator.workloads.loader import load
-from callsheet.benchmarks.simulator.workloads.parameters import ClusterParameters, Workload
+from callsheet.benchmarks.simulator.workloads.parameters import ClusterParameters, Workload, load
 from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
 
 # About a gigabyte of drawn trajectories.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.parts.admission import FirstComeAdmission
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Pace
 from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
 from callsheet.benchmarks.simulator.policies.parts.places import Places
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, PolicyFactory, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Quota, Scenario
 
 
