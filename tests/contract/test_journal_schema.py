@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -43,18 +45,35 @@ def assert_is_refused(place: JournalPlace, found: str) -> None:
     assert content(place) == before
 
 
-# What the first and the last revisions of migrations left, each with its own tables.
-@pytest.mark.parametrize("revision", ["0001", "0007", "0015", "of tomorrow"])
-def test_a_journal_of_migrations_is_refused(place: JournalPlace, revision: str) -> None:
+def leave_revision(place: JournalPlace, revision: str) -> None:
+    """Leaves a part of what the former migrations made."""
     place.data_dir.mkdir()
     with place.outside() as connection:
+        if place.url is None:
+            connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("CREATE TABLE scheduler (id integer PRIMARY KEY, epoch bigint NOT NULL)")
         connection.execute("INSERT INTO scheduler VALUES (1, 7)")
         connection.execute("CREATE TABLE jobs (number integer PRIMARY KEY, job_id text NOT NULL)")
         connection.execute("INSERT INTO jobs VALUES (1, 'job')")
         connection.execute("CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
         connection.execute(f"INSERT INTO alembic_version VALUES ('{revision}')")
+
+
+@pytest.mark.parametrize("revision", ["0001", "0007", "0015", "of tomorrow"])
+def test_a_journal_of_migrations_is_refused(place: JournalPlace, revision: str) -> None:
+    leave_revision(place, revision)
     assert_is_refused(place, f"a journal of schema '{revision}'")
+
+
+def test_a_scheduler_does_not_start_on_such_a_journal_and_leaves_each_byte(tmp_path: Path) -> None:
+    place = JournalPlace(tmp_path / "data", None)
+    leave_revision(place, "0015")
+    before = (place.data_dir / SQLITE_FILE).read_bytes()
+    command = [sys.executable, "-m", "callsheet.cli.main", "scheduler", "--listen", "127.0.0.1:0", "--data-dir"]
+    result = subprocess.run([*command, place.data_dir], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stderr.startswith("callsheet: database: sqlite:///")) == (1, True)
+    assert "has a journal of schema '0015'; it must be empty or have schema 'journal-1'" in result.stderr
+    assert (place.data_dir / SQLITE_FILE).read_bytes() == before
 
 
 def test_a_journal_of_another_schema_is_refused(place: JournalPlace) -> None:
