@@ -38,6 +38,8 @@ BARS: Final[Mapping[tuple[str, str], float]] = {
     ("faults", "tools"): 1.5,
     ("well", "tools"): 1.0,
 }
+MOST_BEHIND: Final = 4.0
+"""Versions, for what AsyncGRPO takes."""
 """By load and rival: how many times as long a step of the rival takes, at the least."""
 WORK: Final = ("--work-s", "2", "--limit-s", "15")
 LOADS: Final[Mapping[str, Sequence[str]]] = {
@@ -140,11 +142,25 @@ def run_comparisons(python: Path, model: Path, address: str, rounds: int) -> dic
     return found
 
 
+def run_async(python: Path, model: Path, address: str, steps: int) -> list[dict[str, Any]]:
+    """Trains once by AsyncGRPO, where some environments are slow."""
+    options = ("--model", str(model), "--address", address, "--steps", str(steps), *WORK, "--slow", "0.1")
+    return [train(python, "async", PLACE / "async.json", *options)]
+
+
 def judge(
-    seeds: Sequence[Mapping[str, Any]], comparisons: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+    seeds: Sequence[Mapping[str, Any]],
+    comparisons: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    asynchronous: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Returns each figure with its bar, whether that is met, and whether it decides how the whole went."""
     found: list[dict[str, Any]] = []
+    for run in asynchronous:
+        behind = max(float(each) for each in run["staleness"])
+        figure = {"figure": "async: versions behind, at most", "value": behind, "bar": MOST_BEHIND, "decides": True}
+        sizes, (first, last) = run["batch_trajectories"], rise(run)
+        told = {"staleness": run["staleness"], "sizes": [min(sizes), max(sizes)], "first": first, "last": last}
+        found.append({**figure, **told, "seconds": run["seconds"], "met": behind <= MOST_BEHIND})
     for run in seeds:
         first, last = rise(run)
         name = f"seed {run['seed']}"
@@ -167,7 +183,7 @@ def judge(
 def main() -> int:
     """Runs what is asked for; returns 1 if a figure that decides is below its bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["seeds", "comparisons"], help="one part of it")
+    parser.add_argument("--only", choices=["seeds", "comparisons", "async"], help="one part of it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=2, help="of the comparisons")
@@ -183,10 +199,11 @@ save(Path({str(model)!r}), 0)"
     )
     load_before = os.getloadavg()
     with stack(model) as address:
-        seeds = [] if given.only == "comparisons" else run_seeds(python, model, address, given.seeds, given.steps)
-        rounds = 0 if given.only == "seeds" else given.rounds
-        comparisons = run_comparisons(python, model, address, rounds) if rounds else {}
-    figures = judge(seeds, comparisons)
+        parts = {given.only or "seeds", given.only or "comparisons", given.only or "async"}
+        seeds = run_seeds(python, model, address, given.seeds, given.steps) if "seeds" in parts else []
+        comparisons = run_comparisons(python, model, address, given.rounds) if "comparisons" in parts else {}
+        asynchronous = run_async(python, model, address, given.steps) if "async" in parts else []
+    figures = judge(seeds, comparisons, asynchronous)
     told = {"trl": trl.newest, "cores": os.cpu_count(), "load_average": load_before, "figures": figures}
     (PLACE / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     draw(PLACE, seeds, comparisons)

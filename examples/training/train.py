@@ -1,8 +1,9 @@
-"""Trains the small model by GRPO, with rollouts by one of three backends. Writes what came of it as JSON.
+"""Trains the small model by GRPO, with rollouts by one of four backends. Writes what came of it as JSON.
 
     python -m examples.training.train callsheet --address 127.0.0.1:7077 --model DIR --out FILE
 
-"callsheet" needs `callsheet up --model DIR`. "local" runs the same episodes in local processes. "tools" is TRL's loop.
+"callsheet" needs `callsheet up --model DIR`, and so does "async", whose rollouts go on while the trainer trains.
+"local" runs the same episodes in local processes. "tools" is TRL's loop.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
+from examples.training.async_training import async_trainer, batches_of
 from examples.training.filters import QUESTION, FilterTasks
 from examples.training.local_rollout import LocalRollout
 from examples.training.measuring import PARTS, Measured, MeasureSteps
@@ -36,27 +38,26 @@ GROUPS = 2
 MAX_COMPLETION = 96
 
 
-def settings(given: argparse.Namespace) -> GRPOConfig:
+def settings(given: argparse.Namespace) -> dict[str, Any]:
     """The same for all backends."""
-    return GRPOConfig(
-        output_dir=str(given.out.with_suffix(".trl")),
-        per_device_train_batch_size=GROUP * GROUPS,
-        num_generations=GROUP,
-        max_completion_length=MAX_COMPLETION,
-        max_tool_calling_iterations=2,
-        max_steps=given.steps,
-        learning_rate=given.learning_rate,
-        lr_scheduler_type="constant",
-        beta=0.0,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        seed=given.seed,
-    )
+    return {
+        "output_dir": str(given.out.with_suffix(".trl")),
+        "per_device_train_batch_size": GROUP * GROUPS,
+        "num_generations": GROUP,
+        "max_completion_length": MAX_COMPLETION,
+        "max_tool_calling_iterations": 2,
+        "max_steps": given.steps,
+        "learning_rate": given.learning_rate,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": given.seed,
+    }
 
 
 class WatchedRollout:
@@ -102,14 +103,16 @@ class ToolTrainer(GRPOTrainer):  # type: ignore[misc]
         return found
 
 
-def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> GRPOTrainer:
+def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> Any:
     """Returns the trainer of a backend."""
+    tasks = FilterTasks(load, measured)
+    if given.backend == "async":
+        return async_trainer(given, tasks, settings(given), measured)
     shared: dict[str, Any] = {
         "model": str(given.model),
         "processing_class": AutoTokenizer.from_pretrained(given.model),
-        "args": settings(given),
+        "args": GRPOConfig(**settings(given), beta=0.0),
     }
-    tasks = FilterTasks(load, measured)
     asked = QUESTION if given.backend == "tools" else None  # other rollouts are told names of tasks
     rows = Dataset.from_list(
         [
@@ -150,6 +153,7 @@ def train(given: argparse.Namespace, load: Load) -> dict[str, Any]:
     steps = [{**step, "reward": reward} for step, reward in zip(measured.steps, rewards, strict=True)]
     return {
         "backend": given.backend,
+        **batches_of(trainer.state.log_history),
         "seconds": time.monotonic() - began,
         "steps": steps,
         "mean_action_s": measured.mean_action_s(),
@@ -159,7 +163,7 @@ def train(given: argparse.Namespace, load: Load) -> dict[str, Any]:
 def main() -> None:
     """Trains as the options say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("backend", choices=["callsheet", "local", "tools"])
+    parser.add_argument("backend", choices=["callsheet", "async", "local", "tools"])
     parser.add_argument("--address", default="127.0.0.1:7077", help="the scheduler's")
     parser.add_argument("--model", type=Path, required=True, help="directory of the model")
     parser.add_argument("--out", type=Path, required=True, help="file for the figures")

@@ -34,4 +34,4 @@ async def test_a_killed_scheduler_gives_no_trajectory_out_twice(tmp_path: Path) 
             assert [each.trajectory_id for each in rest.trajectories] == ["d"]
             for batch in (leased, rest):
                 await batch.acknowledge()
-            assert await job.buffered() == []
+            assert (await job.status()).buffer.ready == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from dataclasses import dataclass
 
 from callsheet.scheduler.core.commands import CancelAttempt, Dispatch
 from callsheet.scheduler.core.entities import Job
@@ -22,11 +23,23 @@ from tests.support.core_world import CoreWorld, service
 
 MINUTE_S = 60.0
 SLOTS = 128
-BATCH = 32
-SHORTEST_S, LONGEST_S = MINUTE_S, 60 * MINUTE_S
 TRAIN_S = 2 * MINUTE_S
+SHORTEST_S, LONGEST_S = MINUTE_S, 60 * MINUTE_S
 _EVER = 1e9
 _LONG = Timeouts(schedule_to_start=_EVER, start_to_close=_EVER, schedule_to_close=_EVER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """How a trainer takes batches, each some seconds after the one before at the earliest."""
+
+    at_least: int = 32
+    at_most: int = 32
+    every_s: float = 0.0
+
+
+EACH_QUARTER = Trainer(at_least=1, at_most=2048, every_s=15 * MINUTE_S)
+"""A version each quarter of an hour, with all that is ready."""
 
 
 class StalenessWorld:
@@ -37,9 +50,10 @@ class StalenessWorld:
         waited_s: How long the trainer waited for batches.
     """
 
-    def __init__(self, policy: StalenessPolicy, seed: int) -> None:
+    def __init__(self, policy: StalenessPolicy, seed: int, trainer: Trainer) -> None:
         settings = CoreSettings(manager_lease=_EVER, finished_actions_s=_EVER)
         self.version = 0
+        self._trainer = trainer
         self.waited_s = 0.0
         planner = FirstComePlanner(hold_after=_EVER)
         self._world = CoreWorld(settings=settings, planner=planner, now=0.0, checked=False)
@@ -51,6 +65,7 @@ class StalenessWorld:
         self._running: dict[Token, Dispatch] = {}
         self._taker = Taker()
         self._asked_at = 0.0
+        self._asks_at = float("inf")
         self._trained_at = float("inf")
 
     @property
@@ -64,12 +79,14 @@ class StalenessWorld:
         while True:
             self._refill()
             self._look()
-            until = min(self._ends[0][0] if self._ends else float("inf"), self._trained_at)
+            until = min(self._ends[0][0] if self._ends else float("inf"), self._trained_at, self._asks_at)
             if until > hours * 60 * MINUTE_S:
                 break
             self._world.now = until
             if until == self._trained_at:
                 self._train()
+            elif until == self._asks_at:
+                self._ask()
             else:
                 self._end(heapq.heappop(self._ends)[1])
             deadline = next_deadline(self._world.state)
@@ -78,8 +95,9 @@ class StalenessWorld:
         check_invariants(self._world.state)
 
     def _ask(self) -> None:
-        self._asked_at = self._world.now
-        self._taker = self._world.take(f"batch {self.version}", BATCH, lease_s=_EVER)
+        self._asked_at, self._asks_at = self._world.now, float("inf")
+        of = self._trainer
+        self._taker = self._world.take(f"batch {self.version}", of.at_least, of.at_most, lease_s=_EVER)
 
     def _look(self) -> None:
         """Begins to train if a batch has come."""
@@ -94,7 +112,10 @@ class StalenessWorld:
         self._trained_at = float("inf")
         self._world.publish(self.version)
         self._world.settle(batch)
-        self._ask()
+        self._taker = Taker()
+        self._asks_at = self._asked_at + self._trainer.every_s
+        if self._asks_at <= self._world.now:
+            self._ask()
 
     def _refill(self) -> None:
         """Opens trajectories for all slots, and lets begin what may."""

@@ -7,7 +7,7 @@ import math
 import pytest
 from callsheet.scheduler.core.staleness import StalenessPolicy
 
-from tests.soak.staleness_world import MINUTE_S, StalenessWorld
+from tests.soak.staleness_world import EACH_QUARTER, MINUTE_S, StalenessWorld, Trainer
 from tests.support.measurements import Measured
 
 SEED = 7
@@ -15,22 +15,26 @@ WITHIN = 4
 # Shares of a length that are trained on: what paces drops nothing, and other bounds leave out the longest.
 NEARLY_ALL = 0.99
 HARDLY_ANY = 0.05
+FIXED = Trainer()
 
 
 @pytest.mark.parametrize(
-    ("policy", "worst"),
+    ("policy", "worst", "trainer"),
     [
-        pytest.param(StalenessPolicy(), math.inf, id="none"),
-        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, id="admit"),
-        pytest.param(StalenessPolicy(select_within=WITHIN), WITHIN, id="select"),
+        pytest.param(StalenessPolicy(), math.inf, FIXED, id="none"),
+        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, FIXED, id="admit"),
+        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, EACH_QUARTER, id="admit, each quarter"),
+        pytest.param(StalenessPolicy(select_within=WITHIN), WITHIN, FIXED, id="select"),
         # It looks when a version is published, and not at the buffer.
-        pytest.param(StalenessPolicy(evict_beyond=WITHIN), WITHIN + 1, id="evict"),
-        pytest.param(StalenessPolicy(select_within=WITHIN, evict_beyond=WITHIN), WITHIN, id="evict and select"),
+        pytest.param(StalenessPolicy(evict_beyond=WITHIN), WITHIN + 1, FIXED, id="evict"),
+        pytest.param(StalenessPolicy(select_within=WITHIN, evict_beyond=WITHIN), WITHIN, FIXED, id="evict and select"),
     ],
 )
-def test_who_is_trained_on_by_length(policy: StalenessPolicy, worst: float, nightly: bool, measured: Measured) -> None:
+def test_who_is_trained_on_by_length(
+    policy: StalenessPolicy, worst: float, trainer: Trainer, nightly: bool, measured: Measured
+) -> None:
     hours = 24.0 if nightly else 3.0
-    world = StalenessWorld(policy, SEED)
+    world = StalenessWorld(policy, SEED, trainer)
     world.run(hours)
     buffer = world.job.buffer
     shares = buffer.lengths.shares()

@@ -6,84 +6,29 @@ log-probabilities and weights are right all the way.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("trl")
 
-import torch
-import trl.experimental.async_grpo.async_grpo_trainer as their_trainer
 from callsheet.client.sync import SyncClient
 from callsheet.integrations.trl import CallsheetRollout, CallsheetRolloutWorker, CallsheetWeights
 from datasets import Dataset
-from torch.nn import functional
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
+from examples.training.async_training import train_on_cpus
 from tests.trainers.notes import NoteTasks
 
 
-class AttentionForCpu:
-    """What is used of flash attention, which needs a GPU: causal attention of several sequences, one after another."""
-
-    @staticmethod
-    def flash_attn_varlen_func(  # noqa: PLR0917  its order is theirs
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        starts_q: torch.Tensor,
-        starts_k: torch.Tensor,
-        longest_q: int,
-        longest_k: int,
-        *,
-        softmax_scale: float | None = None,
-        causal: bool = True,
-        **_: Any,
-    ) -> torch.Tensor:
-        """Tensors are (tokens, heads, width); queries are aligned with the ends of their keys."""
-        del longest_q, longest_k
-        assert causal
-        groups = query.size(1) // key.size(1)
-        parts: list[torch.Tensor] = []
-        for index in range(len(starts_q) - 1):
-            q = query[starts_q[index] : starts_q[index + 1]].transpose(0, 1)
-            k = key[starts_k[index] : starts_k[index + 1]].transpose(0, 1).repeat_interleave(groups, dim=0)
-            v = value[starts_k[index] : starts_k[index + 1]].transpose(0, 1).repeat_interleave(groups, dim=0)
-            seen = torch.ones(q.size(1), k.size(1), dtype=torch.bool).tril(k.size(1) - q.size(1))
-            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=softmax_scale)
-            parts.append(mixed.transpose(0, 1))
-        return torch.cat(parts)
-
-
-@pytest.fixture
-def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the place of what AsyncGRPOTrainer has for GPUs alone."""
-    if hasattr(their_trainer, "TREE_ATTENTION"):
-        from trl.experimental.async_grpo import packing
-
-        monkeypatch.setattr(packing, "_flash_attn", AttentionForCpu)
-        monkeypatch.setattr(their_trainer, "get_peak_flops_per_device", lambda *_: None)
-        return
-    # Before 1.16 it packs sequences for a kernel by its name; torch's attention tells them apart by their positions.
-    made = their_trainer.create_model_from_path
-    monkeypatch.setattr(
-        their_trainer,
-        "create_model_from_path",
-        lambda model, **options: made(model, **{**options, "attn_implementation": "sdpa"}),
-    )
-
-
-@pytest.mark.usefixtures("on_a_cpu")
-def test_the_first_step_has_ratio_1_and_kl_0(
-    address: str, model_directory: Path, tmp_path: Path, note: Callable[[str], None]
-) -> None:
-    job_id = f"async-{uuid.uuid4().hex[:8]}"
-    args = AsyncGRPOConfig(
-        output_dir=str(tmp_path),
+def settings_of(output: Path) -> AsyncGRPOConfig:
+    """Three steps of two groups."""
+    return AsyncGRPOConfig(
+        output_dir=str(output),
         per_device_train_batch_size=8,
         gradient_accumulation_steps=1,
         num_generations=4,
@@ -102,10 +47,18 @@ def test_the_first_step_has_ratio_1_and_kl_0(
         max_staleness=4,
         disable_tqdm=True,
     )
+
+
+def test_the_first_step_has_ratio_1_and_kl_0(
+    address: str, model_directory: Path, tmp_path: Path, note: Callable[[str], None]
+) -> None:
+    job_id = f"async-{uuid.uuid4().hex[:8]}"
+    args = settings_of(tmp_path)
+    train_on_cpus()
     tokenizer = AutoTokenizer.from_pretrained(model_directory)
     rollout = CallsheetRollout(address, NoteTasks(8), job_id=job_id)
     weights = CallsheetWeights(rollout)
-    worker = CallsheetRolloutWorker(rollout, weights, tokenizer, args, num_generations=4)
+    worker = CallsheetRolloutWorker(rollout, weights, tokenizer, args, num_generations=4, at_least=4, at_most=8)
     trainer = AsyncGRPOTrainer(
         model=str(model_directory),
         args=args,
@@ -123,8 +76,63 @@ def test_the_first_step_has_ratio_1_and_kl_0(
     logged = [entry for entry in trainer.state.log_history if "callsheet/episodes_total" in entry]
     assert logged
     assert all(entry["callsheet/excluded_total"] == 0.0 for entry in logged)
-    assert all(entry.get("sample/staleness_max", 0.0) <= 4 for entry in trainer.state.log_history)
+    taken = [entry for entry in trainer.state.log_history if "callsheet/staleness_max" in entry]
+    assert taken
+    assert all(4 <= entry["callsheet/batch_trajectories"] <= 8 for entry in taken)
+    for name in ("callsheet/staleness_max", "sample/staleness_max"):
+        assert all(entry.get(name, 0.0) <= 4 for entry in trainer.state.log_history), name
     # What training began with, and each step's.
     assert weights.version == 4
     with SyncClient(address) as client:
         assert [status for status in client.jobs() if status.spec.job_id == job_id] == []
+
+
+def started(
+    address: str, model_directory: Path, args: AsyncGRPOConfig, job_id: str
+) -> tuple[CallsheetRolloutWorker, Callable[[int], None]]:
+    """Returns a worker under way, and what publishes the trainer's next version."""
+    rollout = CallsheetRollout(address, NoteTasks(8), job_id=job_id)
+    weights = CallsheetWeights(rollout)
+    tokenizer = AutoTokenizer.from_pretrained(model_directory)
+    worker = CallsheetRolloutWorker(rollout, weights, tokenizer, args, num_generations=4, at_most=4)
+    model = AutoModelForCausalLM.from_pretrained(model_directory)
+
+    def publish(version: int) -> None:
+        weights.send_weights(iter(model.named_parameters()))
+        worker.update_model_version(version)
+
+    weights.init_weight_transfer()
+    publish(1)
+    worker.start()
+    return worker, publish
+
+
+def test_what_was_not_trained_on_comes_again_to_the_next_trainer(
+    address: str, model_directory: Path, tmp_path: Path
+) -> None:
+    job_id = f"async-{uuid.uuid4().hex[:8]}"
+    args = settings_of(tmp_path)
+    worker, publish = started(address, model_directory, args, job_id)
+
+    def taken(count: int) -> set[tuple[int, ...]]:
+        return {tuple(worker.rollout_buffer.get(timeout=60.0).input_ids) for _ in range(count)}
+
+    trained = taken(4)
+    publish(2)
+    untrained = taken(4)
+    publish(3)
+    with SyncClient(address) as client:
+        deadline = time.monotonic() + 30.0
+        while client.job(job_id).status().buffer.counts.get("trained") != 4:
+            assert time.monotonic() < deadline
+    # The trainer is gone, and closes nothing.
+    assert worker._running is not None
+    worker._running.cancel()
+    assert worker._ended.wait(30.0)
+    session = worker._rollout.session
+    session.run(session.client.close())
+    worker, _ = started(address, model_directory, args, job_id)
+    again = taken(8)
+    worker.stop()
+    assert untrained <= again
+    assert not trained & again

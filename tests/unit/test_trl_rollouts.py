@@ -21,6 +21,7 @@ from callsheet.client import (
     Succeeded,
     TrainingSample,
 )
+from callsheet.client.batch_values import FinishedResult, FinishedTrajectory
 from callsheet.client.outcomes import Failed
 from callsheet.client.reasons import Reason
 from callsheet.client.weights import EngineState
@@ -35,8 +36,8 @@ from callsheet.environments.seats import (
     trajectory_name,
 )
 from callsheet.integrations.trl import CallsheetReward, CallsheetRollout, NothingToTrainOnError, callsheet_score
-from callsheet.integrations.trl.advantages import advantages_of, graded, group_metrics
-from callsheet.integrations.trl.async_worker import endless, model_version_of
+from callsheet.integrations.trl.async_worker import endless
+from callsheet.integrations.trl.finished import advantages_of, batch_metrics, graded, group_metrics, result_of
 from callsheet.integrations.trl.publishing import WeightsNotServedError, check_served, saved_before
 from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
 from callsheet.integrations.trl.rollout import CallCounter, seats_of
@@ -208,25 +209,41 @@ def test_a_step_on_nothing_is_refused() -> None:
     rollout._refuse_nothing([seat(None, INFRA), seat()], "train")
 
 
-def test_advantages_are_against_siblings_that_have_a_reward() -> None:
-    assert advantages_of([1.0, None, 0.0]) == [pytest.approx(1.0), None, pytest.approx(-1.0)]
-    assert advantages_of([None, None]) == [None, None]
+def finished(result: FinishedResult | None, name: str = "g/0", staleness: int = 0) -> FinishedTrajectory:
+    assert result is not None
+    return FinishedTrajectory(name, "g", result.reward, result.payload, staleness=staleness)
+
+
+def test_advantages_are_against_siblings() -> None:
+    assert advantages_of([1.0, 0.0]) == [pytest.approx(1.0), pytest.approx(-1.0)]
     assert advantages_of([1.0, 1.0]) == [0.0, 0.0]
 
 
-def test_samples_of_a_group_leave_out_what_was_lost() -> None:
-    group = [seat(1.0), seat(None, INFRA, replaced=1), seat(None, ENV)]
-    found = graded(group, FailureRule())
-    assert [(each.reward, each.policy_version) for each in found] == [(1.0, 3), (0.0, 3)]
-    figures = group_metrics(group, FailureRule())
+def test_samples_come_out_of_the_buffer_as_they_went_in_and_what_was_lost_never_goes_in() -> None:
+    rule, said = FailureRule(), seat(1.0).record
+    assert result_of(seat(None, INFRA).record, rule) is None
+    first, second = graded([finished(result_of(each, rule)) for each in (said, seat(None, ENV).record)])
+    assert (first.trajectory.reward, second.trajectory.reward) == (1.0, 0.0)
+    assert [first.advantage, second.advantage] == [pytest.approx(1.0), pytest.approx(-1.0)]
+    assert (first.task_id, first.turns, list(first.messages)) == (said.task.task_id, said.turns, list(said.messages))
+    (sample,) = said.samples
+    assert (tuple(first.token_ids), tuple(first.loss_mask)) == (sample.token_ids, sample.loss_mask)
+    assert first.log_probs == [0.0 if each is None else each for each in sample.log_probs]
+
+
+def test_counts_of_a_group_and_staleness_of_a_batch() -> None:
+    figures = group_metrics([seat(1.0), seat(None, INFRA, replaced=1), seat(None, ENV)], FailureRule())
     assert figures["callsheet/excluded_total"] == figures["callsheet/failed_total"] == 1.0
     assert figures["callsheet/replaced_total"] == 1.0
-
-
-def test_versions_of_the_trainer_follow_policy_versions() -> None:
-    known = {5: 1, 6: 2}
-    assert [model_version_of(version, known) for version in (5, 6, 7, 4, None)] == [1, 2, 3, 0, 2]
-    assert model_version_of(5, {}) == 0
+    result = result_of(seat(1.0).record, FailureRule())
+    assert batch_metrics([finished(result, staleness=each) for each in (0, 2, 2, 4)]) == {
+        "callsheet/batch_trajectories": 4.0,
+        "callsheet/staleness_mean": 2.0,
+        "callsheet/staleness_max": 4.0,
+        "callsheet/staleness/0_total": 1.0,
+        "callsheet/staleness/2_total": 2.0,
+        "callsheet/staleness/4_total": 1.0,
+    }
 
 
 def test_tasks_come_again_and_again() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from callsheet.client.actions import Submission
-from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, Settlement
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
@@ -147,9 +147,6 @@ class Backend(Protocol):
 
     async def settle_batch(self, job_id: str, batch_id: str, settlement: Settlement) -> None:
         """Acknowledges a batch, gives it back or extends its lease."""
-
-    async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
-        """The oldest of what is in a job's buffer, without payloads."""
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""

@@ -13,7 +13,6 @@ from callsheet.client.batch_values import (
     BatchContent,
     BatchRequest,
     FinishedResult,
-    FinishedTrajectory,
     MissingMember,
     Settlement,
 )
@@ -196,11 +195,6 @@ class FakeBackend:
         """Acknowledges a batch, gives it back or extends its lease."""
         self._check_job(job_id)
         self._buffer(job_id).settle(batch_id, settlement)
-
-    async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
-        """What is in a job's buffer."""
-        self._check_job(job_id)
-        return self._buffer(job_id).listed(self._policy_version(job_id))
 
     def _buffer(self, job_id: str) -> FakeBuffer:
         def is_over(group_id: str) -> bool:

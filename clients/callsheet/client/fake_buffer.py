@@ -50,13 +50,6 @@ class FakeBuffer:
             rule = "the trajectory finished with another result"
             raise refused(RefusalCode.ALREADY_EXISTS, field="result", value="", rule=rule)
 
-    def listed(self, policy_version: int) -> list[FinishedTrajectory]:
-        """What is in it."""
-        return [
-            replace(each, payload=b"", staleness=policy_version - each.policy_version, whole=self._is_whole(each))
-            for each in self.trajectories.values()
-        ]
-
     async def take(self, request: BatchRequest, policy_version: Callable[[], int]) -> BatchContent:
         """Takes a batch, waiting for one if asked."""
         batch_id, at_least = request.batch_id, request.at_least

@@ -12,7 +12,7 @@ import anyio
 from callsheet.client.arguments import items
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.batch import Batch
-from callsheet.client.batch_values import MAX_BATCH, BatchRequest, FinishedTrajectory
+from callsheet.client.batch_values import MAX_BATCH, BatchRequest
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
 from callsheet.client.jobs import LOST_TO_INFRA, GroupDescription, Opening, TrajectoryDescription
@@ -150,10 +150,6 @@ class Job(ActionVerbs):
         name = uuid.uuid4().hex if batch_id is None else batch_id
         wanted = BatchRequest(name, at_least, at_most, wait_s, lease_s)
         return Batch(self.client, self.job_id, await self.client.backend().take_batch(self.job_id, wanted))
-
-    async def buffered(self) -> list[FinishedTrajectory]:
-        """Returns what is in the job's buffer, the oldest first, at most 10,000 and without payloads."""
-        return await self.client.backend().buffered(self.job_id)
 
     async def publish(
         self,

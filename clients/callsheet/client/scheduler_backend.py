@@ -13,7 +13,7 @@ import anyio.to_thread
 from callsheet.client.actions import ActionKind, Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, FinishedTrajectory, Settlement
+from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, Settlement
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, keep_trying
 from callsheet.client.decode_jobs import (
@@ -24,7 +24,7 @@ from callsheet.client.decode_jobs import (
     opening_of,
 )
 from callsheet.client.encode import content_bytes, encode_submission
-from callsheet.client.encode_batches import decode_batch, decode_finished, encode_batch_request, encode_result
+from callsheet.client.encode_batches import decode_batch, encode_batch_request, encode_result
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
 from callsheet.client.encode_weights import encode_publish
 from callsheet.client.errors import (
@@ -50,7 +50,6 @@ from callsheet.v1.encoded_fields import embedded, tag
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
 _ENCODE_IN_THREAD_BYTES = 1024 * 1024
 _PAGE = 1000
-_MOST_BUFFERED = 10_000
 # A longer wait for a batch asks again, so that a connection that is gone is noticed.
 _LONGEST_ASK_S = 20.0
 _SETTLEMENT = numbers(Settlement, "SETTLEMENT_", client_service_pb2.Settlement)
@@ -182,13 +181,6 @@ class SchedulerBackend:
         request = client_service_pb2.SettleBatchRequest(settlement=_SETTLEMENT[settlement])
         put(request, "", job_id=job_id, batch_id=batch_id)
         await self._ask(self._session.stub.SettleBatch, request)
-
-    async def buffered(self, job_id: str) -> list[FinishedTrajectory]:
-        """The oldest of what is in a job's buffer, without payloads."""
-        request = client_service_pb2.ListBufferRequest(page_size=_MOST_BUFFERED)
-        put(request, "", job_id=job_id)
-        response = await self._ask(self._session.stub.ListBuffer, request)
-        return [decode_finished(each, BlobReader({})) for each in response.trajectories]
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""

@@ -366,7 +366,6 @@ class SyncJob(_SyncVerbs[Job]):
     publish = blocking(Job.publish)
     step_summary = plain(Job.step_summary)
     rollout = blocking(Job.rollout)
-    buffered = blocking(Job.buffered)
     close = blocking(Job.close)
     cancel = blocking(Job.cancel)
     status = blocking(Job.status)

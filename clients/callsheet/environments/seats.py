@@ -9,13 +9,14 @@ begin anew, in further trajectories.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
 import anyio
 import anyio.to_thread
 from callsheet.client import (
+    AlreadyExistsError,
     FailureKind,
     Group,
     Job,
@@ -24,12 +25,15 @@ from callsheet.client import (
     Trajectory,
     TrajectoryEnd,
 )
+from callsheet.client.batch_values import FinishedResult
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
 from callsheet.environments.failures import NOBODYS_FAULT
 from callsheet.environments.gateway_policy import GatewaySampling
 from callsheet.environments.policy import EpisodePolicy
 from callsheet.environments.rollouts import PolicyFactory
+
+ResultOf = Callable[[EpisodeRecord], FinishedResult | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ async def fill_seats(
     policy_factory: PolicyFactory | None,
     *,
     settings: SeatSettings,
+    result_of: ResultOf | None = None,
 ) -> list[FilledSeat]:
     """Runs the episodes of all seats at once; returns what became of them, in their order.
 
@@ -124,6 +129,8 @@ async def fill_seats(
         seats: The seats.
         policy_factory: Makes the policies; None for environments whose agents have loops of their own.
         settings: How they are filled.
+        result_of: What a trajectory finishes with, by its episode's record, so that it enters the job's buffer; None
+            only closes it. It may return None for one that is no sample.
 
     Raises:
         CallsheetError: A trajectory could not be opened, or an environment asked for what breaks a rule.
@@ -134,7 +141,9 @@ async def fill_seats(
     budget = ReplacementBudget(settings.max_replacements)
 
     async def run(index: int, seat: Seat) -> None:
-        filled[index] = await fill_seat(job, task_set, seat, policy_factory, budget, settings=settings)
+        filled[index] = await fill_seat(
+            job, task_set, seat, policy_factory, budget, settings=settings, result_of=result_of
+        )
 
     try:
         async with anyio.create_task_group() as running:
@@ -184,6 +193,7 @@ async def fill_seat(
     budget: ReplacementBudget,
     *,
     settings: SeatSettings,
+    result_of: ResultOf | None = None,
 ) -> FilledSeat:
     """Runs the episode of one seat, and others in its place while it is lost and the budget allows."""
     number = replaced = left_behind = 0
@@ -204,7 +214,7 @@ async def fill_seat(
             left_behind += 1
             continue
         episode = partial(_run_in, trajectory, environment, seat.task, policy, settings=settings)
-        record = await (episode() if closed_before else _closing(trajectory, episode))
+        record = await (episode() if closed_before else _closing(trajectory, episode, result_of))
         if closed_before and _was_left_behind(record):
             if settings.spare and (await group.status()).has_quorum:
                 return FilledSeat(record, replaced, repeated=True)
@@ -249,14 +259,21 @@ async def _run_in(
     )
 
 
-async def _closing(trajectory: Trajectory, episode: Callable[[], Awaitable[EpisodeRecord]]) -> EpisodeRecord:
+async def _closing(
+    trajectory: Trajectory, episode: Callable[[], Awaitable[EpisodeRecord]], result_of: ResultOf | None
+) -> EpisodeRecord:
     """Runs an episode in an open trajectory, and closes that by how it ends."""
     record: EpisodeRecord | None = None
     try:
         async with AsyncExitStack() as block:
             block.push_async_exit(trajectory)
             record = await episode()
-            if record.failure is not None:
+            result = None if result_of is None else result_of(record)
+            if result is not None:
+                # The scheduler may have closed it just before, as redundant.
+                with suppress(AlreadyExistsError):
+                    await trajectory.finish(result.reward, result.payload)
+            elif record.failure is not None:
                 record.failure.throw()
     except NotSucceededError:
         if record is None:

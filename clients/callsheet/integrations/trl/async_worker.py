@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import queue
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
+import anyio.abc
+from callsheet.client import Batch, Job, NotFoundError, Staleness
 from callsheet.environments import EpisodeTask
 from callsheet.environments.seats import Seat, fill_seats
 from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer
-from callsheet.integrations.trl.advantages import GradedSample, graded, group_metrics
 from callsheet.integrations.trl.async_weights import CallsheetWeights
+from callsheet.integrations.trl.finished import GradedSample, batch_metrics, graded, group_metrics, result_of
 from callsheet.integrations.trl.rollout import CallsheetRollout
-from callsheet.integrations.trl.trainer_parts import GenerationArguments
+from callsheet.integrations.trl.trainer_parts import AsyncArguments
 
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_S: Final = 0.5
-_PUT_TIMEOUT_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 30.0
 _MOST_METRICS: Final = 4096
+_TAKE_WAIT_S: Final = 60.0
+# What a trainer that was killed had taken comes back after so long.
+_LEASE_S: Final = 60.0
+# TRL's loader has a micro-batch ahead of the step that trains: with the second version after the trainer took a sample
+# from its queue that sample has been trained on.
+_VERSIONS_UNTIL_TRAINED: Final = 2
+
+
+class SampleQueue(queue.Queue[Any]):
+    """The trainer's queue, which tells when the trainer finds it empty. No more than one batch is in it."""
+
+    def __init__(self, on_empty: Callable[[], object]) -> None:
+        super().__init__()
+        self._on_empty = on_empty
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Returns the next sample, as any queue."""
+        if self.empty():
+            self._on_empty()
+        return super().get(block, timeout)
 
 
 class CallsheetRolloutWorker:
-    """Pass it as `rollout_worker`. It keeps groups of trajectories under way and pushes their samples.
+    """Pass it as `rollout_worker`. Its rollouts finish trajectories into the job's buffer, and it takes batches there.
 
-    It runs in a thread of the trainer's process. While the buffer is full no new group begins.
+    It runs in a thread of the trainer's process. A batch is taken when the trainer has used up its queue, and
+    acknowledged once it has been trained on. What the trainer had not trained on when it was killed comes again.
+
+    The job is paced: by `JobSettings.staleness`, or within the trainer's `max_staleness`. So no more trajectories begin
+    than can be trained on in time. No more than the trainer's `max_inflight_tasks` are open.
 
     Args:
         rollout: Tasks, target and settings; what it says of seats goes for each group.
@@ -40,8 +68,8 @@ class CallsheetRolloutWorker:
         processing_class: The trainer's tokenizer.
         args: The trainer's settings.
         num_generations: Siblings of each task.
-        groups_at_once: The most groups under way.
-        max_buffered: The most samples that wait for the trainer.
+        at_least: The fewest trajectories that the trainer waits for; None is a group.
+        at_most: The most that it takes at once, if so many are ready; None is a step of the optimiser.
         seed: Of the order of tasks.
     """
 
@@ -50,36 +78,47 @@ class CallsheetRolloutWorker:
         rollout: CallsheetRollout,
         weights: CallsheetWeights,
         processing_class: HeldTokenizer,
-        args: GenerationArguments,
+        args: AsyncArguments,
         *,
         num_generations: int = 8,
-        groups_at_once: int = 4,
-        max_buffered: int = 1024,
+        at_least: int | None = None,
+        at_most: int | None = None,
         seed: int = 0,
     ) -> None:
-        for name, value in (("num_generations", num_generations), ("groups_at_once", groups_at_once)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        self.rollout_buffer: queue.Queue[Any] = queue.Queue(max_buffered)
+        step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self._at_most = step if at_most is None else at_most
+        self._at_least = min(num_generations, self._at_most) if at_least is None else at_least
+        bounds = (("num_generations", num_generations, math.inf), ("at_least", self._at_least, self._at_most))
+        for name, value, most in bounds:
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} is {value}; it must be between 1 and {most}")
+        session = rollout.session
+        staleness = session.settings.staleness or Staleness(admit_within=args.max_staleness)
+        session.settings = replace(session.settings, staleness=staleness)
+        live = args.max_inflight_tasks if args.max_inflight_tasks > 0 else args.max_staleness * step
+        self._groups_open = max(1, live // num_generations)
+        self.rollout_buffer: queue.Queue[Any] = SampleQueue(lambda: session.start(self._ask()))
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(_MOST_METRICS)
         self._rollout = rollout
         self._weights = weights
         self._policies = rollout.policies(processing_class, args)
         self._num_generations = num_generations
-        self._groups_at_once = groups_at_once
         self._seed = seed
-        self._model_versions: dict[int, int] = {}
-        self._stopping = threading.Event()
+        self._versions_before = 0
+        self._asked = anyio.Event()
+        # Batches whose samples were put into the queue, as what tells that they were trained on; and how many versions
+        # came since the trainer took the last of them.
+        self._handed: dict[anyio.Event, int] = {}
+        self._group_numbers = itertools.count()
         self._ended = threading.Event()
         self._ended.set()
         self._running: Future[None] | None = None
         self._alive_at = time.monotonic()
 
     def start(self) -> None:
-        """Begins to produce. What a worker before it left in the job is cancelled first, and gives its place back."""
+        """Begins to produce. What a worker before it left running is cancelled; what that finished is trained on."""
         if self._running is None:
             self._alive_at = time.monotonic()
-            self._stopping.clear()
             self._running = self._rollout.session.start(self._run())
 
     def stop(self) -> None:
@@ -87,16 +126,16 @@ class CallsheetRolloutWorker:
         running, self._running = self._running, None
         if running is None:
             return
-        self._stopping.set()
         running.cancel()
         if not self._ended.wait(_STOP_TIMEOUT_S):
             logger.warning("the rollout worker did not end within %g s", _STOP_TIMEOUT_S)
         self._rollout.session.close_job()
 
     def update_model_version(self, model_version: int) -> None:
-        """Notes which of the trainer's versions the newest policy version is."""
+        """Notes which of the trainer's versions the newest policy version is, and what that was trained on."""
         if self._weights.version is not None:
-            self._model_versions[self._weights.version] = model_version
+            self._versions_before = self._weights.version - model_version
+        self._rollout.session.start(self._count_version(used_up=self.rollout_buffer.empty()))
 
     def check_health(self, stale_after_s: float) -> None:
         """Raises RuntimeError if the worker has ended, or its loop did not turn for so long."""
@@ -109,90 +148,107 @@ class CallsheetRolloutWorker:
     async def _run(self) -> None:
         self._ended.clear()
         try:
-            await self._produce()
+            job = await self._rollout.session.job()
+            await job.cancel("a rollout worker began anew")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._beat)
+                tasks.start_soon(self._serve, job, tasks)
+                await self._produce(job, tasks)
         finally:
             self._ended.set()
 
-    async def _produce(self) -> None:
-        job = await self._rollout.session.job()
-        await job.cancel("a rollout worker began anew")
+    async def _produce(self, job: Job, tasks: anyio.abc.TaskGroup) -> None:
         # Ids of an earlier worker of this job are never taken again: the version grows with each start.
         name = f"async/{self._weights.version or 0}"
-        places = anyio.Semaphore(self._groups_at_once)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._beat)
-            for number, task in enumerate(endless(self._rollout.task_set.tasks(), self._seed)):
-                await places.acquire()
-                tasks.start_soon(self._group, f"{name}/{number}", number, task, places)
+        places = anyio.Semaphore(self._groups_open)
+        for number, task in enumerate(endless(self._rollout.task_set.tasks(), self._seed)):
+            await places.acquire()
+            tasks.start_soon(self._group, job, f"{name}/{number}", task, places)
 
-    async def _group(self, group_id: str, number: int, task: EpisodeTask, places: anyio.Semaphore) -> None:
+    async def _group(self, job: Job, group_id: str, task: EpisodeTask, places: anyio.Semaphore) -> None:
         try:
-            size = self._num_generations
+            size, of = self._num_generations, self._rollout
             seats = [Seat(f"{group_id}/{index}", group_id, size, task) for index in range(size)]
-            of = self._rollout
-            settings = self._policies.forced_on(of.seats)
-            filled = await fill_seats(await of.session.job(), of.task_set, seats, self._policies, settings=settings)
+            filled = await fill_seats(
+                job,
+                of.task_set,
+                seats,
+                self._policies,
+                settings=self._policies.forced_on(of.seats),
+                result_of=partial(result_of, rule=of.rule),
+            )
             self._tell(group_metrics(filled, of.rule))
-            for sample in graded(filled, of.rule):
-                await anyio.to_thread.run_sync(self._put, self._sample(sample, number), abandon_on_cancel=True)
         finally:
             places.release()
+
+    async def _ask(self) -> None:
+        self._asked.set()
+
+    async def _serve(self, job: Job, tasks: anyio.abc.TaskGroup) -> None:
+        """Takes a batch each time that the trainer finds its queue empty."""
+        while True:
+            await self._asked.wait()
+            self._asked = anyio.Event()
+            if not self.rollout_buffer.empty():
+                continue
+            while not (
+                batch := await job.take_batch(
+                    at_least=self._at_least, at_most=self._at_most, wait_s=_TAKE_WAIT_S, lease_s=_LEASE_S
+                )
+            ):
+                logger.info("fewer than %d trajectories finished in %g s", self._at_least, _TAKE_WAIT_S)
+            trained = anyio.Event()
+            tasks.start_soon(self._hold, batch, trained)
+            self._tell(batch_metrics(batch.trajectories))
+            self._handed[trained] = 0
+            for group in batch.groups.values():
+                number = next(self._group_numbers)
+                for sample in graded(group):
+                    self.rollout_buffer.put(self._sample(sample, number))
+
+    async def _hold(self, batch: Batch, trained: anyio.Event) -> None:
+        """Keeps a batch leased until it has been trained on, and acknowledges it then."""
+        try:
+            async with batch:
+                await trained.wait()
+        except NotFoundError:
+            logger.warning("the lease of a batch ended before its acknowledgement: some of it may be trained on again")
+
+    async def _count_version(self, *, used_up: bool) -> None:
+        for each in list(self._handed)[: None if used_up else -1]:
+            self._handed[each] += 1
+            if self._handed[each] >= _VERSIONS_UNTIL_TRAINED:
+                del self._handed[each]
+                each.set()
 
     async def _beat(self) -> None:
         while True:
             self._alive_at = time.monotonic()
             await anyio.sleep(_HEARTBEAT_S)
 
-    def _put(self, sample: Any) -> None:
-        """Waits in a thread of its own until the trainer has room, or the worker is stopped."""
-        while not self._stopping.is_set():
-            try:
-                sample.enqueued_at = time.time()
-                self.rollout_buffer.put(sample, timeout=_PUT_TIMEOUT_S)
-            except queue.Full:
-                continue
-            return
-
     def _tell(self, metrics: Mapping[str, float]) -> None:
         try:
             self.metrics_queue.put_nowait(dict(metrics))
         except queue.Full:
-            logger.debug("metrics of a group were dropped: the trainer does not read them")
+            logger.debug("metrics were dropped: the trainer does not read them")
 
     def _sample(self, of: GradedSample, number: int) -> Any:
         import numpy as np
         from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-        record = of.filled.record
-        told = [0.0 if each is None else each for each in of.sample.log_probs]
+        reward = of.trajectory.reward
         return RolloutSample(
-            prompt=[{"role": "user", "content": record.task.task_id}],
-            completion=[dict(message) for message in record.messages],
-            input_ids=np.asarray(of.sample.token_ids, dtype=np.int64),
-            completion_mask=np.asarray(of.sample.loss_mask, dtype=np.int64),
-            old_log_probs=np.asarray(told, dtype=np.float32),
+            prompt=[{"role": "user", "content": of.task_id}],
+            completion=list(of.messages),
+            input_ids=np.asarray(of.token_ids, dtype=np.int64),
+            completion_mask=np.asarray(of.loss_mask, dtype=np.int64),
+            old_log_probs=np.asarray(of.log_probs, dtype=np.float32),
             advantage=of.advantage,
-            model_version=model_version_of(of.policy_version, self._model_versions),
+            model_version=of.trajectory.policy_version - self._versions_before,
             group_id=number,
-            metrics={"reward": of.reward, "rewards/callsheet_score": of.reward, "turns": float(record.turns)},
+            metrics={"reward": reward, "rewards/callsheet_score": reward, "turns": float(of.turns)},
+            enqueued_at=time.time(),
         )
-
-
-def model_version_of(policy_version: int | None, known: Mapping[int, int]) -> int:
-    """Returns the trainer's version of a policy version.
-
-    One that is newer than all known ones was published a moment ago; each push adds 1 to both.
-
-    Args:
-        policy_version: The oldest that made a token of a sample; None where no engine told.
-        known: The trainer's versions by policy version.
-    """
-    if not known:
-        return 0
-    newest = max(known)
-    if policy_version is None:
-        return known[newest]
-    return known.get(policy_version, known[newest] + policy_version - newest)
 
 
 def endless(tasks: Sequence[EpisodeTask], seed: int) -> Iterator[EpisodeTask]:

@@ -28,6 +28,26 @@ class GenerationArguments(Protocol):
         """Of sampling; 0 means all."""
 
 
+class AsyncArguments(GenerationArguments, Protocol):
+    """What is used of `AsyncGRPOConfig`.
+
+    Attributes:
+        per_device_train_batch_size: Samples of a micro-batch in each process.
+        gradient_accumulation_steps: Micro-batches of an optimiser's step.
+        max_inflight_tasks: The most trajectories at once; -1 is `max_staleness` times those of a step.
+        max_staleness: By how many versions a sample may be behind; the trainer drops what is staler.
+    """
+
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    max_inflight_tasks: int
+    max_staleness: int
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+
+
 class RunState(Protocol):
     """What is used of `TrainerState`."""
 

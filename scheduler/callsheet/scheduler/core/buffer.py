@@ -115,8 +115,8 @@ class Buffer:
         takers: Requests that wait.
         sizes: The most trajectories that were asked for, in the newest requests.
         last_number: Of the last trajectory.
-        held: Trajectories in whole bundles, leased ones included: what the bound is for.
-        ready_versions: How many of these that are in no batch began with each policy version.
+        held_versions: How many trajectories in whole bundles, leased ones included, began with each policy version.
+        ready_versions: How many of these that are in no batch.
         lengths: What became of trajectories by how long they took, since the scheduler's start.
         staleness: Trajectories that were trained on since then, by their staleness as their batch was taken.
     """
@@ -129,10 +129,15 @@ class Buffer:
     takers: WaitingTakers = field(default_factory=WaitingTakers)
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_SIZES))
     last_number: int = 0
-    held: int = 0
+    held_versions: Counter[int] = field(default_factory=Counter)
     ready_versions: Counter[int] = field(default_factory=Counter)
     lengths: LengthCounts = field(default_factory=LengthCounts)
     staleness: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def held(self) -> int:
+        """Trajectories in whole bundles, leased ones included: what the bound is for."""
+        return self.held_versions.total()
 
     @property
     def ready_count(self) -> int:
@@ -158,7 +163,7 @@ class Buffer:
         if not bundle.whole:
             bundle.whole = True
             del self.incomplete[bundle.key]
-            self.held += len(bundle.members)
+            self.held_versions.update(each.policy_version for each in bundle.members)
             self._make_ready(bundle)
 
     def _make_ready(self, bundle: Bundle) -> None:
@@ -191,7 +196,8 @@ class Buffer:
         for bundle in gone:
             self._leave_ready(bundle.key)
         members = [member for bundle in gone for member in bundle.members]
-        self.held -= len(members)
+        self.held_versions.subtract(each.policy_version for each in members)
+        self.held_versions = +self.held_versions
         return members
 
     def members_of(self, batch: LeasedBatch) -> list[BufferedTrajectory]:

@@ -23,8 +23,6 @@ def check_buffer(state: SchedulerState, job: Job) -> None:
     require(len(ids) == len(set(ids)), f"job {job_id} has a finished trajectory twice: {ids}")
     still_open = job.trajectories.keys() & set(ids)
     require(not still_open, f"job {job_id} has open trajectories in its buffer: {still_open}")
-    held = sum(len(bundle.members) for bundle in buffer.bundles.values() if bundle.whole)
-    require(buffer.held == held, f"job {job_id} counts {buffer.held} held trajectories, not {held}")
     _check_indices(job_id, buffer)
     numbers = [each.number for each in members]
     require(len(numbers) == len(set(numbers)) and max(numbers, default=0) <= buffer.last_number, f"{numbers} repeat")
@@ -54,5 +52,6 @@ def _check_indices(job_id: str, buffer: Buffer) -> None:
     require(buffer.ready == ready, f"job {job_id} has {list(buffer.ready)} ready, not {list(ready)}")
     incomplete = buffer.bundles.keys() - {bundle.key for bundle in whole}
     require(buffer.incomplete.keys() == incomplete, f"job {job_id} has {list(buffer.incomplete)} incomplete")
-    versions = Counter(each.policy_version for bundle in ready.values() for each in bundle.members)
-    require(buffer.ready_versions == versions, f"job {job_id} counts {buffer.ready_versions}, not {versions}")
+    for counted, bundles in ((buffer.held_versions, whole), (buffer.ready_versions, ready.values())):
+        versions = Counter(each.policy_version for bundle in bundles for each in bundle.members)
+        require(counted == versions, f"job {job_id} counts {counted}, not {versions}")

@@ -94,12 +94,17 @@ def _coming(job: Job) -> list[int]:
 
 
 def _on_the_way(job: Job) -> OnTheWay:
+    """While nobody waits for a batch, a version of what is leased is near, and a beginning is better after it.
+
+    So what is leased counts for the oldest then.
+    """
     buffer, coming = job.buffer, _coming(job)
+    finished = buffer.ready_versions if buffer.takers.wanted else buffer.held_versions
     return OnTheWay(
         live=job.live_trajectories,
         finished=buffer.ready_count + len(coming),
         wanted=buffer.takers.wanted,
-        oldest=min([job.policy_version, *job.live_versions, *buffer.ready_versions, *coming]),
+        oldest=min([job.policy_version, *job.live_versions, *finished, *coming]),
     )
 
 
