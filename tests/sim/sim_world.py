@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryResult
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
@@ -28,6 +27,7 @@ from tests.sim.sim_parts import (
     no_weights,
     trajectory_request,
 )
+from tests.support.core_invariants import check_invariants
 
 SANDBOX_KINDS = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
 ENGINE_KINDS = frozenset({ActionKind.GENERATE})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
@@ -26,7 +25,10 @@ from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, Pre
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.step import Step, Stepper
 from callsheet.scheduler.service.settings import PlannerChoice
+
+from tests.support.core_invariants import check_invariants
 
 RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, use=0.5, in_sandbox=True)
 CLUSTER = Cluster(
@@ -93,8 +95,21 @@ class Runs:
         self.policy: Callsheet | None = None
 
     def __call__(self, world: World) -> Callsheet:
-        self.policy = Callsheet(world, replace(self.settings, checked=True))
+        self.policy = Callsheet(world, self.settings)
+        _check_every_step(self.policy._loop.stepper)
         return self.policy
+
+
+def _check_every_step(stepper: Stepper) -> None:
+    """Has the core's invariants checked after each of its steps."""
+    unchecked = stepper.step
+
+    def step(now: float, *, timers_from: float = 0.0) -> Step:
+        done = unchecked(now, timers_from=timers_from)
+        check_invariants(stepper.state)
+        return done
+
+    stepper.step = step  # type: ignore[method-assign]
 
 
 # One seed for each ablation, three for what is used.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from callsheet.scheduler.core.commands import CancelAttempt, Dispatch
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import AttemptCancelled, TimerFired
-from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.model import ActionKind, Timeouts, Token
 from callsheet.scheduler.core.staleness import StalenessPolicy
@@ -18,6 +17,7 @@ from callsheet.scheduler.core.state import CoreSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_clients import Taker
+from tests.support.core_invariants import check_invariants
 from tests.support.core_requests import JOB, action_request, job_request, trajectory_request
 from tests.support.core_world import CoreWorld, service
 

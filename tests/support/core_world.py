@@ -14,7 +14,6 @@ from typing import TypeVar
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
 from callsheet.scheduler.core.entities import Action, FinishedAction
-from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
 from callsheet.scheduler.core.plan import Assignment, Plan
@@ -31,6 +30,7 @@ from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
 
 from tests.support.core_clients import CoreClients
+from tests.support.core_invariants import check_invariants
 from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import key_of
 

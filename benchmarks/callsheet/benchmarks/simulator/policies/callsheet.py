@@ -153,7 +153,6 @@ class Callsheet:
             },
             planned=self._planned,
             on_ends=self._knowledge.attempts_ended,
-            checked=self.settings.checked,
         )
         self._models = ModelStates(world)
         self._outputs = OutputTokens()

@@ -14,7 +14,6 @@ from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.shell.planning import VirtualSolver
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.events import Event
-from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -51,7 +50,6 @@ class VirtualCoreLoop:
         *,
         planned: Callable[[Plan], None],
         on_ends: EndsListener,
-        checked: bool = False,
     ) -> None:
         """Starts with an empty core.
 
@@ -61,7 +59,6 @@ class VirtualCoreLoop:
             carriers: What to do about a command, by its class; other classes are dropped.
             planned: Told of each plan once the core has committed it.
             on_ends: Looks at ends of attempts before the core handles them.
-            checked: Check the core's invariants after every step (for tests: it costs by the live actions).
         """
         self.state = SchedulerState(1, encode_outcome, TRUSTING)
         self._world = world
@@ -69,7 +66,6 @@ class VirtualCoreLoop:
         self.stepper = Stepper(self.state, planner.plan, on_ends)
         self._carriers = carriers
         self._planned = planned
-        self._checked = checked
         self._step_at = -1.0
         self._deadline_armed = math.inf
 
@@ -111,8 +107,6 @@ class VirtualCoreLoop:
                 carry_out(command)
         for plan in done.plans:
             self._planned(plan)
-        if self._checked:
-            check_invariants(self.state)
 
     def _arm_deadline(self, now: float) -> None:
         deadline = next_deadline(self.state)

@@ -65,7 +65,6 @@ class CallsheetSettings:
         admission: Whether trajectories wait for their admission; without, all begin as they arrive.
         ageing: Node sharing's beta: how much waiting counts against attained CPU.
         most_load: Load of the cores up to which trajectories are admitted.
-        checked: Check the core's invariants after every step (for tests).
     """
 
     planner: PlannerChoice = PlannerChoice.ELASTIC
@@ -76,4 +75,3 @@ class CallsheetSettings:
     ageing: float = 0.2
     most_load: float = 3.0
     overheads: OverheadModel = DEFAULT_OVERHEADS
-    checked: bool = False

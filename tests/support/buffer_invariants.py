@@ -6,9 +6,23 @@ from collections import Counter
 
 from callsheet.scheduler.core.batches import is_over
 from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, Buffer
-from callsheet.scheduler.core.entities import Job
-from callsheet.scheduler.core.requirement import require
+from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.state import SchedulerState
+
+
+class InvariantViolationError(AssertionError):
+    """The core's state contradicts itself."""
+
+
+def require(condition: bool, message: str, action: Action | None = None) -> None:
+    """Fails unless a condition holds.
+
+    Raises:
+        InvariantViolationError: With the story of the action concerned, if one is named.
+    """
+    if not condition:
+        story = "".join(f"\n  {time:.6f} {event}" for time, event in action.story) if action is not None else ""
+        raise InvariantViolationError(message + story)
 
 
 def check_buffer(state: SchedulerState, job: Job) -> None:

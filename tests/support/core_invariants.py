@@ -1,4 +1,4 @@
-"""What must hold after every step. Tests and the simulator check it; a violation prints the story of an action."""
+"""What must hold in the core after every step. A violation prints the story of an action."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from callsheet.scheduler.core.adoption import is_of
-from callsheet.scheduler.core.buffer_invariants import check_buffer
 from callsheet.scheduler.core.closed import ClosedTogether
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
-from callsheet.scheduler.core.requirement import require
 from callsheet.scheduler.core.resizing import elastic_cores
 from callsheet.scheduler.core.rollouts import engines_of
 from callsheet.scheduler.core.state import SchedulerState
+
+from tests.support.buffer_invariants import check_buffer, require
 
 
 def check_invariants(state: SchedulerState) -> None:
