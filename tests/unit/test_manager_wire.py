@@ -388,7 +388,6 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
     assert (dict(grant.resources), list(grant.cores)) == ({"cpu": 2}, [6, 7])
     assert (grant.start_to_close.seconds, grant.heartbeat.seconds) == (9, 3)
     assert grant.body_hash == request.body_hash
-    assert (grant.expected_execution.seconds, grant.expected_execution.nanos) == (1, 250_000_000)
     assert grant.expected_use == 0.7
 
 
@@ -397,7 +396,7 @@ def test_a_dispatch_without_a_heartbeat_has_none() -> None:
     request, _ = decode_action(text_format.Parse(text, action_pb2.ActionSpec()))
     message = filled(commands.Dispatch(Peer("m"), request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
     assert not message.dispatch.grant.HasField("heartbeat")
-    assert not message.dispatch.grant.HasField("expected_execution")
+    assert message.dispatch.grant.expected_use == 0.0
     assert message.dispatch.grant.start_to_close.nanos == 250_000_000
 
 

@@ -1074,7 +1074,6 @@ class Grant(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     BODY_HASH_FIELD_NUMBER: builtins.int
     SANDBOX_ID_FIELD_NUMBER: builtins.int
-    EXPECTED_EXECUTION_FIELD_NUMBER: builtins.int
     EXPECTED_USE_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Number of the attempt, from 1."""
@@ -1110,10 +1109,6 @@ class Grant(google.protobuf.message.Message):
     def heartbeat(self) -> google.protobuf.duration_pb2.Duration:
         """The longest silence allowed."""
 
-    @property
-    def expected_execution(self) -> google.protobuf.duration_pb2.Duration:
-        """Prediction of its execution time with these resources; unset if there is none."""
-
     def __init__(
         self,
         *,
@@ -1127,11 +1122,10 @@ class Grant(google.protobuf.message.Message):
         heartbeat: google.protobuf.duration_pb2.Duration | None = ...,
         body_hash: builtins.bytes = ...,
         sandbox_id: builtins.str = ...,
-        expected_execution: google.protobuf.duration_pb2.Duration | None = ...,
         expected_use: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["expected_execution", b"expected_execution", "heartbeat", b"heartbeat", "key", b"key", "start_to_close", b"start_to_close", "token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "expected_execution", b"expected_execution", "expected_use", b"expected_use", "heartbeat", b"heartbeat", "key", b"key", "resources", b"resources", "sandbox_id", b"sandbox_id", "service", b"service", "start_to_close", b"start_to_close", "token", b"token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["heartbeat", b"heartbeat", "key", b"key", "start_to_close", b"start_to_close", "token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "expected_use", b"expected_use", "heartbeat", b"heartbeat", "key", b"key", "resources", b"resources", "sandbox_id", b"sandbox_id", "service", b"service", "start_to_close", b"start_to_close", "token", b"token"]) -> None: ...
 
 global___Grant = Grant
 

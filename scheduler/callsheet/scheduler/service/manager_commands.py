@@ -88,6 +88,5 @@ def _encode_terms(
     if heartbeat:
         fill_duration(grant.heartbeat, heartbeat)
     if prediction is not None:
-        fill_duration(grant.expected_execution, prediction.execution_s)
         grant.expected_use = prediction.use
     return grant.SerializeToString()
