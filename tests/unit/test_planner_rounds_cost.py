@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.fleet.placement import Members
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.round.estimates import Estimates
+from callsheet.scheduler.planner.round.options import Estimate
 from callsheet.scheduler.planner.round.snapshot import BLOCK_LIFE_S, Snapshots
 
 from tests.support.core_requests import action_request, fixed
@@ -65,6 +67,31 @@ def test_only_those_members_that_are_wanted_are_looked_at() -> None:
     assert members.left == 48
 
 
+class NeverAlike(Estimates):
+    """Estimates of a class that are others each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[ClassKey] = Counter()
+
+    def of_class(self, key: ClassKey) -> Estimate:
+        self.asked[key] += 1
+        return Estimate(1.0, float(self.asked[key] % 2 + 1))
+
+
+def test_options_are_kept_as_long_as_nothing_else_is_expected() -> None:
+    world = CoreWorld()
+    world.manager(cores=4)
+    world.job()
+    world.submit(action_request("a", demand=fixed(cpu=1)))
+    (key,) = world.state.ready.classes
+    fleet = Fleet()
+    fleet.refresh(world.state, PlacedActions(), lambda _: 1.0)
+    snapshots = Snapshots(Estimates(), dispatch_cap=256, ageing=0.2, hold_after=5.0)
+    first = snapshots.block(key, fleet, 0.0)
+    assert snapshots.block(key, fleet, 3 * BLOCK_LIFE_S) is first
+
+
 @pytest.mark.parametrize("step_s", [0.05, 0.25])
 def test_options_made_in_one_round_are_not_made_anew_in_another(step_s: float) -> None:
     classes, rounds = 40, round(3 * BLOCK_LIFE_S / step_s)
@@ -77,7 +104,7 @@ def test_options_made_in_one_round_are_not_made_anew_in_another(step_s: float) -
     assert len(keys) == classes
     fleet = Fleet()
     fleet.refresh(world.state, PlacedActions(), lambda _: 1.0)
-    snapshots = Snapshots(Estimates(), dispatch_cap=256, ageing=0.2, hold_after=5.0)
+    snapshots = Snapshots(NeverAlike(), dispatch_cap=256, ageing=0.2, hold_after=5.0)
     known = [snapshots.block(key, fleet, 0.0) for key in keys]
     made_anew = []
     for number in range(1, rounds + 1):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-import numpy as np
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKind, TrajectoryKey
 from callsheet.scheduler.core.pacing import may_begin
@@ -399,14 +398,16 @@ def _fill_up(
 ) -> list[Placed]:
     """Starts more in pools where counts did not fit on single nodes: no room is left that somebody could use."""
     classes = question.instance.classes
-    options = [(owner, option) for owner, each in enumerate(classes) for option in each.block.options]
     gains = solution.gains.tolist()
-    worth = [
-        index for index in np.flatnonzero(solution.gains > 0.0).tolist() if place_of(options[index][1]).pool in pools
-    ]
+    worth = []
+    index = 0
+    for owner, each in enumerate(classes):
+        for option in each.block.options:
+            if gains[index] > 0.0 and place_of(option).pool in pools:
+                worth.append((each.priority, -gains[index], index, owner, option))
+            index += 1
     placed: list[Placed] = []
-    for index in sorted(worth, key=lambda index: (classes[options[index][0]].priority, -gains[index])):
-        owner, option = options[index]
+    for _, _, _, owner, option in sorted(worth):
         ready = question.members[owner]
         waiting = members.get(ready) or members.setdefault(ready, Members(ready))
         most = question.instance.dispatch_cap - started - len(placed)

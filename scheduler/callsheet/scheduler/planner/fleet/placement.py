@@ -144,6 +144,7 @@ class Placer:
         self._siblings: dict[tuple[str, str], set[str]] = {}
         self._begun = begun
         self._last = _Queue(None, [], whole=False)
+        self._full: set[Hashable] = set()
 
     def place(
         self, key: ClassKey, options: Iterable[Option], members: Members, count: int, claimed: Frees = NOTHING
@@ -202,8 +203,14 @@ class Placer:
     def could_place(self, option: Option) -> bool:
         """Whether the most that is free on any nodes is enough for a member; cheaper to ask than to try."""
         offer = self._offers.of(option)
+        if offer.alike in self._full:
+            return False
         free = self._free[offer.place.pool]
-        return all(free[:, column].max() >= units for column, units in offer.charged)
+        could = all(free[:, column].max() >= units for column, units in offer.charged)
+        if not could:
+            # Nothing comes back while members are placed.
+            self._full.add(offer.alike)
+        return could
 
     def manager_of(self, place: Place, node: int) -> Manager:
         """The manager that hosts a service on a node."""

@@ -17,6 +17,8 @@ from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR
 # Widths tried of one elastic resource, and of each where several are elastic.
 MAX_WIDTHS = 8
 MAX_WIDTHS_OF_SEVERAL = 3
+# Estimates that differ by less of themselves make no other options.
+ALIKE = 0.02
 # An action that may do with nothing of a resource is slower by this without it.
 SLOWDOWN_WITH_NOTHING = 2.0
 
@@ -33,6 +35,12 @@ class Estimate(NamedTuple):
     duration_s: float
     use: float
     amdahl_fraction: float | None = None
+
+    def is_like(self, other: Estimate) -> bool:
+        """Whether options made by the other one are as good."""
+        mine = (self.duration_s, self.use, self.amdahl_fraction or 0.0)
+        others = (other.duration_s, other.use, other.amdahl_fraction or 0.0)
+        return all(abs(one - two) <= ALIKE * one for one, two in zip(mine, others, strict=True))
 
 
 class Chunk(NamedTuple):

@@ -43,7 +43,7 @@ from callsheet.scheduler.planner.round.lateness import (
     late_members,
     longest_wait_s,
 )
-from callsheet.scheduler.planner.round.options import Chunk, Ready, Rows, option_block
+from callsheet.scheduler.planner.round.options import Chunk, Estimate, Ready, Rows, option_block
 from callsheet.scheduler.planner.round.residency import Claims, Waiting, some_there
 
 # Pools of more nodes than this are taken as one heap of units, but for their chunks.
@@ -98,9 +98,10 @@ class Snapshot:
 
 
 class _Kept(NamedTuple):
-    """The options of a class, since when they count as made, and the set-ups they were made with."""
+    """The options of a class, since when they count as made, and what they were made with."""
 
     made_at: float
+    estimate: Estimate
     block: OptionBlock
     set_ups: tuple[float | None, ...]
 
@@ -206,8 +207,15 @@ class Snapshots:
                 self._blocks.clear()
             # Those made in one round do not all grow old in another: the first life of each is cut by another share.
             sooner_s = BLOCK_LIFE_S * (len(self._blocks) * GOLDEN_RATIO % 1.0) if kept is None else 0.0
-            block = option_block(key, self._estimates.of_class(key), fleet, self._rows)
-            kept = self._blocks[key] = _Kept(now - sooner_s, block, set_ups_of(fleet, block))
+            estimate = self._estimates.of_class(key)
+            alike = (
+                kept is not None and estimate.is_like(kept.estimate) and kept.set_ups == set_ups_of(fleet, kept.block)
+            )
+            if kept is not None and alike:
+                kept = self._blocks[key] = kept._replace(made_at=now)
+            else:
+                block = option_block(key, estimate, fleet, self._rows)
+                kept = self._blocks[key] = _Kept(now - sooner_s, estimate, block, set_ups_of(fleet, block))
         return kept.block
 
     def _keep_up_with(self, fleet: Fleet) -> None:
@@ -219,7 +227,7 @@ class Snapshots:
         """What is free on each node and not held for somebody, and who waits with whom."""
         backlogs = backlog_s(fleet, servable)
         most = self._dispatch_cap
-        waits = [longest_wait_s(first_members(ready, most), now) for ready, _ in servable]
+        waits = [_longest_wait_s(ready, most, now) for ready, _ in servable]
         room = held_back(fleet, servable, backlogs, waits, self._hold_after)
         waiting = [self._waiting(*each, now) for each in zip(servable, backlogs, waits, strict=True)]
         return room, waiting
@@ -241,6 +249,14 @@ class Snapshots:
     def _further_rows(self, fleet: Fleet, free: Frees, hold_s: float) -> Iterator[ResourceRow]:
         for row in self._rows.further:
             yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row, hold_s)
+
+
+def _longest_wait_s(ready: ReadyClass, most: int, now: float) -> float:
+    """See `longest_wait_s`; nobody has waited longer than a first member that was never tried."""
+    head = ready.head()
+    if head is not None and not head.attempts:
+        return max(now - head.queued_since, 0.0)
+    return longest_wait_s(first_members(ready, most), now)
 
 
 def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> ResourceRow:
