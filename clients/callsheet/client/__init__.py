@@ -23,7 +23,7 @@ from callsheet.client.actions import (
 )
 from callsheet.client.backend import ActionHandle
 from callsheet.client.batch import Batch
-from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember
+from callsheet.client.batch_values import BatchContent, FinishedTrajectory
 from callsheet.client.client import Client
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
 from callsheet.client.demand import Demand, Elastic, Hold, Resource
@@ -179,7 +179,6 @@ __all__ = [
     "LengthShare",
     "LogProbsMode",
     "Member",
-    "MissingMember",
     "NotFoundError",
     "NotSucceededError",
     "Opening",

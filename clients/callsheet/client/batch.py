@@ -9,7 +9,7 @@ from typing import Self
 import anyio
 import anyio.abc
 from callsheet.client.backend import Connector
-from callsheet.client.batch_values import BatchContent, FinishedTrajectory, MissingMember, Settlement
+from callsheet.client.batch_values import BatchContent, FinishedTrajectory, Settlement
 from callsheet.client.errors import CallsheetError, FailedPreconditionError, NotFoundError
 
 # A lease is extended so many times in its length.
@@ -49,11 +49,6 @@ class Batch:
     def trajectories(self) -> tuple[FinishedTrajectory, ...]:
         """Its trajectories, the oldest group first, and groups whole."""
         return self.content.trajectories
-
-    @property
-    def missing(self) -> tuple[MissingMember, ...]:
-        """Members of its groups without a result."""
-        return self.content.missing
 
     @property
     def groups(self) -> Mapping[str, tuple[FinishedTrajectory, ...]]:

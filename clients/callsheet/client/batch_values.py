@@ -63,21 +63,6 @@ class FinishedTrajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class MissingMember:
-    """A member of a group in a batch that did not finish with a result.
-
-    Attributes:
-        trajectory_id: Its id.
-        group_id: Its group.
-        reason: Why, as a sentence.
-    """
-
-    trajectory_id: str
-    group_id: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class BatchRequest:
     """What a trainer wants to take; see `Job.take_batch`."""
 
@@ -95,13 +80,11 @@ class BatchContent:
     Attributes:
         batch_id: Its id.
         trajectories: The oldest group first, and groups whole; none if there were too few.
-        missing: Members of these groups without a result, as far as that is still known.
         policy_version: The newest version when it was taken.
         lease_s: How long its lease went on when it came.
     """
 
     batch_id: str
     trajectories: tuple[FinishedTrajectory, ...] = ()
-    missing: tuple[MissingMember, ...] = ()
     policy_version: int = 0
     lease_s: float = 0.0

@@ -12,7 +12,6 @@ from callsheet.client.batch_values import (
     BatchRequest,
     FinishedResult,
     FinishedTrajectory,
-    MissingMember,
 )
 from callsheet.client.blobs import BlobReader
 from callsheet.client.errors import invalid
@@ -63,7 +62,6 @@ def decode_batch(message: buffer_pb2.TrajectoryBatch, blobs: BlobReader) -> Batc
     return BatchContent(
         message.batch_id,
         tuple(decode_finished(each, blobs) for each in message.trajectories),
-        tuple(take(MissingMember, each) for each in message.missing),
         message.policy_version,
         in_seconds(message.lease),
     )

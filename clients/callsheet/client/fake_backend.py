@@ -13,7 +13,6 @@ from callsheet.client.batch_values import (
     BatchContent,
     BatchRequest,
     FinishedResult,
-    MissingMember,
     Settlement,
 )
 from callsheet.client.encode import encode_submission
@@ -71,14 +70,6 @@ class _Group:
     @property
     def is_over(self) -> bool:
         return not self.ids(None) and (self.has_quorum or self.cancelled or self.seats >= self.spec.size)
-
-    def missing(self) -> tuple[MissingMember, ...]:
-        """Closed members with a seat that did not complete."""
-        return tuple(
-            MissingMember(each.spec.trajectory_id, self.spec.group_id, each.reason)
-            for each in self.members
-            if each.end not in {None, TrajectoryEnd.COMPLETED} and each.spec.trajectory_id not in self.lost
-        )
 
     def status(self) -> GroupStatus:
         completed, lost = self.ids(TrajectoryEnd.COMPLETED), self.lost
@@ -201,10 +192,7 @@ class FakeBackend:
             group = self._groups[job_id, group_id]
             return group.is_over
 
-        def missing_of(group_id: str) -> tuple[MissingMember, ...]:
-            return self._groups[job_id, group_id].missing()
-
-        return self._buffers.setdefault(job_id, FakeBuffer(is_over, missing_of))
+        return self._buffers.setdefault(job_id, FakeBuffer(is_over))
 
     async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""

@@ -11,7 +11,6 @@ from callsheet.client.batch_values import (
     BatchRequest,
     FinishedResult,
     FinishedTrajectory,
-    MissingMember,
     Settlement,
 )
 from callsheet.client.encode_batches import encode_result
@@ -27,7 +26,6 @@ class FakeBuffer:
 
     Attributes:
         group_is_over: Whether no other member of a group can finish.
-        missing_of: The members of a group without a result.
         trajectories: Those that are finished and not acknowledged, by id, the first to finish first.
         batches: Those that are leased, by id.
         acknowledged: Ids of those that were acknowledged.
@@ -35,7 +33,6 @@ class FakeBuffer:
     """
 
     group_is_over: Callable[[str], bool]
-    missing_of: Callable[[str], tuple[MissingMember, ...]]
     trajectories: dict[str, FinishedTrajectory] = field(default_factory=dict)
     batches: dict[str, BatchContent] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
@@ -64,9 +61,7 @@ class FakeBuffer:
             version = policy_version()
             found = tuple(replace(each, staleness=version - each.policy_version, batch_id=batch_id) for each in chosen)
             self.trajectories |= {each.trajectory_id: each for each in found}
-            groups = dict.fromkeys(each.group_id for each in found if each.group_id)
-            missing = tuple(member for group_id in groups for member in self.missing_of(group_id))
-            self.batches[batch_id] = BatchContent(batch_id, found, missing, version, request.lease_s or 600.0)
+            self.batches[batch_id] = BatchContent(batch_id, found, version, request.lease_s or 600.0)
         return self.batches.get(batch_id, BatchContent(batch_id))
 
     def settle(self, batch_id: str, settlement: Settlement) -> None:

@@ -15,7 +15,7 @@ import anyio.to_thread
 from callsheet.client.actions import Action
 from callsheet.client.backend import ActionHandle
 from callsheet.client.batch import Batch
-from callsheet.client.batch_values import FinishedTrajectory, MissingMember
+from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import Opening, TrajectoryEnd
@@ -307,11 +307,6 @@ class SyncBatch(_Blocking[Batch]):
     def trajectories(self) -> tuple[FinishedTrajectory, ...]:
         """See `Batch.trajectories`."""
         return self._wrapped.trajectories
-
-    @property
-    def missing(self) -> tuple[MissingMember, ...]:
-        """See `Batch.missing`."""
-        return self._wrapped.missing
 
     @property
     def groups(self) -> Mapping[str, tuple[FinishedTrajectory, ...]]:

@@ -16,7 +16,7 @@ from callsheet.v1 import common_pb2 as callsheet_dot_v1_dot_common__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63\x61llsheet/v1/buffer.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\"G\n\x10TrajectoryResult\x12\x0e\n\x06reward\x18\x01 \x01(\x01\x12#\n\x07payload\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.Blob\"\x8d\x02\n\x12\x42ufferedTrajectory\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12.\n\x06result\x18\x03 \x01(\x0b\x32\x1e.callsheet.v1.TrajectoryResult\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x03\x12\x11\n\tstaleness\x18\x05 \x01(\x03\x12\'\n\x04took\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06waited\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x62\x61tch_id\x18\x08 \x01(\t\x12\r\n\x05whole\x18\t \x01(\x08\"H\n\rMissingMember\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xcb\x01\n\x0fTrajectoryBatch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\x12\x36\n\x0ctrajectories\x18\x02 \x03(\x0b\x32 .callsheet.v1.BufferedTrajectory\x12,\n\x07missing\x18\x03 \x03(\x0b\x32\x1b.callsheet.v1.MissingMember\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x03\x12(\n\x05lease\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x11LeasedBatchStatus\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\x12\x14\n\x0ctrajectories\x18\x02 \x01(\x03\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"^\n\x0bLengthShare\x12(\n\x05up_to\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0ctrajectories\x18\x02 \x01(\x03\x12\x0f\n\x07trained\x18\x03 \x01(\x01\"\xae\x03\n\x0c\x42ufferStatus\x12\r\n\x05ready\x18\x01 \x01(\x03\x12\x0e\n\x06leased\x18\x02 \x01(\x03\x12\x12\n\nincomplete\x18\x03 \x01(\x03\x12\r\n\x05\x62ound\x18\x04 \x01(\x03\x12\x0f\n\x07held_up\x18\x05 \x01(\t\x12\x30\n\x07\x62\x61tches\x18\x06 \x03(\x0b\x32\x1f.callsheet.v1.LeasedBatchStatus\x12\x16\n\x0ewaiting_takers\x18\x07 \x01(\x03\x12\x36\n\x06\x63ounts\x18\x08 \x03(\x0b\x32&.callsheet.v1.BufferStatus.CountsEntry\x12<\n\tstaleness\x18\t \x03(\x0b\x32).callsheet.v1.BufferStatus.StalenessEntry\x12*\n\x07lengths\x18\n \x03(\x0b\x32\x19.callsheet.v1.LengthShare\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0eStalenessEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63\x61llsheet/v1/buffer.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\"G\n\x10TrajectoryResult\x12\x0e\n\x06reward\x18\x01 \x01(\x01\x12#\n\x07payload\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.Blob\"\x8d\x02\n\x12\x42ufferedTrajectory\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12.\n\x06result\x18\x03 \x01(\x0b\x32\x1e.callsheet.v1.TrajectoryResult\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x03\x12\x11\n\tstaleness\x18\x05 \x01(\x03\x12\'\n\x04took\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06waited\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x62\x61tch_id\x18\x08 \x01(\t\x12\r\n\x05whole\x18\t \x01(\x08\"\x9d\x01\n\x0fTrajectoryBatch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\x12\x36\n\x0ctrajectories\x18\x02 \x03(\x0b\x32 .callsheet.v1.BufferedTrajectory\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\x12(\n\x05lease\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x11LeasedBatchStatus\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\x12\x14\n\x0ctrajectories\x18\x02 \x01(\x03\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"^\n\x0bLengthShare\x12(\n\x05up_to\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0ctrajectories\x18\x02 \x01(\x03\x12\x0f\n\x07trained\x18\x03 \x01(\x01\"\xae\x03\n\x0c\x42ufferStatus\x12\r\n\x05ready\x18\x01 \x01(\x03\x12\x0e\n\x06leased\x18\x02 \x01(\x03\x12\x12\n\nincomplete\x18\x03 \x01(\x03\x12\r\n\x05\x62ound\x18\x04 \x01(\x03\x12\x0f\n\x07held_up\x18\x05 \x01(\t\x12\x30\n\x07\x62\x61tches\x18\x06 \x03(\x0b\x32\x1f.callsheet.v1.LeasedBatchStatus\x12\x16\n\x0ewaiting_takers\x18\x07 \x01(\x03\x12\x36\n\x06\x63ounts\x18\x08 \x03(\x0b\x32&.callsheet.v1.BufferStatus.CountsEntry\x12<\n\tstaleness\x18\t \x03(\x0b\x32).callsheet.v1.BufferStatus.StalenessEntry\x12*\n\x07lengths\x18\n \x03(\x0b\x32\x19.callsheet.v1.LengthShare\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0eStalenessEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -31,18 +31,16 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_TRAJECTORYRESULT']._serialized_end=173
   _globals['_BUFFEREDTRAJECTORY']._serialized_start=176
   _globals['_BUFFEREDTRAJECTORY']._serialized_end=445
-  _globals['_MISSINGMEMBER']._serialized_start=447
-  _globals['_MISSINGMEMBER']._serialized_end=519
-  _globals['_TRAJECTORYBATCH']._serialized_start=522
-  _globals['_TRAJECTORYBATCH']._serialized_end=725
-  _globals['_LEASEDBATCHSTATUS']._serialized_start=727
-  _globals['_LEASEDBATCHSTATUS']._serialized_end=828
-  _globals['_LENGTHSHARE']._serialized_start=830
-  _globals['_LENGTHSHARE']._serialized_end=924
-  _globals['_BUFFERSTATUS']._serialized_start=927
-  _globals['_BUFFERSTATUS']._serialized_end=1357
-  _globals['_BUFFERSTATUS_COUNTSENTRY']._serialized_start=1262
-  _globals['_BUFFERSTATUS_COUNTSENTRY']._serialized_end=1307
-  _globals['_BUFFERSTATUS_STALENESSENTRY']._serialized_start=1309
-  _globals['_BUFFERSTATUS_STALENESSENTRY']._serialized_end=1357
+  _globals['_TRAJECTORYBATCH']._serialized_start=448
+  _globals['_TRAJECTORYBATCH']._serialized_end=605
+  _globals['_LEASEDBATCHSTATUS']._serialized_start=607
+  _globals['_LEASEDBATCHSTATUS']._serialized_end=708
+  _globals['_LENGTHSHARE']._serialized_start=710
+  _globals['_LENGTHSHARE']._serialized_end=804
+  _globals['_BUFFERSTATUS']._serialized_start=807
+  _globals['_BUFFERSTATUS']._serialized_end=1237
+  _globals['_BUFFERSTATUS_COUNTSENTRY']._serialized_start=1142
+  _globals['_BUFFERSTATUS_COUNTSENTRY']._serialized_end=1187
+  _globals['_BUFFERSTATUS_STALENESSENTRY']._serialized_start=1189
+  _globals['_BUFFERSTATUS_STALENESSENTRY']._serialized_end=1237
 # @@protoc_insertion_point(module_scope)

@@ -99,32 +99,6 @@ class BufferedTrajectory(google.protobuf.message.Message):
 global___BufferedTrajectory = BufferedTrajectory
 
 @typing.final
-class MissingMember(google.protobuf.message.Message):
-    """A member of a group that did not finish with a result."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
-    GROUP_ID_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    trajectory_id: builtins.str
-    """Its id."""
-    group_id: builtins.str
-    """Its group."""
-    reason: builtins.str
-    """Why, as a sentence."""
-    def __init__(
-        self,
-        *,
-        trajectory_id: builtins.str = ...,
-        group_id: builtins.str = ...,
-        reason: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "reason", b"reason", "trajectory_id", b"trajectory_id"]) -> None: ...
-
-global___MissingMember = MissingMember
-
-@typing.final
 class TrajectoryBatch(google.protobuf.message.Message):
     """Finished trajectories, leased to a trainer."""
 
@@ -132,7 +106,6 @@ class TrajectoryBatch(google.protobuf.message.Message):
 
     BATCH_ID_FIELD_NUMBER: builtins.int
     TRAJECTORIES_FIELD_NUMBER: builtins.int
-    MISSING_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     batch_id: builtins.str
@@ -144,10 +117,6 @@ class TrajectoryBatch(google.protobuf.message.Message):
         """Its trajectories, the oldest group first, and groups whole."""
 
     @property
-    def missing(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MissingMember]:
-        """Members of these groups that have no result, as far as that is still known."""
-
-    @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
         """How long its lease goes on."""
 
@@ -156,12 +125,11 @@ class TrajectoryBatch(google.protobuf.message.Message):
         *,
         batch_id: builtins.str = ...,
         trajectories: collections.abc.Iterable[global___BufferedTrajectory] | None = ...,
-        missing: collections.abc.Iterable[global___MissingMember] | None = ...,
         policy_version: builtins.int = ...,
         lease: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "lease", b"lease", "missing", b"missing", "policy_version", b"policy_version", "trajectories", b"trajectories"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_id", b"batch_id", "lease", b"lease", "policy_version", b"policy_version", "trajectories", b"trajectories"]) -> None: ...
 
 global___TrajectoryBatch = TrajectoryBatch
 

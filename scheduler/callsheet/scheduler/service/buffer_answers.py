@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from callsheet.scheduler.core.buffer import BufferedTrajectory, Bundle, LeasedBatch
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.leases import open_job
-from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.pacing import PacingGate, max_buffered_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.refusals import fill_duration
@@ -25,7 +24,6 @@ def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.Trajec
     for key in batch.keys:
         bundle = job.buffer.bundles[key]
         message.trajectories.extend(_trajectories(bundle, batch.policy_version, now))
-        message.missing.extend(_missing(job, bundle))
     return message
 
 
@@ -43,15 +41,6 @@ def _trajectories(bundle: Bundle, version: int, now: float) -> Iterator[buffer_p
         fill_duration(message.took, each.took_s)
         fill_duration(message.waited, max(now - each.finished_at, 0.0))
         yield message
-
-
-def _missing(job: Job, bundle: Bundle) -> Iterator[buffer_pb2.MissingMember]:
-    """The closed members of a group that did not finish with a result, as far as that is kept."""
-    group = job.groups.get(bundle.key[0])
-    for each in group.members if group is not None else ():
-        closed = job.closed_trajectories.get(each)
-        if closed is not None and closed.end is not TrajectoryEnd.COMPLETED:
-            yield buffer_pb2.MissingMember(trajectory_id=each, group_id=bundle.key[0], reason=closed.reason)
 
 
 def list_buffer(
