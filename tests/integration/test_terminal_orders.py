@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 from callsheet.cli import output, submit_commands
-from callsheet.cli.app import app
 from callsheet.cli.plain import plain_outcome
 from callsheet.client.blobs import BlobReader
 from callsheet.client.decode import decode_outcome
@@ -20,8 +19,8 @@ from callsheet.deploy import logs, tokens
 from callsheet.deploy.terminal import visible, visible_line
 from callsheet.options.common import LogFormat
 from callsheet.v1 import outcome_pb2
-from typer.testing import CliRunner
 
+from tests.support.command_line import invoke
 from tests.support.hostile_scheduler import HOSTILE, ORDERS, fill, hostile_scheduler
 
 _CLI = Path(output.__file__).parent
@@ -39,7 +38,7 @@ _COMMANDS = (
 
 
 def said(*arguments: str, **environment: str) -> str:
-    done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "400", **environment})
+    done = invoke(*arguments, **{"COLUMNS": "400", **environment})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.output

@@ -25,6 +25,7 @@ from callsheet.deploy.roles import Role
 from callsheet.options.common import comma_separated
 from typer.testing import CliRunner, Result
 
+from tests.support.command_line import invoke
 from tests.support.ports import free_port
 
 HEAVY = ("callsheet.client", "google.protobuf", "grpc", "numpy", "ortools", "ray", "sqlalchemy", "structlog", "torch")
@@ -57,7 +58,7 @@ COMMANDS: list[tuple[str, ...]] = [
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
+    return invoke(*arguments)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
@@ -269,7 +270,8 @@ def test_the_engine_needs_a_core_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_that_cannot_be_made_is_named() -> None:
-    result = run("scheduler", "--data-dir", "/proc/callsheet", "--listen", "127.0.0.1:0")
+    # Not by `run`: it handles signals, which it may do in the main thread alone.
+    result = CliRunner().invoke(app, ["scheduler", "--data-dir", "/proc/callsheet", "--listen", "127.0.0.1:0"])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("callsheet: data directory '/proc/callsheet' cannot be used: ")
 

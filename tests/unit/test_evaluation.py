@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from callsheet.cli import eval_command
-from callsheet.cli.app import app
 from callsheet.cli.errors import describe, first_error
 from callsheet.client import (
     ClientOptions,
@@ -40,8 +39,8 @@ from callsheet.evaluation.run import Evaluation, EvaluationError, missing_trials
 from callsheet.evaluation.settings import EvaluationSettings
 from callsheet.evaluation.summary import summarise
 from numpy import float32
-from typer.testing import CliRunner
 
+from tests.support.command_line import invoke
 from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
 
 _WORDS = "tests.support.word_environment:WordTasks"
@@ -272,7 +271,7 @@ def test_trials_are_told_apart_by_their_tasks_ids() -> None:
 
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eval_command, "_CONNECT_S", 0.3)
-    told = CliRunner().invoke(app, ["eval", _WORDS, "--scheduler", "127.0.0.1:9", "--policy", _SAYING])
+    told = invoke("eval", _WORDS, "--scheduler", "127.0.0.1:9", "--policy", _SAYING)
     assert told.exit_code == 1
     assert "callsheet up" in told.stderr
 
@@ -282,7 +281,7 @@ def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) 
     [(["no-such"], "no-such"), ([_WORDS, "--task-option", "colour=red"], "count, turns")],
 )
 def test_wrong_use_is_told(arguments: list[str], said: str) -> None:
-    told = CliRunner().invoke(app, ["eval", *arguments])
+    told = invoke("eval", *arguments)
     assert told.exit_code == 2
     assert said in told.stderr
 
@@ -305,7 +304,7 @@ def test_an_environment_is_found_in_the_working_directory(tmp_path: Path, monkey
     (tmp_path / "beside_me.py").write_text("def tasks():\n    raise ValueError('it was found')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [each for each in sys.path if each])
-    ran = CliRunner().invoke(app, ["eval", "beside_me:tasks"])
+    ran = invoke("eval", "beside_me:tasks")
     assert ran.exit_code == 2
     assert "it was found" in ran.output
 
@@ -364,6 +363,6 @@ async def test_long_ids_of_tasks_that_begin_alike_are_told_apart(
 def test_a_module_that_raises_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raises_at_once.py").write_text("raise RuntimeError('no card')\n")
     monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(app, ["eval", "raises_at_once:tasks"])
+    ran = invoke("eval", "raises_at_once:tasks")
     assert ran.exit_code == 2
     assert "cannot be imported: RuntimeError('no card')" in ran.output
