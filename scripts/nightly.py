@@ -32,7 +32,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     report = ROOT / "build" / f"nightly-{os.getpid()}.xml"
     command = [sys.executable, "-m", "pytest", *OPTIONS, f"--junitxml={report}", *(arguments or ["tests/soak"])]
-    run = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit(), "machine": machine()}
+    # An earlier part of the run may have changed the page.
+    commit = git("rev-parse", "--short", "HEAD") + " with changes" * bool(git("status", "--porcelain", ":!docs/lab"))
+    run = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit, "machine": machine()}
     code = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, check=False).returncode
     if code in (0, 1):  # others tell of a run that was interrupted
         results = {law: run | found for law, found in results_in(report).items()}
@@ -40,10 +42,9 @@ def main() -> int:
     return code
 
 
-def commit() -> str:
-    """The commit that is tried."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+def git(*arguments: str) -> str:
+    """What a command of git prints."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def machine() -> str:
