@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from callsheet.benchmarks.simulator.comparison.runs import figures_of
+from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario, Work

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.benchmarks.measuring.statistics import significant
+from callsheet.benchmarks.simulator.best_case import load_of
 from callsheet.benchmarks.simulator.comparison.figures import (
     Figures,
     JobFigures,
@@ -14,7 +15,6 @@ from callsheet.benchmarks.simulator.comparison.figures import (
     SeedResult,
     paired_ratio,
 )
-from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.ranges import (
     DIRECTORY,
     FigureRange,
@@ -22,8 +22,9 @@ from callsheet.benchmarks.simulator.comparison.ranges import (
     check,
     load_ranges,
 )
+from callsheet.benchmarks.simulator.comparison.report import OURS
+from callsheet.benchmarks.simulator.comparison.run import cores_for_equal_act
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
-from callsheet.benchmarks.simulator.comparison.sweeps import OURS, cores_for_equal_act
 from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode, Work

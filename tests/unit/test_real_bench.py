@@ -6,7 +6,7 @@ import pytest
 from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction, held_core_s
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
-from callsheet.benchmarks.simulator.comparison.runs import figures_of
+from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.simulation import simulate
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from callsheet.benchmarks.simulator.comparison.runs import figures_of
+from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, ScenarioJob, Turn, Work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.benchmarks.simulator.comparison.runs import figures_of
+from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.events import EventQueue, Level
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 from callsheet.benchmarks.simulator.simulation import simulate

@@ -7,9 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from callsheet.benchmarks.measuring.tables import new_table, verdict
 from rich.console import Group, RenderableType
 from rich.table import Table
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """A table without rows; columns whose names begin with ">" are numbers, on the right."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,6 @@ def render(report: BenchmarkReport) -> RenderableType:
     if report.bars:
         bars = new_table("Bars", "what", ">found", "must be", "")
         for bar in report.bars:
-            bars.add_row(bar.name, bar.found, bar.rule, verdict(bar.met))
+            bars.add_row(bar.name, bar.found, bar.rule, "[green]met[/]" if bar.met else "[red]missed[/]")
         parts.append(bars)
     return Group(*parts)

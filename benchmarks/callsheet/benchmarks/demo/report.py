@@ -10,8 +10,7 @@ from typing import Any
 from callsheet.benchmarks.demo.measurements import KindFigures, failures_by_kind, figures_by_kind, mean_act_s
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
 from callsheet.benchmarks.demo.workload import ModeRun
-from callsheet.benchmarks.measuring.tables import new_table
-from callsheet.benchmarks.runner import Bar, BenchmarkReport
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, new_table
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table

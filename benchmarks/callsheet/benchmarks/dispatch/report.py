@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import ratio, rounded, significant
-from callsheet.benchmarks.measuring.tables import new_table
-from callsheet.benchmarks.runner import Bar, BenchmarkReport
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, new_table
 from rich.console import RenderableType
 
 _DIGITS = 4

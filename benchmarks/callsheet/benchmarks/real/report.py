@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import rounded, significant
-from callsheet.benchmarks.measuring.tables import new_table
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs
-from callsheet.benchmarks.runner import BenchmarkReport, Column, cell
+from callsheet.benchmarks.runner import BenchmarkReport, Column, cell, new_table
+from callsheet.benchmarks.simulator.best_case import Load
 from callsheet.benchmarks.simulator.comparison.figures import Figures
-from callsheet.benchmarks.simulator.comparison.load import Load
 from rich.console import RenderableType
 
 _SPAN = "step_s"

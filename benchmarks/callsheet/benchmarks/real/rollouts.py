@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ from callsheet.benchmarks.real import burner
 from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
+from callsheet.client.demand import Hold, Resource
 from callsheet.client.outcomes import Timeline
+from callsheet.deploy.roles import Role
 
 _BURNER: Final = SandboxFile("burner.py", Path(burner.__file__).read_bytes())
 _DEADLINE_S = 900.0
@@ -138,3 +141,46 @@ def _ran_s(timeline: Timeline) -> float:
     if timeline.started_at is None or timeline.ended_at is None:
         return 0.0
     return timeline.ended_at - timeline.started_at
+
+
+_MEMORY_MIB: Final = 64
+_MEMORY: Final = Resource("memory", _MEMORY_MIB, hold=Hold.TRAJECTORY)
+_ONE_CORE: Final = Demand(cpu=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RealPolicy:
+    """One policy.
+
+    Attributes:
+        simulated: The simulator's policy of the same kind; sandboxes are there before their commands, so pods are warm.
+        arguments: Command line arguments of the service's processes.
+        sleeps: Whether its commands sleep instead of using the CPU, for the comparison with Ray.
+    """
+
+    name: str
+    simulated: str
+    demands: Demands
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sleeps: bool = False
+
+
+_SHARED: Final = Demands(reset=Demand(_MEMORY, cpu=1), step=_ONE_CORE)
+_WHOLE_CORES: Final[Mapping[str, tuple[str, ...]]] = {
+    Role.SCHEDULER: ("--planner", "first-come"),
+    Role.SANDBOX: ("--share-cores", "reserved"),
+}
+
+POLICIES: Final = (
+    RealPolicy("callsheet", "callsheet", _SHARED),
+    RealPolicy(
+        "reserve_1",
+        "reserve_1",
+        Demands(reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)), step=Demand(), reserves=1),
+        _WHOLE_CORES,
+    ),
+    RealPolicy("fixed_1", "fixed_1_warm", _SHARED, _WHOLE_CORES),
+    RealPolicy("os_sharing", "os_sharing", _SHARED, {str(Role.SANDBOX): ("--share-cores", "plain")}),
+    RealPolicy("callsheet_asleep", "callsheet", _SHARED, sleeps=True),
+)
+"""What runs through the service. Ray runs beside it, asleep as well."""

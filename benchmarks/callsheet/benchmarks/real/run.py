@@ -12,15 +12,14 @@ from statistics import median
 
 import psutil
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.real.policies import POLICIES, RealPolicy
 from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
 from callsheet.benchmarks.real.report import Pair, RealReport
-from callsheet.benchmarks.real.rollouts import run_rollouts
+from callsheet.benchmarks.real.rollouts import POLICIES, RealPolicy, run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
+from callsheet.benchmarks.simulator.best_case import load_of
 from callsheet.benchmarks.simulator.comparison.figures import Figures
-from callsheet.benchmarks.simulator.comparison.load import load_of
-from callsheet.benchmarks.simulator.comparison.runs import figures_of
+from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES as SIMULATED
 from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET, callsheet_with
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, Work

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,6 @@ import anyio.to_process
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.measuring.statistics import percentile
-from callsheet.benchmarks.rewards.memory import MemorySampler, resident_bytes
 from callsheet.benchmarks.rewards.models import ARCHITECTURES, make_models, scores_alone, vocabulary
 from callsheet.benchmarks.rewards.report import (
     OURS,
@@ -43,6 +43,53 @@ from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
+
+_EVERY_S = 0.05
+_log = logging.getLogger(__name__)
+
+
+def resident_bytes(pids: Iterable[int], *, shared_memory: bool = True) -> int:
+    """Memory of some processes together; what several share counts once.
+
+    Args:
+        pids: The processes.
+        shared_memory: Whether to count shared memory, where the weights lie.
+    """
+    return sum(_proportional_bytes(pid, shared_memory=shared_memory) for pid in pids)
+
+
+def _proportional_bytes(pid: int, *, shared_memory: bool) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        _log.info("process %d is gone", pid)
+        return 0
+    counted = ("Pss_Anon:", "Pss_File:", *(("Pss_Shmem:",) if shared_memory else ()))
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(counted))
+
+
+class MemorySampler:
+    """Samples for as long as it runs.
+
+    Attributes:
+        peak: The most bytes of any sample.
+        samples: How many.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        """Takes what names the processes."""
+        self.peak = 0
+        self.samples = 0
+        self._pids = pids
+
+    async def run(self) -> None:
+        """Samples until it is cancelled."""
+        while True:
+            found = await anyio.to_thread.run_sync(resident_bytes, list(self._pids()))
+            self.peak = max(self.peak, found)
+            self.samples += 1
+            await anyio.sleep(_EVERY_S)
+
 
 MIB = 1 << 20
 _DEADLINE_S = 3600.0

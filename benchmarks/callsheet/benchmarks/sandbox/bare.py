@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from callsheet.managers.sandbox.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, Isolation
@@ -25,74 +23,34 @@ class BareToolError(Exception):
     """The bare tool did not do what was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """How to start a process: without `user`, as the one of this process."""
-
-    arguments: Sequence[str]
-    program: str | None = None
-    environment: Mapping[str, str] | None = None
-    user: int | None = None
-    inherited: Sequence[int] = ()
-
-    def begin(self) -> subprocess.Popen[bytes]:
-        groups: Sequence[int] | None = [] if self.user is not None else None
-        return subprocess.Popen(
-            self.arguments,
-            executable=self.program,
-            env=self.environment,
-            user=self.user,
-            group=self.user,
-            extra_groups=groups,
-            pass_fds=self.inherited,
+@contextmanager
+def _started(isolation: Isolation, *program: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a program as the tool alone does: bwrap as one would call it by hand, or a plain process."""
+    if isolation is Isolation.NONE:
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+            yield process
+        return
+    found = find_bwrap()
+    if found is None:
+        raise BareToolError("there is no bwrap program")
+    # By descriptor: another user, which it is where this one is root, might not be allowed into the directories above.
+    descriptor = os.open(found, os.O_RDONLY)
+    user = POOL_UID_BASE if os.geteuid() == 0 else None
+    try:
+        with subprocess.Popen(
+            ["bwrap", *_options(), *program],
+            executable=f"/proc/self/fd/{descriptor}",
+            user=user,
+            group=user,
+            extra_groups=[] if user is not None else None,
+            pass_fds=[descriptor],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-        )
-
-
-class BareTool(Protocol):
-    """Says how to start a program as the tool alone does."""
-
-    @contextmanager
-    def starting(self, *program: str) -> Iterator[_Start]:
-        """Prepares one start; what it needs is kept for the length of the block."""
-
-
-class BareProcess:
-    """No isolation: a plain process."""
-
-    @contextmanager
-    def starting(self, *program: str) -> Iterator[_Start]:
-        """See `BareTool`."""
-        yield _Start(program)
-
-
-class BareBubblewrap:
-    """bwrap as one would call it by hand, as another user where this one is root."""
-
-    def __init__(self) -> None:
-        """Raises BareToolError where there is no bwrap."""
-        found = find_bwrap()
-        if found is None:
-            raise BareToolError("there is no bwrap program")
-        self._bwrap = found
-        self._user = POOL_UID_BASE if os.geteuid() == 0 else None
-
-    @contextmanager
-    def starting(self, *program: str) -> Iterator[_Start]:
-        """See `BareTool`."""
-        # By descriptor: another user might not be allowed into the directories above it.
-        descriptor = os.open(self._bwrap, os.O_RDONLY)
-        try:
-            yield _Start(
-                arguments=["bwrap", *_options(), *program],
-                program=f"/proc/self/fd/{descriptor}",
-                user=self._user,
-                inherited=[descriptor],
-            )
-        finally:
-            os.close(descriptor)
+        ) as process:
+            yield process
+    finally:
+        os.close(descriptor)
 
 
 def _options() -> Iterator[str]:
@@ -106,35 +64,28 @@ def _options() -> Iterator[str]:
     yield from ("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/work", "--chdir", "/work", "--")
 
 
-def bare_tool(isolation: Isolation) -> BareTool:
-    """Returns the bare tool of an isolation."""
-    return BareProcess() if isolation is Isolation.NONE else BareBubblewrap()
-
-
-def create_s(tool: BareTool) -> float:
+def create_s(isolation: Isolation) -> float:
     """Seconds from the start of a program that stays until it answers."""
-    with tool.starting("cat") as start:
-        began = time.perf_counter()
-        with start.begin() as process:
-            if process.stdin is None or process.stdout is None:
-                raise AssertionError("both are pipes")
-            process.stdin.write(_ECHO)
-            answer = process.stdout.read(len(_ECHO))
-            took = time.perf_counter() - began
-            process.stdin.close()
-            status = process.wait(_WAIT_S)
+    began = time.perf_counter()
+    with _started(isolation, "cat") as process:
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both are pipes")
+        process.stdin.write(_ECHO)
+        answer = process.stdout.read(len(_ECHO))
+        took = time.perf_counter() - began
+        process.stdin.close()
+        status = process.wait(_WAIT_S)
     if answer != _ECHO or status != 0:
         raise BareToolError(f"cat answered {answer!r} and ended with {status}")
     return took
 
 
-def exec_s(tool: BareTool) -> float:
+def exec_s(isolation: Isolation) -> float:
     """Seconds from the start of `true` to its end."""
-    with tool.starting("true") as start:
-        began = time.perf_counter()
-        with start.begin() as process:
-            status = process.wait(_WAIT_S)
-            took = time.perf_counter() - began
+    began = time.perf_counter()
+    with _started(isolation, "true") as process:
+        status = process.wait(_WAIT_S)
+        took = time.perf_counter() - began
     if status != 0:
         raise BareToolError(f"true ended with {status}")
     return took

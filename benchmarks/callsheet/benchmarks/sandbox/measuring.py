@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import psutil
 from callsheet.benchmarks.measuring.clock import timed
-from callsheet.benchmarks.sandbox.bare import bare_tool, create_s, exec_s
+from callsheet.benchmarks.sandbox.bare import create_s, exec_s
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
@@ -319,10 +319,9 @@ class _Round:
         await sandbox.pause()
 
     def _use_bare_tool(self) -> None:
-        tool = bare_tool(self._settings.isolation)
         for _ in range(self._settings.samples):
-            self._samples.bare_create.append(create_s(tool))
-            self._samples.bare_exec.append(exec_s(tool))
+            self._samples.bare_create.append(create_s(self._settings.isolation))
+            self._samples.bare_exec.append(exec_s(self._settings.isolation))
 
 
 async def _run(sandbox: Sandbox, command: CommandSpec) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import percentile, rounded
-from callsheet.benchmarks.measuring.tables import new_table
-from callsheet.benchmarks.runner import Bar, BenchmarkReport
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, new_table
 from callsheet.benchmarks.sandbox.measuring import SandboxMeasurements
 from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples
 from rich.console import RenderableType

@@ -1,4 +1,4 @@
-"""What actions and trajectories take at best, with all machines to themselves, and what they need of each resource."""
+"""What actions and trajectories take at best, what they need of each resource, and how loaded that makes a scenario."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu
-from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Work
+from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Scenario, Work
 
 
 def may_time_out(work: Work) -> bool:
@@ -124,3 +124,47 @@ def _tokens_per_s(engine: EngineType) -> float:
 
 def _output_tokens(rollout: Rollout) -> int:
     return sum(turn.generation.output_tokens for turn in rollout.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """rho = N * S / ((A + Z) * K), of the resource with the greatest rho.
+
+    Attributes:
+        rho: The ratio; above 1 the closed loop is saturated.
+        resource: "cpu" or "gpu".
+        live: N, trajectories at once.
+        work_s: S, mean core-seconds (or GPU-seconds) of an external action.
+        action_s: A, mean seconds of an external action with the machines to itself, its waiting for I/O included.
+            Actions that run at one time count as the longest of them.
+        between_s: Z, mean seconds between the actions of a trajectory.
+        units: K, cores (or GPUs).
+    """
+
+    rho: float
+    resource: str
+    live: int
+    work_s: float
+    action_s: float
+    between_s: float
+    units: int
+
+
+def load_of(scenario: Scenario) -> Load:
+    """The load of a scenario's first live trajectories; see `Load`."""
+    cluster, rollouts, live = scenario.cluster, scenario.rollouts, scenario.live
+    gpus_of = {model.name: model.gpus for model in cluster.models}
+    works = [work for rollout in rollouts for work in rollout.works()]
+    count = max(len(works), 1)
+    life = sum(trajectory_s(rollout, cluster.engines) for rollout in rollouts) / count
+    between = sum(generations_s(rollout, cluster.engines) for rollout in rollouts) / count
+    cpu_s = sum(work.cpu_s for work in works) / count
+    gpu_s = sum(work.service_s * gpus_of.get(work.service, 0) for work in works) / count
+    cores = sum(nodes.count * nodes.cores for nodes in cluster.cpu)
+    gpus = sum(nodes.count * nodes.gpus for nodes in cluster.gpu)
+    loads = [
+        Load(live * work / (life * units) if work else 0.0, name, live, work, life - between, between, units)
+        for name, work, units in (("cpu", cpu_s, cores), ("gpu", gpu_s, gpus))
+        if units
+    ]
+    return max(loads, key=lambda load: load.rho, default=Load(0.0, "cpu", live, cpu_s, life - between, between, cores))

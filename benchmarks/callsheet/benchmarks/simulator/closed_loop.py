@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Protocol
 
 from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.measurements import Recorder
 from callsheet.benchmarks.simulator.policy import LiveRollout, Policy, Task
-from callsheet.benchmarks.simulator.recorder import Recorder
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, ScenarioJob, Work
 
 

@@ -9,13 +9,12 @@ from dataclasses import replace
 from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Generations, Groups, Progress
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.generations import EngineGenerations, TimedGenerations
-from callsheet.benchmarks.simulator.measurements import Measurements
+from callsheet.benchmarks.simulator.measurements import Measurements, Recorder
 from callsheet.benchmarks.simulator.physics.apis import Apis
 from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuMachine
 from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuMachine
 from callsheet.benchmarks.simulator.physics.machines import Attempt, Machine, Used
 from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Policy, Task, World
-from callsheet.benchmarks.simulator.recorder import Recorder
 from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Work, check_scenario
 from callsheet.scheduler.core.model import ActionKind
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from callsheet.benchmarks.measuring.tables import new_table
-from callsheet.benchmarks.runner import BenchmarkReport
+from callsheet.benchmarks.runner import BenchmarkReport, new_table
 from rich.console import RenderableType
 
 # A prediction within this factor of the published figure counts as a hit.

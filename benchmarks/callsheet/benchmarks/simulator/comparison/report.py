@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from callsheet.benchmarks.measuring.statistics import rounded, significant
-from callsheet.benchmarks.measuring.tables import new_table
-from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, cell, figures_table
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, cell, figures_table, new_table
+from callsheet.benchmarks.simulator.best_case import Load
 from callsheet.benchmarks.simulator.comparison.figures import (
     NO_ACTIONS,
     Figures,
@@ -17,13 +17,12 @@ from callsheet.benchmarks.simulator.comparison.figures import (
     Ratio,
     paired_ratio,
 )
-from callsheet.benchmarks.simulator.comparison.load import Load
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
-from callsheet.benchmarks.simulator.comparison.sweeps import OURS, EqualAct
 from callsheet.benchmarks.simulator.scenario import Mode, ScenarioJob
 from rich.console import RenderableType
 from rich.table import Table
 
+OURS: Final = "callsheet"
 _COLUMNS: Final[tuple[Column, ...]] = (
     ("ACT with start", "act_with_start_mean_s", ".3f"),
     ("ACT mean", "act_mean_s", ".3f"),
@@ -40,6 +39,21 @@ _COLUMNS: Final[tuple[Column, ...]] = (
     ("GPUs used", "gpu_used", ".1%"),
 )
 _SPAN_KEYS: Final = {Mode.ONESHOT: "step_s", Mode.SUSTAINED: "trajectories_per_hour"}
+
+
+@dataclass(frozen=True, slots=True)
+class EqualAct:
+    """How many cores a policy needs to be equal to another, or better, in mean and p99 ACT."""
+
+    policy: str
+    cores: int
+    against: str
+    against_cores: int
+
+    @property
+    def saved(self) -> float:
+        """Part of the other's cores that are not needed."""
+        return 1.0 - self.cores / self.against_cores
 
 
 @dataclass(slots=True)

@@ -16,9 +16,8 @@ from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
 from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, PolicyFactory, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
-from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop
+from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop, make_planner
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
-from callsheet.benchmarks.simulator.shell.planning import make_planner
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import (
     SANDBOX_SERVICE,
