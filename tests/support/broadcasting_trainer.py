@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 
 import torch.distributed as dist
-from callsheet.managers.inference.torch_engine.transfer_group import join_group
+from callsheet.managers.inference.torch_engine.weight_sources import join_group
 from safetensors.torch import load_file
 
 TIMEOUT = timedelta(seconds=60)

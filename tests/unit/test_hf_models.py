@@ -9,8 +9,7 @@ import torch
 from callsheet.managers.inference.driver import Generation, LogProbsMode
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits
 from callsheet.managers.inference.torch_engine.hf.fitting import fit_runner
-from callsheet.managers.inference.torch_engine.hf.packed_runner import PackedRunner, ServedBounds
-from callsheet.managers.inference.torch_engine.hf.sequence_runner import SequenceRunner
+from callsheet.managers.inference.torch_engine.hf.packed_runner import PackedRunner, SequenceRunner, ServedBounds
 from transformers import PreTrainedModel
 
 from tests.support.hf_models import VOCABULARY, reference_greedy, reference_log_probs, seeded_model

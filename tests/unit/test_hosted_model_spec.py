@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from callsheet.managers.reward.hosted.canaries import same_canary
 from callsheet.managers.reward.hosted.model_spec import ModelTask, parse_model, read_models
+from callsheet.managers.reward.hosted.roster import same_canary
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.weights_layout import LayoutError, read_layout
 

@@ -25,7 +25,7 @@ from callsheet.managers.inference.http_engine.versions import spans_of, version_
 from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
 from callsheet.managers.inference.http_engine.weights_check import check_weights
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.sglang_engine.group_update import buckets_of
+from callsheet.managers.inference.sglang_engine.driver import buckets_of
 from callsheet.managers.inference.weights import TensorSpec
 from safetensors.numpy import save_file
 

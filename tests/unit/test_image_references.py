@@ -9,7 +9,7 @@ from callsheet.managers.sandbox.command_defaults import CommandDefaults, over_im
 from callsheet.managers.sandbox.images.errors import ImageError, ImageNotFoundError, RegistryLimitedError
 from callsheet.managers.sandbox.images.oci import Platform, choose_manifest, digest_of, read_config, read_manifest
 from callsheet.managers.sandbox.images.references import ImageReference, is_loopback, may_pull, read_reference
-from callsheet.managers.sandbox.images.registry_pace import RegistryPace
+from callsheet.managers.sandbox.images.registry_line import RegistryPace
 from callsheet.managers.sandbox.images.skopeo import refusal
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.registry_settings import RegistrySettings

@@ -6,7 +6,7 @@ import pytest
 from callsheet.managers.ends import Spent, StopOrder, StopReport, bounded, describe_end, refusal
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.fencing import Token
-from callsheet.managers.outbox import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, Outbox, UnacknowledgedEnds
+from callsheet.managers.reports import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, Outbox, UnacknowledgedEnds
 from callsheet.v1 import common_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.dispatches import make_dispatch

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
-from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
+from callsheet.managers.sandbox.images.layer_cache import CachedLayer, layers_to_evict
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
-from callsheet.managers.sandbox.provisioning.demand import DemandHistory, Share, pool_size, share_memory
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.snapshots import (
     KeptSetUp,
@@ -18,6 +17,7 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
     read_note,
     snapshot_key,
 )
+from callsheet.managers.sandbox.provisioning.warm_pool import DemandHistory, Share, pool_size, share_memory
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 
 OUTCOME = CommandOutcome(3, 0, b"\x00out\xff", b"err", 7, 0, 1.5, 0.25, 4096)

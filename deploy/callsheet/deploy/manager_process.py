@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
+import selectors
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,13 +19,18 @@ from anyio.abc import TaskStatus
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa, WrongOptionError
-from callsheet.managers.event_loop import loop_without_epoll
 from callsheet.managers.executor import Executor
 from callsheet.managers.kind import ManagerKind
 from callsheet.managers.node import describe_node
 from callsheet.managers.settings import ManagerSettings
 from callsheet.options.common import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevel, LogLevelOption
 from callsheet.options.declaration import PathRule, Setting
+
+
+def loop_without_epoll() -> asyncio.AbstractEventLoop:
+    """Returns an event loop that goes on when its user may watch no further file by epoll."""
+    return asyncio.SelectorEventLoop(selectors.PollSelector())
+
 
 S = TypeVar("S")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from callsheet.deploy.stack_settings import StackSettings
@@ -9,8 +10,22 @@ from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation
-from callsheet.managers.sandbox.shortfalls import not_enforced
 from callsheet.options.declaration import declared_options
+
+# By the capability that would bound it, in the order of the harm. `docs/concepts/containment.md` has the whole table.
+_BOUNDED_BY: Mapping[str, str] = {
+    "memory_hard": "the memory of all its processes together",
+    "socket_memory_hard": "buffers of sockets",
+    "own_user": "pipes, files watched by epoll, signals that wait",
+    "own_file_locks": "locks on files that all can read",
+    "landlock": "what commands do to each other",
+}
+_NEVER = ("records of file locks", "the bandwidth of memory and disks")
+
+
+def not_enforced(capabilities: Mapping[str, str]) -> list[str]:
+    """Returns what nothing bounds for one sandbox in namespaces, in words, given the manager's capabilities."""
+    return [*(words for name, words in _BOUNDED_BY.items() if capabilities.get(name) == "no"), *_NEVER]
 
 
 def has_sandboxes(settings: StackSettings) -> bool:

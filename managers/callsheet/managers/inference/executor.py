@@ -32,8 +32,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.engine_kind import UnloadedEngine
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.update_orders import order_of, token_of
-from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper
+from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper, order_of, token_of
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override

@@ -6,15 +6,20 @@ is vouched for at its end: were the new weights not proved, its tokens are not g
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from time import monotonic
 
 import anyio
+import anyio.to_thread
 import structlog
+from callsheet.managers.executor import PayloadAccess
 from callsheet.managers.inference.driver import (
     EngineDriver,
     EngineError,
@@ -26,7 +31,15 @@ from callsheet.managers.inference.driver import (
     WeightUpdateError,
 )
 from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT, CanaryAnswer, Evidence, objection
-from callsheet.managers.inference.weights import UpdateMode, WeightSource, WeightUpdate
+from callsheet.managers.inference.weights import (
+    DiskWeights,
+    GroupWeights,
+    TensorSpec,
+    TensorWeights,
+    UpdateMode,
+    WeightSource,
+    WeightUpdate,
+)
 from callsheet.v1 import manager_service_pb2, weights_pb2
 
 log = structlog.get_logger(__name__)
@@ -355,3 +368,70 @@ def _fill_report(report: manager_service_pb2.UpdateReport, ending: UpdateEnding)
     if ending.answer is not None:
         report.canary.token_ids.extend(ending.answer.token_ids)
         report.canary.log_probs.extend(ending.answer.log_probs)
+
+
+_MODES = {
+    weights_pb2.UPDATE_MODE_DRAIN: UpdateMode.DRAIN,
+    weights_pb2.UPDATE_MODE_ABORT: UpdateMode.ABORT,
+    weights_pb2.UPDATE_MODE_KEEP: UpdateMode.KEEP,
+}
+
+
+def token_of(token: manager_service_pb2.FencingToken) -> Token:
+    """Returns a token as a tuple, which orders as tokens do."""
+    return token.epoch, token.sequence
+
+
+@asynccontextmanager
+async def order_of(update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess) -> AsyncIterator[UpdateOrder]:
+    """Gives the order of an update. Tensors are in a file meanwhile.
+
+    Raises:
+        PayloadError: They could not be read.
+        OSError: They could not be written.
+    """
+    plan = update.plan
+    if plan.source.WhichOneof("source") != "tensors":
+        yield _order(update, _source(update))
+        return
+    content = await payloads.read(plan.source.tensors)
+    with tempfile.TemporaryDirectory(prefix="callsheet-weights-") as directory:
+        path = Path(directory) / "weights.safetensors"
+        await anyio.to_thread.run_sync(path.write_bytes, content)
+        yield _order(update, TensorWeights(path))
+
+
+def _source(update: manager_service_pb2.UpdateWeights) -> WeightSource:
+    source = update.plan.source
+    if source.WhichOneof("source") == "location":
+        return DiskWeights(source.location)
+    group = source.group
+    return GroupWeights(
+        address=group.address,
+        port=group.port,
+        group_name=group.group_name,
+        world_size=group.world_size,
+        rank=update.rank,
+        backend=group.backend,
+        tensors=tuple(TensorSpec(each.name, each.dtype, tuple(each.shape)) for each in group.tensors),
+    )
+
+
+def _order(update: manager_service_pb2.UpdateWeights, source: WeightSource) -> UpdateOrder:
+    canary = update.plan.canary
+    return UpdateOrder(
+        update=token_of(update.update),
+        rollout=token_of(update.rollout),
+        version=update.version,
+        source=source,
+        mode=_MODES[update.plan.mode],
+        prompt=tuple(canary.prompt_token_ids),
+        expected=_answer(canary.expected),
+        reference=_answer(update.reference),
+        unchanged=canary.unchanged,
+        timeout_s=update.plan.timeout.ToTimedelta().total_seconds(),
+    )
+
+
+def _answer(message: weights_pb2.CanaryAnswer) -> CanaryAnswer | None:
+    return CanaryAnswer.of(message.token_ids, message.log_probs) if message.token_ids else None

@@ -34,6 +34,6 @@ def build_reward_executor(
 
 
 def _load(settings: RewardSettings) -> Scores:
-    from callsheet.managers.reward.loading import load_scorer
+    from callsheet.managers.reward.scorer import load_scorer
 
     return load_scorer(settings)

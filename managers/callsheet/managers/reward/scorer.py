@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 import structlog
 import torch
 from callsheet.managers.models.transformer import ScoringModel
+from callsheet.managers.models.weights import load_model
 from callsheet.managers.reward.batches import plan_batches
 from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError
+from callsheet.managers.reward.settings import RewardSettings
 
 log = structlog.get_logger(__name__)
 
@@ -158,3 +160,15 @@ class Scorer:
         with torch.inference_mode():
             values: list[float] = self._model(padded.to(self._device), lengths.to(self._device)).tolist()
         return values
+
+
+def load_scorer(settings: RewardSettings) -> Scorer:
+    """Loads the scoring model.
+
+    Raises:
+        WeightsError: The weights cannot be used.
+    """
+    model = load_model(ScoringModel, settings.weights, settings.shape, settings.seed)
+    scorer = Scorer(model, device=settings.device, max_batch_tokens=settings.max_batch_tokens)
+    log.info("scorer ready", device=settings.device)
+    return scorer

@@ -18,10 +18,35 @@ from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
 from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxLostError, StoppedError
-from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.packets import memory_file
+
+# A fork that had begun before its parent was changed is listed by then, however busy the cores are.
+_FORK_S = 0.5
+
+
+class ForkWindow:
+    """The time after a change in which the kernel may still come to list a process that it missed."""
+
+    def __init__(self) -> None:
+        """Nothing has been changed yet."""
+        self._changed_at: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether a look is due."""
+        return self._changed_at is not None
+
+    def changed(self, now: float) -> None:
+        """Notes the end of a change, complete or not; monotonic seconds."""
+        self._changed_at = now
+
+    def looked(self, begun_at: float) -> None:
+        """Notes that all processes were changed again; closes the window unless that began too early."""
+        if self._changed_at is not None and begun_at >= self._changed_at + _FORK_S:
+            self._changed_at = None
+
 
 _KILL_SECONDS = 3.0
 # How long what was killed may take to end, on a machine that has no time for it.

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -29,14 +30,60 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
-from callsheet.managers.inference.http_engine.others import OthersBooks
-from callsheet.managers.inference.http_engine.own_server import OwnServer
 from callsheet.managers.inference.http_engine.requests import FoundServer, check_request
-from callsheet.managers.inference.http_engine.trainer import await_trainer
 from callsheet.managers.inference.http_engine.versions import label_of, version_of
-from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
+from callsheet.managers.inference.http_engine.watch import Look, OthersBooks, ServerState, after_look
 from callsheet.managers.inference.http_engine.weights_check import check_weights
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights
+
+LOOK_AGAIN_S = 0.1
+
+
+async def await_trainer(source: GroupWeights, timeout_s: float) -> None:
+    """Returns once somebody listens at a group's address, which must be reachable from here too.
+
+    Raises:
+        WeightUpdateError: Nobody did in time.
+    """
+    with anyio.move_on_after(timeout_s):
+        while True:
+            try:
+                stream = await anyio.connect_tcp(source.address, source.port)
+            except OSError:
+                await anyio.sleep(LOOK_AGAIN_S)
+            else:
+                await stream.aclose()
+                return
+    where = f"{source.address}:{source.port}"
+    raise WeightUpdateError(
+        f"group {source.group_name!r}: nobody listened at {where} within {timeout_s:g} s", intact=True
+    )
+
+
+class OwnServer(Protocol):
+    """A server that this manager runs itself. All of it but `stop` answers at once."""
+
+    @property
+    def starts(self) -> int:
+        """How often it was started."""
+
+    @property
+    def problem(self) -> str:
+        """Why it does not serve, as a sentence; empty if it does as far as is known."""
+
+    @property
+    def failure(self) -> str:
+        """Why it will never serve again; empty if it may."""
+
+    def note_serving(self, start: int) -> None:
+        """Takes note that a start of it was found to serve."""
+
+    def note_silent(self, start: int) -> None:
+        """Takes note that a start of it does not serve though it should."""
+
+    async def stop(self) -> None:
+        """Ends it; may be called more than once."""
+
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import UnloadedEngine
-from callsheet.managers.inference.http_engine.abilities import NOT_ATTACHED
 from callsheet.managers.inference.launching.command import (
     LaunchNeeds,
     command_template,
@@ -24,6 +23,19 @@ from callsheet.managers.inference.settings import InferenceSettings
 if TYPE_CHECKING:
     from callsheet.managers.inference.http_engine.client import Where
     from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+from callsheet.managers.inference.driver import EngineCapabilities
+
+NOT_ATTACHED = EngineCapabilities(
+    update_modes=frozenset(),
+    version_spans=False,
+    prefix_cache=False,
+    batch_invariant=False,
+    stop_texts=False,
+    log_probs_modes=frozenset(),
+    abort=False,
+    seeds=False,
+)
+
 
 Attach = Callable[["Where", float], "HttpEngineDriver"]
 """Waits for a server, at most so many seconds, and returns its driver."""

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
 from callsheet.managers.inference.scripted_engine.driver import SCRIPTED_ABILITIES, ScriptedEngineDriver
 from callsheet.managers.inference.scripted_engine.record import record_to
 from callsheet.managers.inference.scripted_engine.script import read_script
-from callsheet.managers.inference.scripted_engine.settings import ScriptedSettings
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.options.declaration import PathRule, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedSettings:
+    """What only this engine is told; all else is in the script."""
+
+    record: Annotated[
+        Path | None,
+        Setting(
+            "File to which each request is added with its tokens, as a JSON line.",
+            default_text="none",
+            path=PathRule(file=True, directory=False),
+        ),
+    ] = None
 
 
 def scripted_engine(own: ScriptedSettings, settings: InferenceSettings) -> UnloadedEngine:

@@ -14,23 +14,31 @@ from typing import Any
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from callsheet.managers.reward.hosted.canaries import SERVER_TOLERANCE, TOLERANCE, same_canary
 from callsheet.managers.reward.hosted.expectations import room_before_restore
-from callsheet.managers.reward.hosted.lines import ModelLines
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 from callsheet.managers.reward.hosted.places import PlaceChoice
 from callsheet.managers.reward.hosted.residency import ModelStage, Residency
 from callsheet.managers.reward.hosted.roster import (
+    SERVER_TOLERANCE,
+    TOLERANCE,
     HostCounts,
     HostedModel,
     HostedWorker,
     WorkerSlot,
     memory_file_of,
+    same_canary,
     slots_of,
 )
-from callsheet.managers.reward.hosted.servers.attach import server_worker
+from callsheet.managers.reward.hosted.servers.worker import server_worker
 from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelRequest, NoAnswer, answer_of, refused
+from callsheet.managers.reward.hosted.tickets import (
+    AnswerTrouble,
+    ModelLines,
+    ModelRequest,
+    NoAnswer,
+    answer_of,
+    refused,
+)
 from callsheet.managers.reward.hosted.turns import ModelRestore, ModelTurns
 from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerProcess, WorkerRefusedError
 from callsheet.timing.backoff import backoff_s

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +20,37 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.directories import remove_directory
-from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.options.private_files import make_private_directory
+
+
+@dataclass(slots=True)
+class CachedLayer:
+    """One layer in a cache.
+
+    Attributes:
+        size_bytes: What it takes.
+        last_used: Larger is later.
+        users: What is made of it now.
+    """
+
+    size_bytes: int
+    last_used: float
+    users: int = 0
+
+
+def layers_to_evict(layers: Mapping[str, CachedLayer], limit_bytes: int) -> list[str]:
+    """Returns the layers to remove so that the rest fits: the least recently used, and none that is in use."""
+    excess = sum(layer.size_bytes for layer in layers.values()) - limit_bytes
+    evicted = []
+    for key, layer in sorted(layers.items(), key=lambda item: (item[1].last_used, item[0])):
+        if excess <= 0:
+            break
+        if not layer.users:
+            evicted.append(key)
+            excess -= layer.size_bytes
+    return evicted
+
 
 _PARTIAL = ".partial-"
 

@@ -7,16 +7,120 @@ another network namespace by another process.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
+import re
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import anyio
+import psutil
 import structlog
 from callsheet.credentials.sandboxes import SANDBOX_SOURCE
-from callsheet.managers.sandbox.network.addresses import addresses_of
 from callsheet.managers.sandbox.network.destinations import Destination, covered
-from callsheet.managers.sandbox.network.plain_http import ProxyRequest, read_head
+
+CONNECT = b"CONNECT"
+_LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,6000}) (HTTP/1\.[01])\Z")
+_ABSOLUTE = re.compile(rb"http://([^/?#@]{1,300})([/?]\S*)?\Z", re.IGNORECASE)
+_HTTP_PORT = 80
+# Between a client and its proxy alone (RFC 9110, section 7.6.1), besides what Connection names; and what is replaced.
+_HOP = frozenset(
+    {b"host", b"connection", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"keep-alive"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """What the head of a request to a proxy asks for.
+
+    Attributes:
+        destination: Where to connect to.
+        head: What the server is sent in its place; empty for a tunnel, of which it learns nothing.
+    """
+
+    destination: Destination
+    head: bytes
+
+    @property
+    def is_tunnel(self) -> bool:
+        """Whether it is a CONNECT, which is answered once there is a connection."""
+        return not self.head
+
+
+def read_head(head: bytes) -> ProxyRequest:
+    """Reads a request's head (RFC 9112, section 3.2): CONNECT to "host:port", or any method with an http URL.
+
+    The server is told to close after its answer, so that a connection through the proxy has one destination.
+
+    Args:
+        head: Up to the empty line, without it.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    line, *fields = head.split(b"\r\n")
+    match = _LINE.match(line)
+    if match is None:
+        raise ValueError("no request of HTTP/1")
+    method, target, version = match.groups()
+    if method == CONNECT:
+        return ProxyRequest(Destination.parse(target.decode("ascii")), b"")
+    url = _ABSOLUTE.match(target)
+    if url is None:
+        raise ValueError("neither CONNECT nor an http URL")
+    path = url[2] or b"/"
+    origin = path if path.startswith(b"/") else b"/" + path
+    # The URL says which server is meant, whatever the field says (section 3.2.2).
+    kept = [b" ".join((method, origin, version)), b"Host: " + url[1], *_end_to_end(fields), b"Connection: close"]
+    return ProxyRequest(_host_and_port(url[1].decode("ascii")), b"\r\n".join(kept) + b"\r\n\r\n")
+
+
+def _end_to_end(fields: list[bytes]) -> list[bytes]:
+    named = [(field.partition(b":")[0].strip().lower(), field) for field in fields]
+    listed = b",".join(field.partition(b":")[2] for name, field in named if name == b"connection")
+    dropped = _HOP | {name.strip().lower() for name in listed.split(b",")}
+    return [field for name, field in named if name not in dropped]
+
+
+def _host_and_port(authority: str) -> Destination:
+    has_port = re.search(r":\d+\Z", authority)
+    return Destination.parse(authority if has_port else f"{authority.removesuffix(':')}:{_HTTP_PORT}")
+
+
+_RESOLVE_SECONDS = 10.0
+
+
+async def addresses_of(destination: Destination) -> list[str]:
+    """Returns the addresses to connect to.
+
+    A name is resolved once, here, so that it cannot lead elsewhere between a check and a connection, and to IPv4 alone,
+    since addresses of IPv6 may carry private ones of IPv4 inside.
+
+    Raises:
+        OSError: The name is not known, or nothing that it leads to is public.
+    """
+    if destination.is_address:
+        return [destination.host]
+    with anyio.fail_after(_RESOLVE_SECONDS):
+        found = await anyio.getaddrinfo(
+            destination.host, destination.port, family=socket.AF_INET, type=socket.SOCK_STREAM
+        )
+    public = [address[0] for *_, address in found if is_public(str(address[0]))]
+    if not public:
+        raise PermissionError(f"{destination.host} leads to no public address")
+    return public
+
+
+def is_public(address: str) -> bool:
+    """Whether an address of IPv4 is neither this machine's nor of a private or special network."""
+    parsed = ipaddress.IPv4Address(address)
+    return parsed.is_global and not parsed.is_multicast and address not in _own_addresses()
+
+
+def _own_addresses() -> set[str]:
+    return {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+
 
 _HEAD_SECONDS = 10.0
 _CONNECT_SECONDS = 15.0

@@ -18,8 +18,23 @@ from callsheet.managers.sandbox.node_sharing.rank import (
     quantum_end,
 )
 from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
-from callsheet.managers.sandbox.node_sharing.stalls import check_after_s, turn
 from callsheet.timing.deadlines import Deadlines
+
+# A stall may begin just after a check that found progress, so that two checks bound it.
+_CHECKS = 2
+# All turns that end stalls take at most this part of the node.
+_TURNS_PART = 0.02
+
+
+def check_after_s(settings: NodeSharingSettings) -> float:
+    """Returns after how many seconds in the background a command's progress is looked at."""
+    return settings.max_stall_s / _CHECKS
+
+
+def turn(cores: float, commands: int, settings: NodeSharingSettings) -> float:
+    """Returns the CPU seconds of a turn that ends a stall: so short that all commands can have theirs in time."""
+    return min(settings.quantum_s, _TURNS_PART * check_after_s(settings) * cores / commands)
+
 
 _TINY = 1e-9
 # Claims and turns are noticed this much late rather than early, when rounding would hide them.

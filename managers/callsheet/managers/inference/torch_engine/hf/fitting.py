@@ -12,8 +12,7 @@ from callsheet.managers.inference.torch_engine.batch_runner import ALIGNMENT, Ba
 from callsheet.managers.inference.torch_engine.extents import Extent
 from callsheet.managers.inference.torch_engine.hf.attention import ATTENTION_NAME, attending
 from callsheet.managers.inference.torch_engine.hf.kv_cache import LayerShape, ProbePass
-from callsheet.managers.inference.torch_engine.hf.packed_runner import PackedRunner, ServedBounds
-from callsheet.managers.inference.torch_engine.hf.sequence_runner import SequenceRunner
+from callsheet.managers.inference.torch_engine.hf.packed_runner import PackedRunner, SequenceRunner, ServedBounds
 from callsheet.managers.models.config_file import WeightsError
 from torch import Tensor
 from transformers import PreTrainedModel

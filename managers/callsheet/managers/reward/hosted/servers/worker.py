@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import structlog
 from callsheet.managers.inference.engine_errors import EngineError, EngineFailedError, RequestRefusedError
-from callsheet.managers.inference.http_engine.client import EngineUnreachableError
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
-from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask, ServerEngine
 from callsheet.managers.reward.hosted.questions import (
     QuestionError,
     check_tokens,
@@ -22,6 +22,9 @@ from callsheet.managers.reward.hosted.questions import (
     scored_tokens,
 )
 from callsheet.managers.reward.hosted.servers.server import RewardServer
+from callsheet.managers.reward.hosted.servers.sglang import SGLangRewardServer
+from callsheet.managers.reward.hosted.servers.vllm import VLLMRewardServer
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerRefusedError
 
 log = structlog.get_logger(__name__)
@@ -237,3 +240,20 @@ def _load_tokenizer(spec: ModelSpec) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(spec.directory, local_files_only=True)
+
+
+def server_worker(spec: ModelSpec, settings: HostedSettings, memory: anyio.Lock) -> ServerWorker:
+    """Returns a worker that is not connected yet.
+
+    Args:
+        spec: The model, with the url of its server.
+        settings: What that server asks for.
+        memory: Held while memory changes hands.
+    """
+    http = EngineHttp(spec.url, settings.server_api_key)
+    server: RewardServer
+    if spec.engine is ServerEngine.VLLM:
+        server = VLLMRewardServer(http, sleep_level=spec.sleep_level, can_sleep=not spec.pinned)
+    else:
+        server = SGLangRewardServer(http, can_sleep=not spec.pinned)
+    return ServerWorker(spec, server, memory)
