@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 from callsheet.client import Client, Command, EnvStep, Failed, FailureKind, Succeeded, Unservable
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import STACK_RESTARTS, StackSettings
 from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
@@ -42,7 +43,7 @@ async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolat
         tmp_path,
         managers=(Role.SANDBOX,),
         isolation=isolation,
-        restart=RestartPolicy(enabled=False),
+        restart=replace(STACK_RESTARTS, enabled=False),
         arguments={Role.SANDBOX: ["--docker-image", DOCKER_IMAGE]},
     )
     with anyio.fail_after(_DEADLINE_S):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -26,7 +27,7 @@ from callsheet.client import (
 )
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import STACK_RESTARTS, StackSettings
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.janitor import ManagerDirectory, marked_processes
 from callsheet.managers.sandbox.probe import probe_bubblewrap
@@ -90,7 +91,7 @@ def check_lost(outcome: Outcome[CommandResult]) -> None:
 async def test_kill_a_manager_with_200_live_sandboxes(tmp_path: Path) -> None:
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), isolation=isolation, restart=RestartPolicy(enabled=False)
+        tmp_path, managers=(Role.SANDBOX,), isolation=isolation, restart=replace(STACK_RESTARTS, enabled=False)
     )
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack, Client(stack.address) as client:

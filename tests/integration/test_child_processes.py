@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.deploy.processes import ProcessFailedError, describe_exit, run_process
+from callsheet.managers.supervision.processes import ProcessFailedError, describe_exit, run_process
 
 from tests.support.child_process import child_spec
 

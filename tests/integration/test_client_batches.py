@@ -25,14 +25,14 @@ from callsheet.client import (
 )
 from callsheet.client.testing import FakeClient
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import StackSettings
 
 LARGE = bytes(range(256)) * 64
 
 
 @pytest.fixture(scope="module")
 async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=(), restart=RestartPolicy())
+    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=())
     async with local_stack(settings) as stack:
         yield stack.address
 

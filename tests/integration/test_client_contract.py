@@ -9,7 +9,7 @@ import pytest
 from callsheet.client import Client, SyncClient
 from callsheet.client.testing import FakeClient
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import StackSettings
 
 from tests.support.client_contract import ClientContract, job
 from tests.support.faulty_client_service import FAST, FaultyClientService
@@ -21,7 +21,7 @@ __all__ = ["job"]  # a fixture
 
 @pytest.fixture(scope="module")
 async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=(), restart=RestartPolicy())
+    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=())
     async with local_stack(settings) as stack:
         yield stack.address
 

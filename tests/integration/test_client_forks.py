@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import StackSettings
 
 _DEADLINE_S = 120
 
@@ -71,7 +71,7 @@ print({0: 1})
 
 @pytest.fixture(scope="module")
 async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=(), restart=RestartPolicy())
+    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=())
     async with local_stack(settings) as stack:
         yield stack.address
 

@@ -22,7 +22,7 @@ from callsheet.client import (
 from callsheet.client.testing import FakeClient
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import StackSettings
 
 from tests.support.threaded import Threaded
 from tests.support.verb_suite import ENDLESS_PROMPT, VerbSuite, job
@@ -32,7 +32,7 @@ __all__ = ["job"]  # a fixture
 
 @pytest.fixture(scope="module")
 async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=(Role.NOOP,), restart=RestartPolicy())
+    settings = StackSettings(tmp_path_factory.mktemp("scheduler"), managers=(Role.NOOP,))
     async with local_stack(settings) as stack:
         yield stack.address
 

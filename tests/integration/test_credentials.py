@@ -18,9 +18,9 @@ from callsheet.client import Client, ClientOptions, ConnectionLostError, Refused
 from callsheet.client.errors import InvalidArgumentError, RefusalCode
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
-from callsheet.deploy.processes import ProcessSpec, run_process
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 

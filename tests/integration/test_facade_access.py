@@ -12,8 +12,8 @@ import anyio
 import pytest
 from callsheet.cli.app import app
 from callsheet.deploy import tokens
-from callsheet.deploy.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 from callsheet.integrations.swerex.settings import FacadeSettings
+from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 from typer.testing import CliRunner

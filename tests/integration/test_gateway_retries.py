@@ -13,7 +13,7 @@ import openai
 import pytest
 from callsheet.client import Client, Job, PromptDrift, Trajectory, TrajectorySamples
 from callsheet.client.settings import ClientOptions
-from callsheet.deploy.processes import ChildProcess, ProcessSpec, run_process
+from callsheet.managers.supervision.processes import ChildProcess, ProcessSpec, run_process
 
 from tests.support.faulty_http_proxy import Fate, FaultyHttpProxy, faulty_http_proxy
 from tests.support.gateways import RunningGateway, running_gateway, scripted_stack

@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 from callsheet.deploy.compose_files import Owner, write_compose_files
-from callsheet.deploy.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 from callsheet.deploy.tokens import issue
+from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 
 from tests.support.waiting import until
 

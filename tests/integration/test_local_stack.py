@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -10,10 +11,11 @@ import pytest
 from callsheet.cli.errors import first_error
 from callsheet.client import Client, Demand, Succeeded, Unservable
 from callsheet.client.admin import AdminClient
-from callsheet.deploy.processes import ProcessFailedError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import STACK_RESTARTS, StackSettings
+from callsheet.managers.supervision.processes import ProcessFailedError
+from callsheet.managers.supervision.standing import RestartRule
 
 from tests.support.stack_processes import kill_and_wait, start, wait_serving
 
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
 
 
-def settings(data_dir: Path, restart: RestartPolicy | None = None) -> StackSettings:
-    return StackSettings(data_dir, managers=(Role.NOOP,), restart=restart or RestartPolicy())
+def settings(data_dir: Path, restart: RestartRule = STACK_RESTARTS) -> StackSettings:
+    return StackSettings(data_dir, managers=(Role.NOOP,), restart=restart)
 
 
 async def tool_call(address: str, action_id: str) -> None:
@@ -68,7 +70,7 @@ async def test_killed_processes_come_back_at_the_same_address(tmp_path: Path) ->
 
 async def test_without_restarts_a_killed_process_waits_to_be_started(tmp_path: Path) -> None:
     with anyio.fail_after(_DEADLINE_S):
-        async with local_stack(settings(tmp_path, RestartPolicy(enabled=False))) as stack:
+        async with local_stack(settings(tmp_path, replace(STACK_RESTARTS, enabled=False))) as stack:
             await kill_and_wait(stack, Role.SCHEDULER)
             assert stack.supervisor(Role.SCHEDULER).process is None
             with pytest.raises(LookupError, match="scheduler does not run now"):

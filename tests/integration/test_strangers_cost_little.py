@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
-from callsheet.deploy.processes import ProcessSpec, run_process
+from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.service import guard
 from callsheet.scheduler.service.limit_settings import LimitSettings

@@ -11,16 +11,16 @@ import anyio
 import psutil
 import pytest
 from callsheet.cli.errors import first_error
-from callsheet.deploy.processes import ChildProcess, ProcessFailedError
 from callsheet.deploy.roles import Role
-from callsheet.deploy.stack_settings import RestartPolicy
-from callsheet.deploy.supervisor import Supervisor
+from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError
+from callsheet.managers.supervision.standing import RestartRule
+from callsheet.managers.supervision.supervisor import Supervisor
 
 from tests.support.child_process import child_spec
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
-_QUICK = RestartPolicy(initial_backoff_s=0.01, max_backoff_s=0.02, max_failures=2)
+_QUICK = RestartRule(initial_s=0.01, longest_s=0.02, first_failures=0, most_failures=2)
 
 
 def another_than(old: ChildProcess | None) -> Callable[[ChildProcess | None], bool]:
@@ -41,7 +41,7 @@ async def test_a_process_that_dies_is_started_again() -> None:
 
 
 async def test_a_manager_that_left_in_good_order_stays_away_until_it_is_asked_for() -> None:
-    supervisor = Supervisor(Role.NOOP, lambda: child_spec("leaving"), _QUICK, grace_s=5.0)
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("leaving"), _QUICK, grace_s=5.0, may_leave=True)
     with anyio.fail_after(_DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             await tasks.start(supervisor.run)
@@ -49,7 +49,7 @@ async def test_a_manager_that_left_in_good_order_stays_away_until_it_is_asked_fo
             assert first is not None
             os.kill(first.pid, signal.SIGTERM)
             await supervisor.wait_for(lambda process: process is None)
-            with anyio.move_on_after(20 * _QUICK.max_backoff_s):
+            with anyio.move_on_after(20 * _QUICK.longest_s):
                 await supervisor.wait_for(lambda process: process is not None)
             assert supervisor.process is None
             supervisor.request_start()
@@ -62,7 +62,7 @@ async def test_deliberate_kills_do_not_count_as_failures() -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             await tasks.start(supervisor.run)
-            for _ in range(_QUICK.max_failures + 2):
+            for _ in range(4):
                 killed = supervisor.process
                 supervisor.kill()
                 await supervisor.wait_for(another_than(killed))

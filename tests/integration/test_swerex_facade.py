@@ -12,9 +12,9 @@ import aiohttp
 import anyio
 import pytest
 from callsheet.client import Client, NotFoundError
-from callsheet.deploy.processes import ProcessFailedError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack
+from callsheet.managers.supervision.processes import ProcessFailedError
 from swerex.exceptions import CommandTimeoutError, SessionNotInitializedError, SwerexException
 from swerex.runtime.abstract import (
     BashAction,

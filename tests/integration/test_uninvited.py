@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
-from callsheet.deploy.processes import ProcessSpec, run_process
+from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
 from callsheet.v1 import action_pb2, admin_service_pb2, client_service_pb2, common_pb2, job_pb2, payload_service_pb2
 

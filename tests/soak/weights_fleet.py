@@ -21,7 +21,6 @@ import torch
 from anyio.abc import Process, TaskGroup, TaskStatus
 from callsheet.client import BroadcastTensor, Canary, Client, Job, RolloutStatus, Tensors, TransferGroup
 from callsheet.client.weights import Source, UpdateModeName
-from callsheet.deploy.processes import ProcessSpec, command_module, run_process
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import Executor
@@ -35,6 +34,7 @@ from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
+from callsheet.managers.supervision.processes import ProcessSpec, command_module, run_process
 from callsheet.options.declaration import from_texts
 from callsheet.v1 import manager_service_pb2
 from safetensors.torch import save, save_file

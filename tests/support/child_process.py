@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from callsheet.deploy.child import PARENT_VARIABLE, READY_VARIABLE, ParentLink
-from callsheet.deploy.processes import ProcessSpec
+from callsheet.deploy.child import ParentLink
+from callsheet.managers.supervision.parent import PARENT_VARIABLE, READY_VARIABLE
+from callsheet.managers.supervision.processes import ProcessSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 

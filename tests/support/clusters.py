@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
-from callsheet.deploy.processes import ChildProcess, ProcessSpec, describe_exit, run_process
+from callsheet.managers.supervision.processes import ChildProcess, ProcessSpec, describe_exit, run_process
 
 from tests.support.ports import free_port
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-from callsheet.deploy.processes import ChildProcess, ProcessSpec, run_process
+from callsheet.managers.supervision.processes import ChildProcess, ProcessSpec, run_process
 
 KEY = "not-a-secret"
 WAIT_S = 60

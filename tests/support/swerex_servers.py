@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from callsheet.deploy.processes import ChildProcess, ProcessSpec, run_process
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
+from callsheet.managers.supervision.processes import ChildProcess, ProcessSpec, run_process
 from swerex.runtime.remote import RemoteRuntime
 
 from tests.support.ports import free_port

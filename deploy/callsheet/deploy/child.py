@@ -1,21 +1,15 @@
 """The child's half of process supervision: die with the parent, and say when ready.
 
-The parent (see `callsheet.deploy.processes`) passes two environment variables. They are taken out of the environment at
+The parent (see `supervision/processes.py`) passes two environment variables. They are taken out of the environment at
 once, so that what the child starts (sandboxes, engines) never sees them.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
-import sys
 
-PARENT_VARIABLE = "CALLSHEET_PARENT_PID"
-READY_VARIABLE = "CALLSHEET_READY_FD"
-
-_PR_SET_PDEATHSIG = 1
+from callsheet.managers.supervision.parent import PARENT_VARIABLE, READY_VARIABLE, die_with_parent
 
 
 class ParentLink:
@@ -34,7 +28,7 @@ class ParentLink:
         parent = os.environ.pop(PARENT_VARIABLE, "")
         descriptor = os.environ.pop(READY_VARIABLE, "")
         if parent:
-            _die_with_parent(int(parent))
+            die_with_parent(int(parent))
         if not descriptor:
             return cls(None)
         os.set_inheritable(int(descriptor), False)
@@ -47,11 +41,3 @@ class ParentLink:
             return
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(json.dumps(facts).encode() + b"\n")
-
-
-def _die_with_parent(parent: int) -> None:
-    """Asks the kernel for SIGKILL when the thread that started this process ends; exits if it already has."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit(1)

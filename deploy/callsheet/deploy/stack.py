@@ -14,13 +14,13 @@ import anyio
 import anyio.abc
 from callsheet.deploy.command_lines import role_arguments
 from callsheet.deploy.gateway_process import gateway_environment, gateway_listen, gateway_url
-from callsheet.deploy.processes import ProcessSpec, command_module
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.deploy.supervisor import Supervisor
 from callsheet.deploy.tokens import issue_for_stack
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.node import describe_node
+from callsheet.managers.supervision.processes import ProcessSpec, command_module
+from callsheet.managers.supervision.supervisor import Supervisor
 from callsheet.options.private_files import make_private_directory
 
 _SCHEDULER_GRACE_S = 10.0
@@ -37,7 +37,6 @@ _NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDUL
 # Passwords may stand there, and managers have no use for them.
 _OF_STORES = ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE")
 _NO_SECRETS = _NO_CREDENTIALS | {f"CALLSHEET_{name}": "" for name in _OF_STORES}
-_LOG_BYTES = 64 << 20
 
 
 class StackWatcher(Protocol):
@@ -112,7 +111,9 @@ class Stack:
     def _supervisor(self, role: str) -> Supervisor:
         is_manager = role not in {Role.SCHEDULER, Role.GATEWAY}
         grace_s = self.settings.drain_s + _MANAGER_GRACE_MARGIN_S if is_manager else _SCHEDULER_GRACE_S
-        return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s)
+        # A manager that was drained leaves in good order.
+        may_leave = role != Role.SCHEDULER
+        return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s, may_leave=may_leave)
 
     def _spec(self, role: str) -> ProcessSpec:
         if role == Role.GATEWAY and self._gateway is not None:
@@ -146,7 +147,7 @@ class Stack:
     def _log_path(self, role: str) -> Path | None:
         if not self.settings.logs_to_files:
             return None
-        return bounded_log(self.settings.data_dir / "logs" / f"{role}.log")
+        return self.settings.data_dir / "logs" / f"{role}.log"
 
     def _ready_timeout_s(self, role: str) -> float:
         if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.served_apart):
@@ -208,13 +209,6 @@ class Stack:
         for role in roles:
             if role in self._supervisors:
                 self._supervisors[role].stop()
-
-
-def bounded_log(path: Path) -> Path:
-    """Returns a log to append to; one that has grown beyond its bound becomes the old one first."""
-    if path.exists() and path.stat().st_size > _LOG_BYTES:
-        path.replace(path.with_suffix(".log.old"))
-    return path
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from callsheet.managers.inference.settings import (
     model_directory,
 )
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
+from callsheet.managers.supervision.standing import RestartRule
 from callsheet.options.common import (
     DataDir,
     Listen,
@@ -37,6 +38,8 @@ from callsheet.scheduler.access.settings import AccessSettings
 AUTO_GATEWAY = "auto"
 """A gateway at the port after the scheduler's, where its extra is installed."""
 _NO_GATEWAY = "none"
+STACK_RESTARTS = RestartRule(initial_s=0.2, longest_s=10.0, healthy_after_s=30.0, first_failures=0, most_failures=8)
+"""A first start that fails ends the stack, and so do nine failures of a process in a row."""
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
 
 
@@ -45,25 +48,6 @@ def gateway_or_none(text: str) -> str | None:
     if text == _NO_GATEWAY:
         return None
     return text if text == AUTO_GATEWAY else host_and_port(text)
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """When a process that ended by itself is started again.
-
-    Attributes:
-        enabled: False leaves it ended until `Supervisor.request_start`.
-        initial_backoff_s: Wait before the first restart; it doubles with each further failure in a row.
-        max_backoff_s: Longest wait.
-        max_failures: More failures in a row end the stack.
-        healthy_after_s: A process that has served for this long starts a new row.
-    """
-
-    enabled: bool = True
-    initial_backoff_s: float = 0.2
-    max_backoff_s: float = 10.0
-    max_failures: int = 8
-    healthy_after_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +116,7 @@ class StackSettings:
             flag="--log-files/--log-stderr",
         ),
     ] = True
-    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    restart: RestartRule = STACK_RESTARTS
     ready_timeout_s: float = 90.0
     drain_s: Annotated[
         float, Setting("Seconds that running attempts may go on at the end.", flag="--drain-s", least=0)

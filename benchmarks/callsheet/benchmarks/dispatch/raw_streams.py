@@ -14,7 +14,7 @@ import grpc.aio
 from callsheet.benchmarks.dispatch import raw_server
 from callsheet.benchmarks.dispatch.raw_server import CHANNEL_OPTIONS, open_stream
 from callsheet.benchmarks.measuring.clock import latencies_s
-from callsheet.deploy.processes import ProcessSpec, run_process
+from callsheet.managers.supervision.processes import ProcessSpec, run_process
 
 _MODULE = raw_server.__name__
 _DEADLINE_S = 120.0

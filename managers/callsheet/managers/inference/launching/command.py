@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from callsheet.managers.supervision.standing import RestartRule
+
 HOST = "127.0.0.1"
 """Where launched servers listen: nobody on another machine has any business with them."""
 _PORT = "{port}"
@@ -23,6 +25,33 @@ class LaunchNeeds:
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """What to start.
+
+    Attributes:
+        command: With {host}, {port} and {name} left in.
+        name: Fills in {name}.
+        log_path: Where its log is.
+        stop_command: Ends what is no process of the server's; empty for nothing.
+        environment: Of the server.
+        start_timeout_s: The longest time from a start until it serves.
+        stop_grace_s: Seconds between SIGTERM and SIGKILL.
+        hung_after_s: One that served, and does not for so long, is started again.
+        rule: When it is started again.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    log_path: str
+    stop_command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 900.0
+    stop_grace_s: float = 5.0
+    hung_after_s: float = 120.0
+    rule: RestartRule = field(default_factory=RestartRule)
 
 
 def command_template(text: str, needs: LaunchNeeds) -> tuple[str, ...]:

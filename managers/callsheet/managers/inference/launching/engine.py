@@ -8,22 +8,20 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callsheet.managers.inference.driver import EngineDriver
+from callsheet.managers.inference.driver import EngineCapabilities, EngineDriver
 from callsheet.managers.inference.engine_kind import UnloadedEngine
 from callsheet.managers.inference.launching.command import (
     LaunchNeeds,
+    LaunchOrder,
     command_template,
     server_environment,
     server_name,
 )
-from callsheet.managers.inference.launching.standing import RestartRule
-from callsheet.managers.inference.launching.wire import LaunchOrder
 from callsheet.managers.inference.settings import InferenceSettings
 
 if TYPE_CHECKING:
     from callsheet.managers.inference.http_engine.client import Where
     from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
-from callsheet.managers.inference.driver import EngineCapabilities
 
 NOT_ATTACHED = EngineCapabilities(
     update_modes=frozenset(),
@@ -35,6 +33,7 @@ NOT_ATTACHED = EngineCapabilities(
     abort=False,
     seeds=False,
 )
+"""What can be said of a server's abilities before it was found."""
 
 
 Attach = Callable[["Where", float], "HttpEngineDriver"]
@@ -65,7 +64,7 @@ def served_engine(
 
 
 def launch_order(settings: InferenceSettings, needs: LaunchNeeds, timeout_s: float) -> LaunchOrder:
-    """What the watchdog of a manager's server is to do.
+    """How a manager's server is to be run.
 
     Raises:
         ValueError: A setting breaks its rule.
@@ -77,7 +76,7 @@ def launch_order(settings: InferenceSettings, needs: LaunchNeeds, timeout_s: flo
         log_path=str(settings.launch_logs / f"{name}.log"),
         stop_command=tuple(shlex.split(settings.launch_stop or "")),
         environment=server_environment(os.environ, needs),
-        rule=RestartRule(start_timeout_s=timeout_s),
+        start_timeout_s=timeout_s,
     )
 
 
@@ -86,7 +85,7 @@ def _launch(order: LaunchOrder, attach: Attach) -> EngineDriver:
 
     server = LaunchedServer(order)
     try:
-        # The watchdog bounds each start, and how many there are.
+        # The supervisor bounds each start, and how many there are.
         driver = attach(lambda: server.url, math.inf)
         driver.own_server(server)
     except BaseException:

@@ -1,47 +1,34 @@
-"""A launched server as its manager has it: through the watchdog that starts and ends it."""
+"""A launched server as its manager has it: supervised, behind a guard that ends it with its manager."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+import asyncio
+import socket
+import threading
 import time
-from typing import IO
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.inference.driver import EngineFailedError
 from callsheet.managers.inference.http_engine.client import EngineUnreachableError
-from callsheet.managers.inference.launching import watchdog
-from callsheet.managers.inference.launching.command import HOST
-from callsheet.managers.inference.launching.family import send_to_group
-from callsheet.managers.inference.launching.standing import (
-    ServerPhase,
-    ServerStanding,
-    Silence,
-    after_silent_look,
-    describe,
-    is_hung,
-)
-from callsheet.managers.inference.launching.wire import (
-    LaunchOrder,
-    decode_standing,
-    encode_hung,
-    encode_order,
-    encode_serving,
-)
+from callsheet.managers.inference.launching.command import HOST, LaunchOrder, fill_in
+from callsheet.managers.supervision import guard
+from callsheet.managers.supervision.processes import ProcessFailedError, ProcessSpec
+from callsheet.managers.supervision.standing import Phase, Standing
+from callsheet.managers.supervision.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 8.0
-"""The longest wait for all of a server to end. What takes longer its watchdog still sees to."""
-_CHUNK = 65_536
+"""The longest wait for all of a server to end. What takes longer its guard still sees to."""
+_GUARD_GRACE_S = 60.0
+"""The longest that a guard may take to end a server and what is left of it."""
 
 
 class LaunchedServer:
-    """A server and the watchdog above it, which outlives this process for as long as it takes to end the server.
+    """A server and its supervisor, which has an event loop of its own: managers wait for their servers without one.
 
     Args:
         order: What to start.
@@ -49,29 +36,19 @@ class LaunchedServer:
 
     def __init__(self, order: LaunchOrder) -> None:
         self.log_path = order.log_path
-        self._process = start_watchdog()
-        self._standing = ServerStanding()
-        self._rule = order.rule
-        self._silence: Silence | None = None
-        self._heard = b""
-        self._gone = False
-        os.set_blocking(self._reports.fileno(), False)
-        self._say(encode_order(order))
+        self._order = order
+        self._port = 0
+        self._silent: tuple[int, float] | None = None
+        begun = threading.Event()
+        # A daemon, so that a server that is slow to end does not keep its manager; the guard goes on.
+        self._thread = threading.Thread(target=anyio.run, args=(self._supervise, begun), daemon=True)
+        self._thread.start()
+        begun.wait()
 
     @property
-    def standing(self) -> ServerStanding:
-        """The newest that the watchdog told; never blocks."""
-        while not self._gone:
-            try:
-                content = os.read(self._reports.fileno(), _CHUNK)
-            except BlockingIOError:
-                break
-            if not content:
-                self._lose_watchdog()
-            *lines, self._heard = (self._heard + content).split(b"\n")
-            for line in lines:
-                self._note(decode_standing(line))
-        return self._standing
+    def standing(self) -> Standing:
+        """What has become of it."""
+        return self._supervisor.standing
 
     @property
     def starts(self) -> int:
@@ -88,9 +65,9 @@ class LaunchedServer:
         """
         if failure := self.failure:
             raise EngineFailedError(failure)
-        if self.standing.phase is ServerPhase.WAITING:
+        if self.standing.phase is Phase.WAITING:
             raise EngineUnreachableError(self.problem, refused=True)
-        return f"http://{HOST}:{self.standing.port}"
+        return f"http://{HOST}:{self._port}"
 
     @property
     def problem(self) -> str:
@@ -100,24 +77,25 @@ class LaunchedServer:
     @property
     def failure(self) -> str:
         """Why it will never serve again; empty if it may."""
-        if self.standing.phase is ServerPhase.GIVEN_UP:
-            return self.problem
-        return f"the watchdog of its server was killed; its log is {self.log_path}" if self._gone else ""
+        return self.problem if self.standing.phase is Phase.GIVEN_UP else ""
 
     def note_serving(self, start: int) -> None:
-        """Tells the watchdog that a start of it was found to serve."""
-        standing, self._silence = self.standing, None
-        if standing.phase is ServerPhase.STARTING and standing.starts == start:
-            self._say(encode_serving(start))
+        """Takes note that a start of it was found to serve."""
+        self._silent = None
+        if self.standing.phase is Phase.STARTING:
+            self._loop.call_soon_threadsafe(self._supervisor.note_serving, start)
 
     def note_silent(self, start: int) -> None:
         """Takes note that a start of it did not serve when it was looked at; one that goes on so is started again."""
         now = time.monotonic()
-        self._silence = after_silent_look(self._silence, start, now)
-        if is_hung(self.standing, self._silence, now, self._rule):
-            log.warning("engine's server hangs", start=start, seconds=self._rule.hung_after_s, log=self.log_path)
-            self._silence = None
-            self._say(encode_hung(start))
+        if self._silent is None or self._silent[0] != start:
+            self._silent = (start, now)
+        standing, limit_s = self.standing, self._order.hung_after_s
+        served = standing.phase is Phase.SERVING and standing.starts == start
+        if served and now - self._silent[1] >= limit_s:
+            log.warning("engine's server hangs", start=start, seconds=limit_s, log=self.log_path)
+            self._silent = None
+            self._loop.call_soon_threadsafe(self._supervisor.interrupt, start, f"it did not serve for {limit_s:g} s")
 
     async def stop(self) -> None:
         """Ends it and all that it started; may be called more than once."""
@@ -126,50 +104,58 @@ class LaunchedServer:
 
     def stop_and_wait(self) -> None:
         """The same, for callers without an event loop."""
-        if self._orders.closed:
-            return
-        self._orders.close()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._supervisor.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
             log.warning("engine's server is slow to end", log=self.log_path)
-        self._gone = True  # First: whoever asks for its standing meanwhile must not read what is closed.
-        self._reports.close()
 
-    @property
-    def _orders(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def _reports(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def _say(self, line: bytes) -> None:
+    async def _supervise(self, begun: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._supervisor = Supervisor(self._order.name, self._spec, self._order.rule, _GUARD_GRACE_S)
+        begun.set()
         try:
-            self._orders.write(line)
-            self._orders.flush()
-        except (BrokenPipeError, ValueError):
-            return  # What it told last, or that it tells nothing any longer, says why.
+            await self._supervisor.run()
+        except ProcessFailedError as error:
+            log.warning("engine's server is given up", reason=str(error), log=self.log_path)
 
-    def _note(self, standing: ServerStanding) -> None:
-        self._standing = standing
-        told = {"start": standing.starts, "port": standing.port, "log": self.log_path}
-        if standing.phase in (ServerPhase.WAITING, ServerPhase.GIVEN_UP):
-            log.warning("engine's server ended", reason=standing.why, failures=standing.failures, **told)
-        else:
-            log.info("engine's server", phase=standing.phase.value, **told)
+    def _spec(self) -> ProcessSpec:
+        """What a start runs. Whoever takes the port first has it, so that each start asks for another."""
+        order = self._order
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            self._port = probe.getsockname()[1]
+        guarded = guard.GuardOrder(
+            command=tuple(fill_in(order.command, port=self._port, name=order.name)),
+            stop_command=tuple(fill_in(order.stop_command, port=self._port, name=order.name)),
+            grace_s=order.stop_grace_s,
+        )
+        return ProcessSpec(
+            name=order.name,
+            module=guard.__name__,
+            arguments=(guarded.encode(),),
+            environment=order.environment,
+            log_path=Path(order.log_path),
+            ready_timeout_s=order.start_timeout_s,
+            is_own=False,
+        )
 
-    def _lose_watchdog(self) -> None:
-        """It has given up, or was killed, and the server with it. Here the rest of the server's group is killed."""
-        self._gone = True
-        if self._standing.pid:
-            send_to_group(self._standing.pid, signal.SIGKILL)
+
+def describe(standing: Standing, now: float, log_path: str) -> str:
+    """Returns why a server does not serve, as a sentence for people; empty if it does."""
+    if standing.phase is Phase.SERVING:
+        return ""
+    before = f", after it ended {_times(standing.failures)} ({standing.why})" if standing.failures else ""
+    if standing.phase is Phase.STARTING:
+        return f"its server is starting for {now - standing.since:.0f} s{before}; its log is {log_path}"
+    if standing.phase is Phase.GIVEN_UP:
+        return f"its server ended {_times(standing.failures)} and never served: {standing.why}; its log is {log_path}"
+    if not standing.failures:
+        return f"its server is about to be started; its log is {log_path}"
+    wait_s = max(standing.next_start - now, 0.0)
+    row = f"its server ended {_times(standing.failures)} in a row ({standing.why})"
+    return f"{row} and is started again in {wait_s:.0f} s; its log is {log_path}"
 
 
-def start_watchdog() -> subprocess.Popen[bytes]:
-    """Starts a watchdog, in a session of its own: Ctrl-C in a terminal is for the manager."""
-    return subprocess.Popen(
-        [sys.executable, "-m", watchdog.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

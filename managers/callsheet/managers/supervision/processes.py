@@ -1,6 +1,6 @@
 """The parent's half of process supervision: start a Python module, wait until it says ready, stop it.
 
-For anything that starts our own processes: `callsheet up`, the demo, benchmarks and tests.
+For anything that starts our own processes: `callsheet up`, launched servers, the demo, benchmarks and tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
-from callsheet.deploy.child import PARENT_VARIABLE, READY_VARIABLE
+from callsheet.managers.supervision.bounded_log import LoggedOutput
+from callsheet.managers.supervision.parent import PARENT_VARIABLE, READY_VARIABLE
 
 _LOG_TAIL_BYTES = 2000
 _KILL_WAIT_S = 10.0
@@ -37,9 +38,12 @@ class ProcessSpec:
         name: For messages.
         module: Run as `python -m module`.
         arguments: Its command line.
-        environment: Added to this process's environment.
-        log_path: Standard output and error are appended there; None passes both on to this process's standard error.
-        ready_timeout_s: Seconds from the start until it must have said ready.
+        environment: Added to this process's environment; all of it for a guard.
+        log_path: Standard output and error go to a bounded log there; None passes both on to this process's standard
+            error.
+        ready_timeout_s: Seconds from the start until it must serve.
+        is_own: Whether it is a process of Callsheet's, which says ready. Otherwise it is a guard (see `guard`) of a
+            program that does not, and ends once its standard input does.
     """
 
     name: str
@@ -48,6 +52,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     log_path: Path | None = None
     ready_timeout_s: float = 60.0
+    is_own: bool = True
 
 
 def command_module() -> str:
@@ -57,7 +62,7 @@ def command_module() -> str:
 
 
 class ChildProcess:
-    """A running process that has said ready."""
+    """A running process; one of Callsheet's own has said ready."""
 
     def __init__(self, spec: ProcessSpec, process: anyio.abc.Process, facts: Mapping[str, str]) -> None:
         self.spec = spec
@@ -95,49 +100,56 @@ async def run_process(spec: ProcessSpec, grace_s: float = 10.0) -> AsyncIterator
     Raises:
         ProcessFailedError: It did not become ready.
     """
-    ready_reader, ready_writer = os.pipe()
+    output = LoggedOutput(spec.log_path) if spec.log_path is not None else None
     try:
-        process = await _open(spec, ready_writer)
-    except BaseException:
-        os.close(ready_reader)
-        raise
+        ready_reader, ready_writer = os.pipe()
+        try:
+            with anyio.CancelScope(shield=True):  # One that is half open would be left running.
+                process = await _open(spec, ready_writer, output)
+        except BaseException:
+            os.close(ready_reader)
+            raise
+        finally:
+            os.close(ready_writer)
+        try:
+            facts = await _wait_ready(spec, process, ready_reader, output)
+            yield ChildProcess(spec, process, facts)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _stop(process, grace_s)
+                if not spec.is_own:
+                    send_to_group(process.pid, signal.SIGKILL)
+                await process.aclose()
     finally:
-        os.close(ready_writer)
-    try:
-        facts = await _wait_ready(spec, process, ready_reader)
-        yield ChildProcess(spec, process, facts)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await _stop(process, grace_s)
-            await process.aclose()
+        if output is not None:
+            output.close()
 
 
-async def _open(spec: ProcessSpec, ready_writer: int) -> anyio.abc.Process:
-    environment = {
-        **os.environ,
-        **spec.environment,
-        PARENT_VARIABLE: str(os.getpid()),
-        READY_VARIABLE: str(ready_writer),
-        "PYTHONUNBUFFERED": "1",
-    }
-    log = os.open(spec.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if spec.log_path else os.dup(2)
+async def _open(spec: ProcessSpec, ready_writer: int, output: LoggedOutput | None) -> anyio.abc.Process:
+    told = {PARENT_VARIABLE: str(os.getpid()), READY_VARIABLE: str(ready_writer), "PYTHONUNBUFFERED": "1"}
+    printed = output.write_end if output is not None else os.dup(2)
     try:
         return await anyio.open_process(
             [sys.executable, "-m", spec.module, *spec.arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
+            stdin=subprocess.DEVNULL if spec.is_own else subprocess.PIPE,
+            stdout=printed,
+            stderr=printed,
+            env={**os.environ, **spec.environment, **told} if spec.is_own else spec.environment,
             # Ctrl-C in a terminal goes to a whole group; the parent alone decides the order in which children stop.
             start_new_session=True,
-            pass_fds=(ready_writer,),
+            pass_fds=(ready_writer,) if spec.is_own else (),
         )
     finally:
-        os.close(log)
+        os.close(printed)
 
 
-async def _wait_ready(spec: ProcessSpec, process: anyio.abc.Process, descriptor: int) -> Mapping[str, str]:
+async def _wait_ready(
+    spec: ProcessSpec, process: anyio.abc.Process, descriptor: int, output: LoggedOutput | None
+) -> Mapping[str, str]:
     """Reads the one line that the child writes when it serves; an empty line means that it has closed the pipe."""
+    if not spec.is_own:
+        os.close(descriptor)
+        return {}
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
@@ -153,6 +165,8 @@ async def _wait_ready(spec: ProcessSpec, process: anyio.abc.Process, descriptor:
     if line:
         facts: dict[str, str] = json.loads(line)
         return facts
+    if output is not None:
+        output.drain()
     if deadline.cancelled_caught:
         raise ProcessFailedError(f"{spec.name} was not ready after {spec.ready_timeout_s:g} s{_last_words(spec)}")
     raise ProcessFailedError(f"{spec.name} ended before it was ready ({describe_exit(process)}){_last_words(spec)}")
@@ -167,6 +181,14 @@ async def _stop(process: anyio.abc.Process, grace_s: float) -> None:
         process.kill()
         with anyio.move_on_after(_KILL_WAIT_S):
             await process.wait()
+
+
+def send_to_group(leader: int, number: signal.Signals) -> None:
+    """Sends a signal to a group of processes; no error if it has ended."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return
 
 
 def describe_exit(process: anyio.abc.Process | ChildProcess) -> str:
