@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.reward.hosted.model_spec import ModelTask, parse_model, read_models
 from callsheet.managers.reward.hosted.roster import same_canary
 from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.hosted.weights_layout import LayoutError, read_layout
+from callsheet.managers.reward.hosted.weights_layout import read_layout
 
 
 def test_a_model_of_the_command_line() -> None:
@@ -82,7 +83,7 @@ def test_the_layout_of_weights_in_shards(tmp_path: Path) -> None:
     assert [part.offset for part in layout.parts] == [0, 64]
     assert (layout.tensors["b"].offset, layout.tensors["b"].shape, layout.size) == (64, (1, 3), 128)
     write_weights(tmp_path / "2.safetensors", two, bytes(5))
-    with pytest.raises(LayoutError, match="it was cut"):
+    with pytest.raises(WeightsError, match="cut short"):
         read_layout(tmp_path)
 
 
@@ -90,7 +91,7 @@ def test_the_layout_of_weights_in_shards(tmp_path: Path) -> None:
 def test_what_are_no_weights_is_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(LayoutError, match="safetensors"):
+    with pytest.raises(WeightsError, match="safetensors"):
         read_layout(tmp_path)
 
 

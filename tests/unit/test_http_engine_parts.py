@@ -169,7 +169,7 @@ def test_weights_are_looked_at_before_a_server_reads_them(tmp_path: Path) -> Non
     whole = file.read_bytes()
     for torn in (b"", b"torn", whole[:-1], whole[:40]):
         file.write_bytes(torn)
-        with pytest.raises(WeightUpdateError, match="torn"):
+        with pytest.raises(WeightUpdateError, match=r"safetensors|cut short"):
             check_weights(str(new), str(served))
     file.unlink()
     (new / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from callsheet.managers.models.config import TransformerConfig
 
@@ -23,14 +24,7 @@ def read_config(directory: Path) -> TransformerConfig:
         WeightsError: The file is missing, is not JSON, or has unknown keys or bad values.
     """
     path = directory / CONFIG_FILE
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise WeightsError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise WeightsError(f"{path}: holds {type(fields).__name__}; it must be one object")
+    fields = read_json(path)
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
     unknown = sorted(set(fields) - known)
     if unknown:
@@ -39,6 +33,25 @@ def read_config(directory: Path) -> TransformerConfig:
         return TransformerConfig(**fields)
     except ValueError as error:
         raise WeightsError(f"{path}: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a file.
+
+    Raises:
+        WeightsError: The file is missing, or does not hold one JSON object.
+    """
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise WeightsError(f"{path}: is missing") from error
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read ({error})") from error
+    except ValueError as error:
+        raise WeightsError(f"{path}: is not JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise WeightsError(f"{path}: holds {type(fields).__name__}; it must be one object")
+    return fields
 
 
 def check_weights(directory: Path) -> TransformerConfig:

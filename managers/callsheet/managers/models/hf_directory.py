@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE, WeightsError
+from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE, WeightsError, read_json
+from callsheet.managers.models.safetensors_files import read_tensor_files
 
-TENSORS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 GENERATION_FILE = "generation_config.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length", "max_seq_len")
-_MOST_HEADER_BYTES = 100 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def read_model_directory(path: Path) -> ModelDirectory:
         path=path,
         architecture=str(architecture),
         dtype=str(_first(("dtype", "torch_dtype"), config, text) or "float32"),
-        parameters=sum(_numbers_in(each) for each in tensor_files(path)),
+        parameters=sum(math.prod(tensor.shape) for file in read_tensor_files(path) for tensor in file.tensors.values()),
         context_length=_whole(_first(_CONTEXT_NAMES, text, config)),
         tokenizer=any((path / name).is_file() for name in _TOKENIZER_FILES),
         chat_template=_has_chat_template(path),
@@ -97,65 +94,6 @@ def end_tokens(path: Path) -> frozenset[int]:
         if given is not None:
             return frozenset(given if isinstance(given, list) else [given])
     return frozenset()
-
-
-def tensor_files(path: Path) -> list[Path]:
-    """Returns the files that hold the model's tensors.
-
-    Raises:
-        WeightsError: One is missing.
-    """
-    if (path / INDEX_FILE).is_file():
-        shards = read_json(path / INDEX_FILE).get("weight_map")
-        if not isinstance(shards, Mapping) or not shards:
-            raise WeightsError(f"{path / INDEX_FILE}: has no weight_map")
-        files = [path / str(name) for name in sorted(set(shards.values()))]
-    else:
-        files = [path / TENSORS_FILE]
-    for file in files:
-        if not file.is_file():
-            other = next(iter(sorted(path.glob("*.bin"))), None)
-            hint = f"; {other.name} is another format, save the model with safetensors" if other else ""
-            raise WeightsError(f"{file}: is missing{hint}")
-    return files
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a file.
-
-    Raises:
-        WeightsError: The file is missing, or does not hold one JSON object.
-    """
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise WeightsError(f"{path}: is missing") from error
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise WeightsError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise WeightsError(f"{path}: holds {type(fields).__name__}; it must be one object")
-    return fields
-
-
-def _numbers_in(path: Path) -> int:
-    """Numbers in a file of safetensors, by its header; a file that was cut short is told apart."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
-            raise WeightsError(f"{path}: is not a file of safetensors, or is cut short")
-        try:
-            header = json.loads(file.read(length))
-            tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-            ends = [entry["data_offsets"][1] for entry in tensors]
-            numbers = sum(int(math.prod(entry["shape"])) for entry in tensors)
-        except (ValueError, AttributeError, LookupError, TypeError) as error:
-            raise WeightsError(f"{path}: is not a file of safetensors ({error})") from error
-    if 8 + length + max(ends, default=0) != size:
-        raise WeightsError(f"{path}: has {size} bytes instead of {8 + length + max(ends, default=0)}; it is cut short")
-    return numbers
 
 
 def _has_chat_template(path: Path) -> bool:

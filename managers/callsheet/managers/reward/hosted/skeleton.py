@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 import transformers
+from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.reward.hosted.arena import WeightsArena, supported
 from callsheet.managers.reward.hosted.model_spec import ModelTask
-from callsheet.managers.reward.hosted.weights_layout import LayoutError, TensorPlace, WeightsLayout, read_layout
+from callsheet.managers.reward.hosted.weights_layout import TensorPlace, WeightsLayout, read_layout
 from safetensors.torch import save_file
 from torch import nn
 from transformers.initialization import no_init_weights
@@ -42,7 +43,7 @@ class ModelSkeleton:
             parked: Where such a copy goes; what is there already is taken.
 
         Raises:
-            LayoutError: The directory's weights are not those of such a model.
+            WeightsError: The directory's weights are not those of such a model.
         """
         self.config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
         with no_init_weights():
@@ -56,7 +57,7 @@ class ModelSkeleton:
             layout = read_layout(parked)
             found = self._bindings(layout)
         if found is None:
-            raise LayoutError(f"{directory}: the weights are not those of {type(self.model).__name__}")
+            raise WeightsError(f"{directory}: the weights are not those of {type(self.model).__name__}")
         self.layout: WeightsLayout = layout
         self._bound = found
         self.unbind()
@@ -122,7 +123,7 @@ def _convert(directory: Path, task: ModelTask, parked: Path) -> None:
     """Loads a model as transformers does, whatever its files are like, and writes its tensors by their own names."""
     model, loaded = _CLASSES[task].from_pretrained(directory, local_files_only=True, output_loading_info=True)
     if missing := sorted(loaded["missing_keys"]):
-        raise LayoutError(f"{directory}: {missing[0]} is missing: {type(model).__name__} needs it")
+        raise WeightsError(f"{directory}: {missing[0]} is missing: {type(model).__name__} needs it")
     seen: dict[int, str] = {}
     tensors = {}
     for names, _, tensor in _sites(model):
