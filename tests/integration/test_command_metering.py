@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import open_sandbox, run, settings_for, tells, variants
@@ -23,13 +23,13 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
 
 
 @pytest.fixture
-async def sandbox(settings: SandboxSettings) -> AsyncIterator[Sandbox]:
+async def sandbox(settings: SandboxSettings) -> AsyncIterator[AgentSandbox]:
     async with open_sandbox(settings) as made:
         yield made
 
 
 async def test_cpu_time_is_that_of_all_that_a_command_started_and_of_nothing_else(
-    sandbox: Sandbox, settings: SandboxSettings
+    sandbox: AgentSandbox, settings: SandboxSettings
 ) -> None:
     # The shell in between ends at once: nobody but the sandbox's first process waits for what it started.
     script = f'(setsid python3 -c "{_BURNS}" &); while [ ! -e burnt ]; do sleep 0.01; done'
@@ -40,7 +40,7 @@ async def test_cpu_time_is_that_of_all_that_a_command_started_and_of_nothing_els
 
 
 async def test_a_limit_that_was_met_is_told_of_the_command_that_met_it(
-    sandbox: Sandbox, settings: SandboxSettings
+    sandbox: AgentSandbox, settings: SandboxSettings
 ) -> None:
     bomb = await run(sandbox, "/bin/sh", "-c", f'python3 -c "{_BOMB}"; exit 3')
     assert (bomb.exit_code, bomb.out_of_memory) == (3, tells(settings, "memory"))

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import anyio
-from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SessionLanguage, SessionUse, StepSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, SessionLanguage, SessionUse, StepSpec
 
 from tests.support.sandboxes import ANSWER_SECONDS, until_file
 
 GOES_ON = SessionUse(started=False, ended=False)
 
 
-async def sh(sandbox: Sandbox, text: str, name: str = "main", stop: anyio.Event | None = None) -> CommandOutcome:
+async def sh(sandbox: AgentSandbox, text: str, name: str = "main", stop: anyio.Event | None = None) -> CommandOutcome:
     """Runs a step of a shell session to its end."""
     with anyio.fail_after(ANSWER_SECONDS):
         return await sandbox.run_step(StepSpec(name, SessionLanguage.SHELL, text), stop or anyio.Event())
 
 
-async def py(sandbox: Sandbox, text: str, name: str = "main", stop: anyio.Event | None = None) -> CommandOutcome:
+async def py(sandbox: AgentSandbox, text: str, name: str = "main", stop: anyio.Event | None = None) -> CommandOutcome:
     """Runs a step of a Python session to its end."""
     with anyio.fail_after(ANSWER_SECONDS):
         return await sandbox.run_step(StepSpec(name, SessionLanguage.PYTHON, text), stop or anyio.Event())
 
 
-async def stopped_while(sandbox: Sandbox, step: StepSpec, ready: str = "ready") -> CommandOutcome:
+async def stopped_while(sandbox: AgentSandbox, step: StepSpec, ready: str = "ready") -> CommandOutcome:
     """Stops a step once its file is there."""
     stop = anyio.Event()
     outcomes = []

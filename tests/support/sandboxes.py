@@ -12,9 +12,10 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.agent_program import AGENT_START
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE, SOCKET_NAME
@@ -147,7 +148,7 @@ async def open_sandbox(settings: SandboxSettings, spec: SandboxSpec | None = Non
 
 
 async def run(
-    sandbox: Sandbox, *arguments: str, environment: Mapping[str, str] | None = None, stdin: bytes = b""
+    sandbox: AgentSandbox, *arguments: str, environment: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> CommandOutcome:
     """Runs a command to its end."""
     command = CommandSpec(arguments, environment=environment or {}, stdin=stdin)
@@ -155,21 +156,21 @@ async def run(
         return await sandbox.execute(command, anyio.Event())
 
 
-async def shell(sandbox: Sandbox, script: str) -> str:
+async def shell(sandbox: AgentSandbox, script: str) -> str:
     """Runs a shell script that must succeed; returns its output."""
     outcome = await run(sandbox, "/bin/sh", "-c", script)
     assert not outcome.failed, (outcome.exit_code, outcome.signal, outcome.stderr)
     return outcome.stdout.decode()
 
 
-async def python(sandbox: Sandbox, code: str) -> str:
+async def python(sandbox: AgentSandbox, code: str) -> str:
     """Runs Python code that must succeed; returns its output."""
     outcome = await run(sandbox, "python3", "-I", "-c", code)
     assert not outcome.failed, (outcome.exit_code, outcome.signal, outcome.stderr)
     return outcome.stdout.decode()
 
 
-async def until_file(sandbox: Sandbox, name: str) -> None:
+async def until_file(sandbox: AgentSandbox, name: str) -> None:
     """Waits, inside, until a file is in the working directory."""
     await shell(sandbox, f"while [ ! -e {name} ]; do sleep 0.01; done")
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, NodeSharingSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
 
@@ -47,7 +47,7 @@ def _taking_part(
     shared: SharedCores, name: str, sandbox: _Sandbox, among: frozenset[int]
 ) -> AbstractAsyncContextManager[None]:
     given: Any = sandbox
-    return shared.taking_part(KnownCommand(name, 1.0), cast("Sandbox", given), SharedClock(0.0), among)
+    return shared.taking_part(KnownCommand(name, 1.0), cast("AgentSandbox", given), SharedClock(0.0), among)
 
 
 @asynccontextmanager

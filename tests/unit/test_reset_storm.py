@@ -15,7 +15,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed
-from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxBackend, SandboxSpec
+from callsheet.managers.sandbox.agent_backend import AgentBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
@@ -91,7 +93,7 @@ class _Backend:
         self._outcome = outcome
         self._failures = failures
 
-    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> Sandbox:
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
         del on_lost
         self.counts["tries"] += 1
         await anyio.lowlevel.checkpoint()
@@ -99,7 +101,7 @@ class _Backend:
             raise SandboxCreateError("the disk is full")
         self.counts["begun with the layer"] += spec.root.snapshot is not None
         made: Any = _Sandbox(spec, self.counts, self._outcome)
-        return cast("Sandbox", made)
+        return cast("AgentSandbox", made)
 
     async def close(self) -> None:
         """Holds nothing."""
@@ -116,7 +118,7 @@ async def running(
     settings = SandboxSettings("m", directory, isolation=Isolation.NONE, use_control_groups=False)
     inner = _Backend(outcome, failures)
     pace = CreationPace(0.01, 0.05)
-    backend = AdmittingBackend(cast("SandboxBackend", inner), MemoryLedger(memory_mib), pace, most_waiting=4096)
+    backend = AdmittingBackend(cast("AgentBackend", inner), MemoryLedger(memory_mib), pace, most_waiting=4096)
     cache = LayerCache(directory / "layers", 1 << 30)
     provisioner = Provisioner(
         backend, cache, None, keep_set_ups=True, warm_memory_mib=0, largest_set_up_bytes=1 << 20, environment=[]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_backend import AgentBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 
 from tests.support.sandboxes import Variant, open_backend, settings_for, spec_for, variants
@@ -29,7 +29,7 @@ async def backend(settings: SandboxSettings) -> AsyncIterator[AgentBackend]:
 
 
 @pytest.fixture
-async def sandbox(backend: AgentBackend, settings: SandboxSettings) -> AsyncIterator[Sandbox]:
+async def sandbox(backend: AgentBackend, settings: SandboxSettings) -> AsyncIterator[AgentSandbox]:
     made = await backend.create(spec_for(settings), lambda _: None)
     yield made
     await made.destroy()

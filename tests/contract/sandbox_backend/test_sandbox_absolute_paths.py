@@ -6,7 +6,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, Sandbox, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.errors import CannotExecuteError, FileRefusedError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
@@ -15,7 +16,7 @@ from tests.support.sandboxes import shell
 pytestmark = pytest.mark.anyio
 
 
-async def test_files_are_written_read_and_removed(sandbox: Sandbox) -> None:
+async def test_files_are_written_read_and_removed(sandbox: AgentSandbox) -> None:
     path, stop = sandbox.temporary_path("a/b/file"), anyio.Event()
     await sandbox.write_file(FileSpec(path, b"content", mode=0o600), stop)
     assert await shell(sandbox, f"cat {path}; stat -c %a {path}") == "content600\n"
@@ -25,20 +26,20 @@ async def test_files_are_written_read_and_removed(sandbox: Sandbox) -> None:
     assert await shell(sandbox, f"ls {sandbox.temporary_path('a/b')}") == ""
 
 
-async def test_the_working_directory_has_an_absolute_path_too(sandbox: Sandbox) -> None:
+async def test_the_working_directory_has_an_absolute_path_too(sandbox: AgentSandbox) -> None:
     here = (await shell(sandbox, "pwd")).strip()
     await sandbox.write_file(FileSpec(f"{here}/sub/file", b"content"), anyio.Event())
     assert await sandbox.read_file("sub/file", 100, anyio.Event()) == b"content"
 
 
-async def test_a_link_is_removed_and_not_followed_and_a_directory_with_all_in_it(sandbox: Sandbox) -> None:
+async def test_a_link_is_removed_and_not_followed_and_a_directory_with_all_in_it(sandbox: AgentSandbox) -> None:
     await shell(sandbox, "echo kept > target; ln -s target link; mkdir -p dir/deep; touch dir/deep/file; chmod 0 dir")
     for path in ("link", "dir", "missing/file"):
         await sandbox.remove_file(path, anyio.Event())
     assert await shell(sandbox, "cat target; ls") == "kept\ntarget\n"
 
 
-async def test_commands_and_sessions_begin_in_an_absolute_directory(sandbox: Sandbox) -> None:
+async def test_commands_and_sessions_begin_in_an_absolute_directory(sandbox: AgentSandbox) -> None:
     place, stop = sandbox.temporary_path("place"), anyio.Event()
     await sandbox.write_file(FileSpec(place, directory=True), stop)
     outcome = await sandbox.execute(CommandSpec(("/bin/pwd",), working_directory=place), stop)
@@ -47,7 +48,7 @@ async def test_commands_and_sessions_begin_in_an_absolute_directory(sandbox: San
     assert stepped.stdout.decode() == f"{place}\n"
 
 
-async def test_links_on_an_absolute_way_are_not_followed(sandbox: Sandbox) -> None:
+async def test_links_on_an_absolute_way_are_not_followed(sandbox: AgentSandbox) -> None:
     temporary, stop = sandbox.temporary_path(""), anyio.Event()
     await shell(
         sandbox, f"mkdir {temporary}/real; ln -s {temporary}/real {temporary}/link; echo x > {temporary}/real/file"
@@ -63,7 +64,9 @@ async def test_links_on_an_absolute_way_are_not_followed(sandbox: Sandbox) -> No
     assert entered.value.reason == "bad_working_directory"
 
 
-async def test_nothing_is_written_over_the_system(sandbox: Sandbox, settings: SandboxSettings, tmp_path: Path) -> None:
+async def test_nothing_is_written_over_the_system(
+    sandbox: AgentSandbox, settings: SandboxSettings, tmp_path: Path
+) -> None:
     confined = settings.isolation is Isolation.NONE
     for file in (FileSpec("/usr/new", b"x"), FileSpec("/usr/new", directory=True), FileSpec("/usr/new", unpack=True)):
         with pytest.raises(FileRefusedError) as written:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.errors import CannotExecuteError, StoppedError
 from callsheet.managers.sandbox.settings import SandboxSettings
 
@@ -25,7 +26,7 @@ from tests.support.sandboxes import (
 )
 
 
-async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: Sandbox) -> None:
+async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: AgentSandbox) -> None:
     script = 'import os, sys; print(sys.argv[1:], os.environ["COLOUR"], sys.stdin.read())'
     outcome = await run(sandbox, "python3", "-c", script, "a b", "ü", environment={"COLOUR": "red"}, stdin=b"input")
     assert outcome.stdout.decode() == "['a b', 'ü'] red input\n"
@@ -35,12 +36,12 @@ async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: Sandb
     assert outcome.peak_memory_bytes > 1 << 20
 
 
-async def test_large_stdin_is_read_whole(sandbox: Sandbox) -> None:
+async def test_large_stdin_is_read_whole(sandbox: AgentSandbox) -> None:
     outcome = await run(sandbox, "wc", "-c", stdin=b"x" * 3_000_000)
     assert outcome.stdout.strip() == b"3000000"
 
 
-async def test_stdin_is_empty_by_default(sandbox: Sandbox) -> None:
+async def test_stdin_is_empty_by_default(sandbox: AgentSandbox) -> None:
     assert (await run(sandbox, "cat")).stdout == b""
 
 
@@ -52,20 +53,20 @@ async def test_the_managers_environment_is_not_inherited(
         assert "SECRET_OF_THE_MANAGER" not in await shell(sandbox, "env")
 
 
-async def test_exit_codes_and_signals_are_told_apart(sandbox: Sandbox) -> None:
+async def test_exit_codes_and_signals_are_told_apart(sandbox: AgentSandbox) -> None:
     exited = await run(sandbox, "/bin/sh", "-c", "exit 143")
     assert (exited.exit_code, exited.signal) == (143, 0)
     killed = await run(sandbox, "/bin/sh", "-c", "kill -TERM $$")
     assert killed.signal == signal.SIGTERM
 
 
-async def test_a_program_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
+async def test_a_program_that_does_not_exist_is_refused(sandbox: AgentSandbox) -> None:
     with pytest.raises(CannotExecuteError, match="no-such-program") as caught:
         await run(sandbox, "no-such-program")
     assert caught.value.reason == "no_such_program"
 
 
-async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: Sandbox) -> None:
+async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: AgentSandbox) -> None:
     await shell(sandbox, "mkdir first second && touch first/tool && printf '#!/bin/sh\necho found' > second/tool")
     await shell(sandbox, "chmod +x second/tool")
     with pytest.raises(CannotExecuteError, match="Permission denied"):
@@ -88,20 +89,20 @@ async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: Sandbox) -> N
     ],
     ids=["argument", "program", "variable", "directory"],
 )
-async def test_a_text_that_has_no_bytes_costs_no_sandbox(sandbox: Sandbox, command: CommandSpec) -> None:
+async def test_a_text_that_has_no_bytes_costs_no_sandbox(sandbox: AgentSandbox, command: CommandSpec) -> None:
     with pytest.raises(CannotExecuteError) as caught:
         await sandbox.execute(command, anyio.Event())
     assert caught.value.reason == "cannot_execute"
     assert await shell(sandbox, "echo alive") == "alive\n"
 
 
-async def test_a_working_directory_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
+async def test_a_working_directory_that_does_not_exist_is_refused(sandbox: AgentSandbox) -> None:
     with pytest.raises(CannotExecuteError) as caught:
         await sandbox.execute(CommandSpec(("true",), working_directory="missing"), anyio.Event())
     assert caught.value.reason == "bad_working_directory"
 
 
-async def test_a_working_directory_that_leads_out_is_refused(sandbox: Sandbox) -> None:
+async def test_a_working_directory_that_leads_out_is_refused(sandbox: AgentSandbox) -> None:
     await shell(sandbox, "ln -s /usr out && mkdir in && ln -s in inner")
     with pytest.raises(CannotExecuteError):
         await sandbox.execute(CommandSpec(("true",), working_directory="out"), anyio.Event())
@@ -109,7 +110,7 @@ async def test_a_working_directory_that_leads_out_is_refused(sandbox: Sandbox) -
     assert not outcome.failed
 
 
-async def test_files_and_background_processes_stay_between_commands(sandbox: Sandbox) -> None:
+async def test_files_and_background_processes_stay_between_commands(sandbox: AgentSandbox) -> None:
     await shell(sandbox, "echo state > file; (while [ ! -e stop ]; do sleep 0.01; done; echo done > ended) & ")
     await sandbox.pause()
     await sandbox.resume()
@@ -117,14 +118,14 @@ async def test_files_and_background_processes_stay_between_commands(sandbox: San
     assert await shell(sandbox, script) == "state\ndone\n"
 
 
-async def test_output_of_a_background_process_is_dropped_and_does_not_break_it(sandbox: Sandbox) -> None:
+async def test_output_of_a_background_process_is_dropped_and_does_not_break_it(sandbox: AgentSandbox) -> None:
     waiting = "while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo $? > written"
     first = await run(sandbox, "/bin/sh", "-c", f"echo first; ({waiting}) &")
     assert first.stdout == b"first\n"
     assert await shell(sandbox, "touch go; while [ ! -s written ]; do sleep 0.01; done; cat written") == "0\n"
 
 
-async def test_head_and_tail_of_a_flood_are_kept(sandbox: Sandbox) -> None:
+async def test_head_and_tail_of_a_flood_are_kept(sandbox: AgentSandbox) -> None:
     command = CommandSpec(
         ("python3", "-c", "import sys; [print(n) for n in range(1_000_000)]; print('e' * 50_000, file=sys.stderr)"),
         max_output_bytes=1000,
@@ -137,7 +138,7 @@ async def test_head_and_tail_of_a_flood_are_kept(sandbox: Sandbox) -> None:
     assert outcome.stderr_dropped == 50_001 - 1000
 
 
-async def test_a_stop_ends_the_commands_whole_tree(sandbox: Sandbox) -> None:
+async def test_a_stop_ends_the_commands_whole_tree(sandbox: AgentSandbox) -> None:
     stop = anyio.Event()
     script = "echo begun; (setsid sleep 1000 &) ; trap '' TERM INT; touch started; sleep 1000 & wait"
     outcomes = []
@@ -157,7 +158,7 @@ async def test_a_stop_ends_the_commands_whole_tree(sandbox: Sandbox) -> None:
 
 
 async def test_a_stop_spares_earlier_background_processes_where_groups_allow(
-    sandbox: Sandbox, settings: SandboxSettings
+    sandbox: AgentSandbox, settings: SandboxSettings
 ) -> None:
     await shell(sandbox, "sleep 1000 >/dev/null 2>&1 &")
     stop = anyio.Event()
@@ -168,7 +169,7 @@ async def test_a_stop_spares_earlier_background_processes_where_groups_allow(
     await until_sleepers_are([["sleep", "1000"]] if settings.use_control_groups else [])
 
 
-async def test_a_stop_before_the_start_runs_nothing(sandbox: Sandbox) -> None:
+async def test_a_stop_before_the_start_runs_nothing(sandbox: AgentSandbox) -> None:
     stop = anyio.Event()
     stop.set()
     with pytest.raises(StoppedError):
@@ -176,7 +177,7 @@ async def test_a_stop_before_the_start_runs_nothing(sandbox: Sandbox) -> None:
     assert await shell(sandbox, "ls") == ""
 
 
-async def test_a_stop_reaches_a_paused_command(sandbox: Sandbox) -> None:
+async def test_a_stop_reaches_a_paused_command(sandbox: AgentSandbox) -> None:
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         outcomes = []
@@ -193,7 +194,7 @@ async def test_a_stop_reaches_a_paused_command(sandbox: Sandbox) -> None:
     assert await shell(sandbox, "echo alive") == "alive\n"
 
 
-async def test_a_paused_command_makes_no_progress(sandbox: Sandbox) -> None:
+async def test_a_paused_command_makes_no_progress(sandbox: AgentSandbox) -> None:
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(sandbox.execute, CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done")), stop)
@@ -209,7 +210,7 @@ def _cpu_seconds_of(word: str) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
-async def test_commands_run_on_the_granted_cores(sandbox: Sandbox, settings: SandboxSettings) -> None:
+async def test_commands_run_on_the_granted_cores(sandbox: AgentSandbox, settings: SandboxSettings) -> None:
     show = "import os; print(sorted(os.sched_getaffinity(0)))"
     for core in sorted(settings.cores)[:2]:
         await sandbox.grant(frozenset({core}))
@@ -218,7 +219,7 @@ async def test_commands_run_on_the_granted_cores(sandbox: Sandbox, settings: San
     assert await python(sandbox, show) == f"{sorted(settings.cores)}\n"
 
 
-async def test_a_running_command_moves_to_a_new_grant(sandbox: Sandbox, settings: SandboxSettings) -> None:
+async def test_a_running_command_moves_to_a_new_grant(sandbox: AgentSandbox, settings: SandboxSettings) -> None:
     core = max(settings.cores)
     script = (
         "import os, time; open('ready', 'w').close()\n"
@@ -240,12 +241,12 @@ async def test_a_running_command_moves_to_a_new_grant(sandbox: Sandbox, settings
     assert outcomes[0].stdout == b"moved\n"
 
 
-async def test_cores_that_do_not_exist_are_an_error(sandbox: Sandbox) -> None:
+async def test_cores_that_do_not_exist_are_an_error(sandbox: AgentSandbox) -> None:
     with pytest.raises(OSError, check=lambda error: error.errno in {errno.EINVAL, errno.EACCES, errno.ERANGE}):
         await sandbox.grant(frozenset({1000}))
 
 
-async def test_a_cancelled_command_is_killed(sandbox: Sandbox) -> None:
+async def test_a_cancelled_command_is_killed(sandbox: AgentSandbox) -> None:
     command = CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(sandbox.execute, command, anyio.Event())

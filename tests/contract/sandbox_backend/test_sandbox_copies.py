@@ -13,8 +13,9 @@ from typing import cast
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend
-from callsheet.managers.sandbox.backend import FileSpec, Sandbox
+from callsheet.managers.sandbox.agent_backend import AgentBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import FileSpec
 from callsheet.managers.sandbox.errors import CopyRefusedError, FileRefusedError, StoppedError
 from callsheet.managers.sandbox.provisioning.archives import unpack_copy
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem
@@ -50,7 +51,7 @@ def _archive(name: str) -> bytes:
 
 @pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
 @pytest.mark.parametrize("obstacle", IN_THE_WAY)
-async def test_a_file_that_replaces_wins(sandbox: Sandbox, obstacle: str, unpack: bool) -> None:
+async def test_a_file_that_replaces_wins(sandbox: AgentSandbox, obstacle: str, unpack: bool) -> None:
     temporary = sandbox.temporary_path("").rstrip("/")
     await shell(sandbox, f"touch {temporary}/outside; {IN_THE_WAY[obstacle].format(temporary=temporary)}")
     file = FileSpec("tests", _archive("it"), unpack=True) if unpack else FileSpec("tests/it", b"pristine")
@@ -59,7 +60,7 @@ async def test_a_file_that_replaces_wins(sandbox: Sandbox, obstacle: str, unpack
     assert await shell(sandbox, f"ls {temporary}; cat other 2> /dev/null || :") in {"outside\n", "outside\nother\n"}
 
 
-async def test_a_tree_in_the_way_may_be_deep_and_wide(sandbox: Sandbox) -> None:
+async def test_a_tree_in_the_way_may_be_deep_and_wide(sandbox: AgentSandbox) -> None:
     # Deeper than a path may be long.
     deep = "import os\nfor n in range(1500):\n    os.mkdir('d' * 20); os.chdir('d' * 20)\nopen('f', 'x')"
     await shell(sandbox, f'mkdir tests; cd tests; python3 -c "{deep}"; for i in $(seq 200); do mkdir w$i; done')
@@ -67,7 +68,7 @@ async def test_a_tree_in_the_way_may_be_deep_and_wide(sandbox: Sandbox) -> None:
     assert await shell(sandbox, "cat tests; ls") == "pristinetests\n"
 
 
-async def test_the_links_of_the_system_are_not_in_the_way(sandbox: Sandbox) -> None:
+async def test_the_links_of_the_system_are_not_in_the_way(sandbox: AgentSandbox) -> None:
     with pytest.raises(FileRefusedError):
         await sandbox.write_file(FileSpec("/bin/new/file", b"", replaces=True), anyio.Event())
     assert await shell(sandbox, "/bin/echo works") == "works\n"
@@ -75,8 +76,8 @@ async def test_the_links_of_the_system_are_not_in_the_way(sandbox: Sandbox) -> N
 
 @asynccontextmanager
 async def _copy_of(
-    sandbox: Sandbox, backend: AgentBackend, settings: SandboxSettings, place: Path
-) -> AsyncIterator[Sandbox]:
+    sandbox: AgentSandbox, backend: AgentBackend, settings: SandboxSettings, place: Path
+) -> AsyncIterator[AgentSandbox]:
     """A sandbox that begins with another's files; `place` is an empty directory."""
     await sandbox.pause()
     await sandbox.copy_files(place, _LIMIT, anyio.Event())
@@ -92,7 +93,7 @@ async def _copy_of(
 
 
 async def test_a_copy_begins_with_the_files_of_its_original(
-    sandbox: Sandbox, backend: AgentBackend, settings: SandboxSettings, tmp_path: Path
+    sandbox: AgentSandbox, backend: AgentBackend, settings: SandboxSettings, tmp_path: Path
 ) -> None:
     temporary = sandbox.temporary_path("").rstrip("/")
     await shell(
@@ -114,7 +115,7 @@ async def test_a_copy_begins_with_the_files_of_its_original(
     assert await shell(sandbox, "cat a/b/file; ls -d shut new 2> /dev/null; stat -c %a closed") == "one\nshut\n0\n"
 
 
-async def test_a_copy_that_is_too_large_or_no_more_wanted_is_none(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_copy_that_is_too_large_or_no_more_wanted_is_none(sandbox: AgentSandbox, tmp_path: Path) -> None:
     await shell(sandbox, "head -c 3000000 /dev/zero > large; for i in $(seq 100); do touch f$i; done")
     stop = anyio.Event()
     for name, limit in (("bytes", 1 << 20), ("files", 20 << 10)):
@@ -139,7 +140,7 @@ class _HeldUp:
         return not self.go_on.wait(ANSWER_SECONDS)
 
 
-async def test_copies_that_take_long_hold_up_nobody_else(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_copies_that_take_long_hold_up_nobody_else(sandbox: AgentSandbox, tmp_path: Path) -> None:
     # As many as there are threads for all else, and more.
     stop = _HeldUp()
     await shell(sandbox, "echo content > file")

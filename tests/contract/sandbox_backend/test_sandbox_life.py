@@ -7,15 +7,15 @@ import signal
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_backend import AgentBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import run, running_commands, shell, spec_for, until_sleepers_are, variants
 
 
-async def test_kill_ends_background_processes_and_keeps_files(sandbox: Sandbox) -> None:
+async def test_kill_ends_background_processes_and_keeps_files(sandbox: AgentSandbox) -> None:
     script = "echo state > file; (while :; do date +%N > beat; sleep 0.01; done) >/dev/null 2>&1 &"
     await shell(sandbox, script)
     await sandbox.kill()
@@ -33,7 +33,7 @@ async def test_sandboxes_do_not_share_files(backend: AgentBackend, settings: San
         await second.destroy()
 
 
-async def test_a_destroyed_sandbox_is_gone(sandbox: Sandbox, settings: SandboxSettings) -> None:
+async def test_a_destroyed_sandbox_is_gone(sandbox: AgentSandbox, settings: SandboxSettings) -> None:
     await shell(sandbox, "echo x > file; (setsid sleep 1000 >/dev/null 2>&1 &)")
     await sandbox.destroy()
     await sandbox.destroy()
@@ -43,7 +43,7 @@ async def test_a_destroyed_sandbox_is_gone(sandbox: Sandbox, settings: SandboxSe
     assert [path for path in settings.data_directory.rglob("*") if path.is_dir() and path.name == "one"] == []
 
 
-async def test_destroying_ends_a_running_command(sandbox: Sandbox) -> None:
+async def test_destroying_ends_a_running_command(sandbox: AgentSandbox) -> None:
     with pytest.RaisesGroup(SandboxLostError):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, sandbox, "sleep", "1000")

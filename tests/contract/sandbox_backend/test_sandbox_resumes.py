@@ -6,13 +6,16 @@ import errno
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.sandboxes import python, running_commands, shell, until_still
 
 
-async def test_a_sandbox_goes_on_on_the_cores_that_it_is_given(sandbox: Sandbox, settings: SandboxSettings) -> None:
+async def test_a_sandbox_goes_on_on_the_cores_that_it_is_given(
+    sandbox: AgentSandbox, settings: SandboxSettings
+) -> None:
     show = "import os; print(sorted(os.sched_getaffinity(0)))"
     core = max(settings.cores)
     await sandbox.pause()
@@ -23,7 +26,7 @@ async def test_a_sandbox_goes_on_on_the_cores_that_it_is_given(sandbox: Sandbox,
     assert await python(sandbox, show) == f"[{core}]\n", "without cores it stays where it was"
 
 
-async def test_cores_that_do_not_exist_leave_a_sandbox_paused(sandbox: Sandbox, settings: SandboxSettings) -> None:
+async def test_cores_that_do_not_exist_leave_a_sandbox_paused(sandbox: AgentSandbox, settings: SandboxSettings) -> None:
     await shell(sandbox, "while :; do echo x >> ticks; done >/dev/null 2>&1 &")
     await sandbox.pause()
     with pytest.raises(OSError, check=lambda error: error.errno in {errno.EINVAL, errno.EACCES, errno.ERANGE}):
@@ -34,7 +37,7 @@ async def test_cores_that_do_not_exist_leave_a_sandbox_paused(sandbox: Sandbox, 
 
 
 async def test_a_pause_that_comes_while_a_sandbox_is_resumed_counts(
-    sandbox: Sandbox, settings: SandboxSettings
+    sandbox: AgentSandbox, settings: SandboxSettings
 ) -> None:
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:

@@ -6,7 +6,8 @@ import signal
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, SessionLanguage, SessionUse, StepSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec, SessionLanguage, SessionUse, StepSpec
 from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.anyio
         "mkfifo fifo; read line < fifo",
     ],
 )
-async def test_a_stopped_step_ends_and_its_shell_stays(sandbox: Sandbox, text: str) -> None:
+async def test_a_stopped_step_ends_and_its_shell_stays(sandbox: AgentSandbox, text: str) -> None:
     await sh(sandbox, "cd /; cd -; x=1")
     outcome = await stopped_while(sandbox, StepSpec("main", SessionLanguage.SHELL, f"echo begun; touch ready; {text}"))
     assert outcome.stopped
@@ -48,7 +49,7 @@ async def test_a_stopped_step_ends_and_its_shell_stays(sandbox: Sandbox, text: s
     assert (after.stdout, after.session) == (b"1\n", GOES_ON)
 
 
-async def test_a_stopped_step_of_python_ends_and_its_session_stays(sandbox: Sandbox) -> None:
+async def test_a_stopped_step_of_python_ends_and_its_session_stays(sandbox: AgentSandbox) -> None:
     await py(sandbox, "x = 1")
     waits = "subprocess.run(['sleep', '1000'])\ntime.sleep(1000)"
     text = f"import subprocess, time\nprint('begun')\nopen('ready', 'w')\n{waits}"
@@ -67,14 +68,16 @@ async def test_a_stopped_step_of_python_ends_and_its_session_stays(sandbox: Sand
         ),
     ],
 )
-async def test_a_session_that_does_not_return_is_killed(sandbox: Sandbox, language: SessionLanguage, text: str) -> None:
+async def test_a_session_that_does_not_return_is_killed(
+    sandbox: AgentSandbox, language: SessionLanguage, text: str
+) -> None:
     outcome = await stopped_while(sandbox, StepSpec("main", language, text))
     assert (outcome.stopped, outcome.signal) == (True, signal.SIGKILL)
     assert outcome.session == SessionUse(started=True, ended=True)
     assert await shell(sandbox, "echo alive") == "alive\n"
 
 
-async def test_a_stop_reaches_a_paused_step(sandbox: Sandbox) -> None:
+async def test_a_stop_reaches_a_paused_step(sandbox: AgentSandbox) -> None:
     stop = anyio.Event()
     outcomes = []
 
@@ -91,7 +94,7 @@ async def test_a_stop_reaches_a_paused_step(sandbox: Sandbox) -> None:
     assert (await sh(sandbox, "echo alive")).stdout == b"alive\n"
 
 
-async def test_a_stop_before_the_start_runs_nothing(sandbox: Sandbox) -> None:
+async def test_a_stop_before_the_start_runs_nothing(sandbox: AgentSandbox) -> None:
     stop = anyio.Event()
     stop.set()
     with pytest.raises(StoppedError):
@@ -99,7 +102,7 @@ async def test_a_stop_before_the_start_runs_nothing(sandbox: Sandbox) -> None:
     assert await shell(sandbox, "ls") == ""
 
 
-async def test_earlier_background_processes_of_a_session_survive_a_stopped_step(sandbox: Sandbox) -> None:
+async def test_earlier_background_processes_of_a_session_survive_a_stopped_step(sandbox: AgentSandbox) -> None:
     await sh(sandbox, "sleep 1234 &")
     # A process that began within the clock tick of the step's own beginning cannot be told from the step's.
     await anyio.sleep(0.05)
@@ -108,7 +111,7 @@ async def test_earlier_background_processes_of_a_session_survive_a_stopped_step(
 
 
 async def test_a_stop_of_a_command_spares_sessions_where_groups_allow(
-    sandbox: Sandbox, settings: SandboxSettings
+    sandbox: AgentSandbox, settings: SandboxSettings
 ) -> None:
     await sh(sandbox, "x=1")
     stop = anyio.Event()
@@ -139,7 +142,7 @@ async def test_a_stop_of_a_command_spares_sessions_where_groups_allow(
     ],
 )
 async def test_a_stop_leaves_nothing_that_the_step_started(
-    sandbox: Sandbox, language: SessionLanguage, text: str
+    sandbox: AgentSandbox, language: SessionLanguage, text: str
 ) -> None:
     begun = "echo begun\n" if language is SessionLanguage.SHELL else "print('begun')\n"
     await sh(sandbox, "true", "another")
@@ -162,7 +165,7 @@ async def test_a_stop_leaves_nothing_that_the_step_started(
     assert (await sh(sandbox, "echo alive", "another")).stdout == b"alive\n"
 
 
-async def test_destroying_ends_a_running_step(sandbox: Sandbox) -> None:
+async def test_destroying_ends_a_running_step(sandbox: AgentSandbox) -> None:
     step = StepSpec("main", SessionLanguage.SHELL, "touch ready; while :; do :; done")
     lost = []
 
@@ -181,7 +184,7 @@ async def test_destroying_ends_a_running_step(sandbox: Sandbox) -> None:
         await sh(sandbox, "true")
 
 
-async def test_a_long_text_that_nobody_reads_ends_with_the_sandbox(sandbox: Sandbox) -> None:
+async def test_a_long_text_that_nobody_reads_ends_with_the_sandbox(sandbox: AgentSandbox) -> None:
     await sh(sandbox, "true")
     await sandbox.pause()
     text = f": {'x' * 300_000}"
@@ -197,7 +200,7 @@ async def test_a_long_text_that_nobody_reads_ends_with_the_sandbox(sandbox: Sand
             await sandbox.destroy()
 
 
-async def test_a_cancelled_step_is_ended(sandbox: Sandbox) -> None:
+async def test_a_cancelled_step_is_ended(sandbox: AgentSandbox) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(sh, sandbox, "x=1; while :; do echo x >> ticks; done")
         await until_file(sandbox, "ticks")

@@ -10,7 +10,7 @@ import anyio
 import psutil
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox
+from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
 from callsheet.managers.sandbox.epoll_room import EpollRoom
 from callsheet.managers.sandbox.errors import SandboxOutOfMemoryError
@@ -255,7 +255,7 @@ time.sleep(1000)
             await holder.destroy()
 
 
-async def until_file_of(sandbox: Sandbox, code: str) -> None:
+async def until_file_of(sandbox: AgentSandbox, code: str) -> None:
     """Starts Python code in the background, and waits until it has made the file "holds"."""
     await sandbox.execute(
         CommandSpec(("/bin/sh", "-c", 'python3 -c "$CODE" >/dev/null 2>&1 &'), environment={"CODE": code}),

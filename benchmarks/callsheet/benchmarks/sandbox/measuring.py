@@ -18,8 +18,9 @@ from callsheet.benchmarks.measuring.clock import timed
 from callsheet.benchmarks.sandbox.bare import create_s, exec_s
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.managers.executor import Attempt, Completed
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.agent_backend import AgentBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend, build_sandbox_executor
 from callsheet.managers.sandbox.cgroups.layout import find_layout
 from callsheet.managers.sandbox.executor import SandboxExecutor
@@ -225,8 +226,7 @@ class _Round:
         return SandboxMeasurements(self._samples, idle, fill[0], self._backend.capabilities())
 
     def _living(self) -> list[AgentSandbox]:
-        found = (self._executor.find_sandbox(state) for state in self._executor.sandboxes())
-        return [sandbox for sandbox in found if isinstance(sandbox, AgentSandbox)]
+        return [found for state in self._executor.sandboxes() if (found := self._executor.find_sandbox(state))]
 
     async def _fill(self) -> None:
         await several_at_once(self._settings.concurrent, self._reset, range(self._sandboxes))
@@ -324,7 +324,7 @@ class _Round:
             self._samples.bare_exec.append(exec_s(self._settings.isolation))
 
 
-async def _run(sandbox: Sandbox, command: CommandSpec) -> None:
+async def _run(sandbox: AgentSandbox, command: CommandSpec) -> None:
     outcome = await sandbox.execute(command, anyio.Event())
     if outcome.failed:
         words: Sequence[str] = command.arguments

@@ -1,4 +1,4 @@
-"""A sandbox whose first process is the agent, and what the backends that make such sandboxes have in common."""
+"""A sandbox, whose first process is the agent."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import errno
 import os
 import socket
 import time
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
@@ -25,7 +23,6 @@ from callsheet.managers.sandbox.backend import (
     FileSpec,
     OutputListener,
     OutputName,
-    SandboxBackend,
     SandboxSpec,
     StepSpec,
 )
@@ -43,14 +40,12 @@ from callsheet.managers.sandbox.errors import (
     StoppedError,
 )
 from callsheet.managers.sandbox.metering import CommandMeter
-from callsheet.managers.sandbox.network.doors import NetworkDoors
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.paths import is_below
 from callsheet.managers.sandbox.process_tree import has_children
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.root_filesystem import WORK
 from callsheet.managers.sandbox.sessions import SandboxSessions
-from callsheet.managers.sandbox.settings import SandboxSettings
 
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
@@ -58,17 +53,12 @@ _LISTENING_BYTES = 64
 # What keeps a manager from copying files, and nothing that is in them.
 _OWN_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
 _CLEAR_SECONDS = 5.0
-_WORKER_THREADS = 8
-_COPYING_THREADS = 4
-
-_Result = TypeVar("_Result")
-_Args = TypeVarTuple("_Args")
 
 _log = structlog.get_logger(__name__)
 
 
 class AgentSandbox:
-    """Implements `backend.Sandbox`."""
+    """One live sandbox. Its actions come one after another; `pause`, `grant` and `destroy` may come at any time."""
 
     def __init__(self, spec: SandboxSpec, connection: AgentConnection, parts: SandboxParts) -> None:
         """Args: connection: To an agent that said hello."""
@@ -90,7 +80,7 @@ class AgentSandbox:
 
     @property
     def loss(self) -> str | None:
-        """Why it is gone."""
+        """Why it is gone; None while it lives."""
         return self._connection.loss
 
     @property
@@ -110,36 +100,71 @@ class AgentSandbox:
 
     @property
     def holds_safely(self) -> bool:
-        """Whether commands are kept out of each other's processes, and stopped by a group: signals can be undone."""
+        """Whether nothing inside can undo `hold`, or look into processes of another command: they are in a group."""
         return self.separates_commands and self._parts.group is not None
 
     async def grant(self, cores: frozenset[int]) -> None:
-        """Puts all its processes on these cores."""
+        """Puts all its processes on these cores and no others.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The cores do not exist here.
+        """
         await self._jobs.put_on_cores(cores)
 
     async def set_lane(self, lane: Lane) -> None:
-        """Puts its commands into a lane."""
+        """Puts its commands, and what they leave in the background, into a lane; it stays there.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The kernel refuses.
+        """
         await self._jobs.set_lane(lane)
 
     async def follow(self) -> None:
-        """Puts what escaped the last change of lane or cores, process by process, where it belongs."""
+        """Does `grant` and `set_lane` again for what was being forked meanwhile, where that can escape them.
+
+        Call it about once a second while commands run; it does nothing once nothing can have escaped.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The kernel refuses.
+        """
         await self._jobs.follow()
 
     async def attained_s(self) -> float:
-        """CPU seconds of its commands so far."""
+        """CPU seconds that its commands, and what they left in the background, have had since it was made.
+
+        Raises:
+            SandboxLostError: It is gone.
+        """
         self._jobs.check()
         return await self._jobs.blocking(self._jobs.lanes.attained_s)
 
     async def pause(self) -> None:
-        """Freezes all its processes."""
+        """Freezes all its processes; they keep memory and state and get no CPU."""
         await self._jobs.freeze()
 
     async def resume(self, cores: frozenset[int] | None = None) -> None:
-        """Thaws them, on these cores."""
+        """Undoes `pause`.
+
+        Args:
+            cores: Where given, all its processes are put on these before, as by `grant`.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The cores do not exist here.
+        """
         await self._jobs.thaw(cores)
 
     async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
-        """Writes a file or unpacks an archive, inside, by the agent."""
+        """Writes a file, making directories as needed; no symbolic link on the way to it is followed.
+
+        Raises:
+            FileRefusedError: The path, the archive or the space does not allow it.
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: It is gone.
+        """
         self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
         details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
@@ -152,7 +177,7 @@ class AgentSandbox:
             raise FileRefusedError("disk_full", f"file {file.path[:200]!r}: its writer was killed")
 
     async def remove_file(self, path: str, stop: anyio.Event) -> None:
-        """Removes a file."""
+        """Removes what has a path, and links on the way to it; raises what `write_file` raises."""
         self._check_inside(path)
         async with self._telling_its_end():
             result = await self._jobs.ask("remove", {"path": path}, await self._jobs.memory_file(b""), stop)
@@ -160,7 +185,11 @@ class AgentSandbox:
             raise file_refused(FileSpec(path), *result.refused)
 
     async def remove_directory(self, path: str) -> None:
-        """Removes a directory."""
+        """Removes a directory with all that is in it, as far as that is possible in some seconds.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
         self._check_inside(path)
         async with self._telling_its_end():
             with anyio.move_on_after(_CLEAR_SECONDS):
@@ -176,7 +205,13 @@ class AgentSandbox:
     async def execute(
         self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None = None
     ) -> CommandOutcome:
-        """Runs a command."""
+        """Runs a command to its end, or to `stop`, which kills what it started, paused or not.
+
+        Raises:
+            CannotExecuteError: It did not start.
+            StoppedError: `stop` was set before it started.
+            SandboxLostError: The sandbox is gone.
+        """
         self._check_inside(command.working_directory)
         async with self._telling_its_end():
             return await self._execute(command, stop, on_output)
@@ -223,24 +258,48 @@ class AgentSandbox:
     async def run_step(
         self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None = None
     ) -> CommandOutcome:
-        """Runs a step in its session."""
+        """Runs a step in its session, which begins if it is not there, to its end or to `stop`.
+
+        `stop` kills what the step started and makes it return; where that does not work in time, or the sandbox is
+        paused, it kills the session. The exit code of a step is that of its last command, or 1 for an exception.
+
+        Raises:
+            CannotExecuteError: The session could not begin.
+            StoppedError: `stop` was set before it started.
+            SandboxLostError: The sandbox is gone.
+        """
         self._check_inside(step.directory)
         async with self._telling_its_end():
             return await self._sessions.run(step, stop, on_output)
 
     def temporary_path(self, name: str) -> str:
-        """Returns the path of a temporary file as commands see it."""
+        """Returns the path, as commands see it, of a file in the temporary directory."""
         return f"{self._parts.temporary}/{name}"
 
     async def read_temporary(self, name: str, limit: int) -> bytes | None:
-        """Returns a temporary file; None also for one that is longer than `limit`."""
+        """Returns a file of the temporary directory; None if it is no regular file, or longer than `limit`.
+
+        Raises:
+            SandboxLostError: It is gone.
+        """
         try:
             return await self._read("temporary", name, limit, anyio.Event())
         except FileRefusedError:
             return None
 
     async def read_file(self, path: str, limit: int, stop: anyio.Event) -> bytes:
-        """Returns a file."""
+        """Returns a regular file; no symbolic link is followed.
+
+        Args:
+            path: A checked path, see `paths`.
+            limit: The most bytes it may have.
+            stop: Ends it.
+
+        Raises:
+            FileRefusedError: There is no such file, or it is too large.
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: The sandbox is gone.
+        """
         self._check_inside(path)
         return await self._read("work", path, limit, stop)
 
@@ -262,19 +321,41 @@ class AgentSandbox:
         return pipe.buffer.content()
 
     async def has_processes(self) -> bool:
-        """Whether anything but its first process runs."""
+        """Whether anything runs in it, or is frozen, beside its first process."""
         self._jobs.check()
         return await self._jobs.blocking(has_children, self.agent_pid)
 
     async def save_changes(self, target: Path, limit_bytes: int) -> int:
-        """Copies what its files differ in from those it began with."""
+        """Copies what its files differ in from those it began with into an empty directory; pause it before.
+
+        Returns:
+            The bytes that takes, about.
+
+        Raises:
+            ChangesTooLargeError: It is more than `limit_bytes`.
+            SandboxLostError: It is gone, or was not made to keep its changes.
+            OSError: It cannot be written.
+        """
         self._jobs.check()
         if self._parts.changes is None:
             raise SandboxLostError("it was not made to keep its changes")
         return await self._jobs.copying(self._parts.changes.save, target, limit_bytes)
 
     async def copy_files(self, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
-        """Copies its files for another sandbox."""
+        """Copies its files into an empty directory, for `RootFilesystem.copy` of another one; pause it before.
+
+        Those are what it changed of its image or kept set-up, or all of its working directory. Its temporary directory
+        and its shared memory are left out, and so are caches of bytecode, which need not be those of the sources.
+
+        Returns:
+            The bytes that takes, about.
+
+        Raises:
+            CopyRefusedError: It is more than `limit_bytes`, or cannot be copied as it is.
+            SandboxCreateError: There is no room for it, or it cannot be looked at from here.
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: It is gone.
+        """
         self._jobs.check()
         parts = self._parts
         # Below the root of its first process, which nothing inside can change.
@@ -312,25 +393,36 @@ class AgentSandbox:
         return socket.socket(fileno=descriptors[0])
 
     def on_destroyed(self, release: Callable[[], None]) -> None:
-        """Takes a function to call at its end."""
+        """Takes a function to call, on the event loop, once it was destroyed and nothing of it is left."""
         self._releases.callback(release)
 
     async def hold(self) -> bool:
-        """Stops what commands left running."""
+        """Stops all that its commands left running; what begins afterwards runs, and `pause` and `resume` keep to that.
+
+        Returns:
+            Whether all of it stands still; something may wait in the kernel instead, and then end what it was doing.
+
+        Raises:
+            SandboxLostError: It is gone.
+        """
         async with self._telling_its_end():
             return await self._jobs.hold()
 
     async def let_go(self) -> None:
-        """Lets it go on."""
+        """Undoes `hold`."""
         await self._jobs.let_go()
 
     async def kill(self) -> None:
-        """Kills all commands and background processes."""
+        """Kills all its commands and background processes, until none is left; the sandbox and its files stay.
+
+        Raises:
+            SandboxLostError: It is gone, or was given up because something does not end.
+        """
         async with self._telling_its_end():
             await self._jobs.end_all()
 
     async def destroy(self) -> None:
-        """Ends it and removes everything."""
+        """Ends it and removes everything it left. Safe to call again."""
         with anyio.CancelScope(shield=True):
             async with self._destroying:
                 if not self._destroyed:
@@ -408,34 +500,3 @@ class AgentSandbox:
         self._held = [pipe for pipe in (*self._held, *pipes) if pipe.is_open]
         while len(self._held) > _MOST_HELD_PIPES:
             self._held.pop(0).close()
-
-
-class AgentBackend(SandboxBackend):
-    """A backend all of whose sandboxes have an agent; a subclass says how one is started."""
-
-    def __init__(self, settings: SandboxSettings) -> None:
-        """Args: settings: Of the manager."""
-        self._settings = settings
-        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
-        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
-        self._copying = anyio.CapacityLimiter(_COPYING_THREADS)
-        self._doors = NetworkDoors()
-
-    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Makes a sandbox."""
-        async with self._creating:
-            try:
-                return await self._create(spec, on_lost)
-            except (OSError, SandboxLostError) as error:
-                raise SandboxCreateError(str(error)) from error
-
-    @abstractmethod
-    async def _create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Starts an agent and makes a sandbox of it; raises SandboxCreateError, SandboxLostError or OSError."""
-
-    async def serve(self) -> None:
-        """Takes connections of sandboxes that may reach something."""
-        await self._doors.serve()
-
-    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
-        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)

@@ -10,9 +10,10 @@ import structlog
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
 from callsheet.managers.live_attempt import describe_for_log
-from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.errors import SandboxError, SandboxLostError, StoppedError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.results import describe_error
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
@@ -34,13 +35,13 @@ class BaseSandboxExecutor(Executor):
         shared_cores: What shares the cores among sandboxes; None where each attempt has cores of its own.
     """
 
-    def __init__(self, backend: SandboxBackend, settings: SandboxSettings, directory: ManagerDirectory) -> None:
+    def __init__(self, backend: AdmittingBackend, settings: SandboxSettings, directory: ManagerDirectory) -> None:
         """Takes the backend and the directory over: `close` closes them."""
         self._settings = settings
         self._backend = backend
         self._directory = directory
         self._uses: dict[int, SandboxUse] = {}
-        self._lost: list[Sandbox] = []
+        self._lost: list[AgentSandbox] = []
         sharing = settings.core_sharing is not CoreSharing.RESERVED
         self.shared_cores = SharedCores(settings.cores, settings.node_sharing) if sharing else None
 
@@ -48,7 +49,7 @@ class BaseSandboxExecutor(Executor):
     async def _work(self, use: SandboxUse) -> AttemptResult:
         """Does what an attempt asks for; raises SandboxError and StoppedError where that cannot be done."""
 
-    def _forget(self, sandbox_id: str, reason: str) -> Sandbox | None:
+    def _forget(self, sandbox_id: str, reason: str) -> AgentSandbox | None:
         """Gives up a sandbox that was lost; returns it if it was held."""
         del sandbox_id, reason
         return None
@@ -104,11 +105,11 @@ class BaseSandboxExecutor(Executor):
         if (use := self._uses.get(id(attempt))) is not None:
             await use.resize()
 
-    async def _create(self, use: SandboxUse) -> Sandbox:
+    async def _create(self, use: SandboxUse) -> AgentSandbox:
         """Makes a plain sandbox for an attempt; raises StoppedError once that is to stop."""
         spec = use.new_sandbox()
 
-        async def create() -> Sandbox:
+        async def create() -> AgentSandbox:
             return await self._backend.create(spec, lambda reason: self.lost(spec.sandbox_id, reason))
 
         return await unless_stopped(use.stop, create, lambda late: late.destroy())

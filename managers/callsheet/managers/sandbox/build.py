@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import structlog
 from callsheet.managers.node import usable_memory_mib
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend
+from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import anyio
 from callsheet.managers.executor import Attempt
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
     CommandSpec,
     FileSpec,
     OutputListener,
     OutputName,
-    Sandbox,
     StepSpec,
 )
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
@@ -130,7 +130,7 @@ async def read_env_step(attempt: Attempt, settings: SandboxSettings, defaults: C
 
 
 async def run_env_step(
-    sandbox: Sandbox, request: EnvStepRequest, attempt: Attempt, settings: SandboxSettings
+    sandbox: AgentSandbox, request: EnvStepRequest, attempt: Attempt, settings: SandboxSettings
 ) -> tuple[CommandOutcome, list[Download]]:
     """Carries a step out; raises what the sandbox raises.
 
@@ -154,7 +154,7 @@ async def run_env_step(
 
 
 async def _run(
-    sandbox: Sandbox, command: CommandSpec | StepSpec, stop: anyio.Event, on_output: OutputListener | None
+    sandbox: AgentSandbox, command: CommandSpec | StepSpec, stop: anyio.Event, on_output: OutputListener | None
 ) -> CommandOutcome:
     if isinstance(command, StepSpec):
         return await sandbox.run_step(command, stop, on_output)
@@ -162,7 +162,7 @@ async def _run(
 
 
 async def _download(
-    sandbox: Sandbox, paths: Sequence[tuple[str, str]], limit: int, stop: anyio.Event
+    sandbox: AgentSandbox, paths: Sequence[tuple[str, str]], limit: int, stop: anyio.Event
 ) -> list[Download]:
     """Returns files, all of them together at most `limit` bytes."""
     downloads = []

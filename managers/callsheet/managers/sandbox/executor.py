@@ -12,7 +12,8 @@ import anyio
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.kind import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
-from callsheet.managers.sandbox.backend import CommandOutcome, FileSpec, Sandbox, SandboxBackend, SandboxSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, FileSpec, SandboxSpec
 from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, over_image, read_defaults
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
@@ -26,6 +27,7 @@ from callsheet.managers.sandbox.errors import (
 from callsheet.managers.sandbox.images.builds import read_build
 from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.provisioner import Provided, Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
 from callsheet.managers.sandbox.provisioning.snapshots import SetUp
@@ -113,7 +115,7 @@ class _Held:
     """
 
     state: manager_service_pb2.SandboxState
-    sandbox: Sandbox
+    sandbox: AgentSandbox
     defaults: CommandDefaults
     snapshot: Path | None = None
     turn: anyio.Lock = field(default_factory=anyio.Lock)
@@ -128,7 +130,7 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     def __init__(
         self,
-        backend: SandboxBackend,
+        backend: AdmittingBackend,
         settings: SandboxSettings,
         directory: ManagerDirectory,
         provisioner: Provisioner,
@@ -198,7 +200,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         """The sandboxes that live."""
         return [held.state for held in self._held.values()]
 
-    def find_sandbox(self, state: manager_service_pb2.SandboxState) -> Sandbox | None:
+    def find_sandbox(self, state: manager_service_pb2.SandboxState) -> AgentSandbox | None:
         """Returns a sandbox that lives."""
         held = self._held.get((state.job_id, state.trajectory_id))
         return held.sandbox if held is not None and held.state.sandbox_id == state.sandbox_id else None
@@ -322,7 +324,7 @@ class SandboxExecutor(BaseSandboxExecutor):
                 died = isinstance(error, SandboxDiedError)
                 raise (CopyDiedError if died else CopyLostError)(reason, str(error)) from error
 
-    async def _make_fresh(self, image: PreparedImage, use: SandboxUse) -> Sandbox:
+    async def _make_fresh(self, image: PreparedImage, use: SandboxUse) -> AgentSandbox:
         """Makes the sandbox of one reward."""
         return (await self.provisioner.provide(Wanted(use.new_sandbox(), image), use)).sandbox
 
@@ -333,7 +335,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         return held
 
     @override
-    def _forget(self, sandbox_id: str, reason: str) -> Sandbox | None:
+    def _forget(self, sandbox_id: str, reason: str) -> AgentSandbox | None:
         """Gives up a sandbox that was lost, and tells the scheduler so."""
         for place, held in self._held.items():
             if held.state.sandbox_id == sandbox_id:

@@ -10,9 +10,10 @@ from typing import Protocol
 
 import anyio
 import structlog
+from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_jobs import SandboxParts
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds_socket_memory, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
@@ -121,7 +122,7 @@ class ProcessPlanner(Protocol):
 
 
 class ProcessBackend(AgentBackend):
-    """Implements `backend.SandboxBackend` for both kinds of isolation."""
+    """Makes sandboxes of processes of this machine, for both kinds of isolation."""
 
     def __init__(
         self, settings: SandboxSettings, planner: ProcessPlanner, layout: GroupLayout | None, marker: str

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 from callsheet.managers.ends import with_hint
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
@@ -44,7 +44,7 @@ async def score_in_new_sandbox(
     scorer: CommandScorer,
     use: SandboxUse,
     settings: SandboxSettings,
-    make: Callable[[], Awaitable[Sandbox]],
+    make: Callable[[], Awaitable[AgentSandbox]],
     defaults: CommandDefaults | None = None,
 ) -> AttemptResult:
     """Scores in a sandbox that is made for it and destroyed afterwards."""
@@ -59,7 +59,7 @@ async def score_in_new_sandbox(
 
 
 async def score_in_own_sandbox(
-    scorer: CommandScorer, runnable: Suite | Script, sandbox: Sandbox, use: SandboxUse
+    scorer: CommandScorer, runnable: Suite | Script, sandbox: AgentSandbox, use: SandboxUse
 ) -> AttemptResult:
     """Scores in a sandbox in which others ran before; what they left running is held back until its score is read.
 
@@ -75,7 +75,7 @@ async def score_in_own_sandbox(
 
 
 @asynccontextmanager
-async def _held_back(sandbox: Sandbox, *, kill: bool) -> AsyncIterator[None]:
+async def _held_back(sandbox: AgentSandbox, *, kill: bool) -> AsyncIterator[None]:
     """Keeps what others left running from going on; what does not stand still is killed."""
     if kill or not await sandbox.hold():
         await sandbox.kill()

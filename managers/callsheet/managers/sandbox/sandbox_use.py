@@ -10,7 +10,8 @@ from time import monotonic
 import anyio
 import structlog
 from callsheet.managers.executor import Attempt
-from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.node_sharing import KnownCommand
 from callsheet.managers.sandbox.requests import sandbox_spec
@@ -35,7 +36,7 @@ class SandboxUse:
     def __init__(self, attempt: Attempt, settings: SandboxSettings, shared_cores: SharedCores | None) -> None:
         """Starts the attempt's clock where cores are shared; None where each attempt has cores of its own."""
         self.attempt = attempt
-        self.sandbox: Sandbox | None = None
+        self.sandbox: AgentSandbox | None = None
         self._settings = settings
         self._shared_cores = shared_cores
         self._resized = False
@@ -59,7 +60,7 @@ class SandboxUse:
         return sandbox_spec(uuid.uuid4().hex, self.attempt, self._cores(), self._settings)
 
     @asynccontextmanager
-    async def inside(self, sandbox: Sandbox) -> AsyncIterator[None]:
+    async def inside(self, sandbox: AgentSandbox) -> AsyncIterator[None]:
         """Gives a sandbox the attempt's cores and lets it run for a while; outside of it, it is frozen."""
         self.sandbox = sandbox
         # Others may be shared once the sandbox has been put on these.
@@ -106,7 +107,7 @@ class SandboxUse:
         return self._shared_cores.cores if self._shared_cores is not None else self._settings.cores
 
     @asynccontextmanager
-    async def _sharing(self, sandbox: Sandbox, among: frozenset[int]) -> AsyncIterator[None]:
+    async def _sharing(self, sandbox: AgentSandbox, among: frozenset[int]) -> AsyncIterator[None]:
         """Lets the attempt's commands share cores, where they are shared."""
         if self._shared_cores is None or self._clock is None:
             yield
@@ -126,7 +127,7 @@ class SandboxUse:
         return min(self.attempt.grant.expected_use, float(self.units)) or _USUAL_USE * self.units
 
 
-async def _freeze(sandbox: Sandbox) -> None:
+async def _freeze(sandbox: AgentSandbox) -> None:
     try:
         await sandbox.pause()
     except SandboxLostError as error:

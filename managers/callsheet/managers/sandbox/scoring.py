@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import anyio
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 
 UNITS = "{units}"
 
@@ -41,7 +42,7 @@ def fill_placeholders(command: CommandSpec, values: Mapping[str, str]) -> Comman
 
 
 async def run_judge(
-    sandbox: Sandbox, command: CommandSpec, values: Mapping[str, str], stop: anyio.Event
+    sandbox: AgentSandbox, command: CommandSpec, values: Mapping[str, str], stop: anyio.Event
 ) -> CommandOutcome:
     """Runs a command that scores, with its placeholders filled in and an empty home; raises what the sandbox raises.
 

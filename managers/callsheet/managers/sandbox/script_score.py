@@ -15,7 +15,8 @@ from typing import NoReturn
 
 import anyio
 from callsheet.managers.executor import PayloadAccess
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.errors import FileRefusedError, InputRefusedError
 from callsheet.managers.sandbox.paths import checked_path
@@ -49,7 +50,7 @@ class Script:
     command: CommandSpec
     score_file: str
 
-    async def run(self, sandbox: Sandbox, units: int, stop: anyio.Event) -> ScriptRun:
+    async def run(self, sandbox: AgentSandbox, units: int, stop: anyio.Event) -> ScriptRun:
         """Runs it in a sandbox.
 
         Args:

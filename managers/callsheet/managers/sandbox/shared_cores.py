@@ -9,7 +9,7 @@ from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
@@ -63,7 +63,7 @@ class SharedCommand:
     """
 
     command: KnownCommand
-    sandbox: Sandbox
+    sandbox: AgentSandbox
     among: frozenset[int]
     baseline_s: float
     attained_s: float = 0.0
@@ -101,7 +101,7 @@ class SharedCores:
 
     @asynccontextmanager
     async def taking_part(
-        self, command: KnownCommand, sandbox: Sandbox, clock: SharedClock, among: frozenset[int]
+        self, command: KnownCommand, sandbox: AgentSandbox, clock: SharedClock, among: frozenset[int]
     ) -> AsyncIterator[None]:
         """Lets a command share the cores for the length of a block; it is in its lane when the block begins.
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.errors import SandboxError
 from callsheet.managers.sandbox.process_tree import processes_below
 
@@ -26,15 +26,15 @@ class Takers:
     """The sandboxes that can take it."""
 
     def __init__(self) -> None:
-        self._pids: dict[Sandbox, int] = {}
+        self._pids: dict[AgentSandbox, int] = {}
         self._looking = False
 
-    def add(self, sandbox: Sandbox, first_process: int) -> None:
+    def add(self, sandbox: AgentSandbox, first_process: int) -> None:
         """Takes a sandbox, until it is destroyed."""
         self._pids[sandbox] = first_process
         sandbox.on_destroyed(partial(self._remove, sandbox))
 
-    def _remove(self, sandbox: Sandbox) -> None:
+    def _remove(self, sandbox: AgentSandbox) -> None:
         self._pids.pop(sandbox, None)
 
     async def end_greatest(self, what: str, look: Callable[[int], int], certain: int) -> None:
@@ -63,7 +63,9 @@ class Takers:
             self._looking = False
 
 
-def _found(pids: Iterable[tuple[Sandbox, int]], look: Callable[[int], int], certain: int) -> list[tuple[Sandbox, int]]:
+def _found(
+    pids: Iterable[tuple[AgentSandbox, int]], look: Callable[[int], int], certain: int
+) -> list[tuple[AgentSandbox, int]]:
     """Blocks: returns the sandboxes that hold any, with how many could be seen; ends at one that certainly does."""
     entries = []
     for sandbox, pid in pids:

@@ -17,7 +17,8 @@ from xml.parsers import expat
 
 import anyio
 from callsheet.managers.executor import PayloadAccess
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.requests import read_command, read_files
 from callsheet.managers.sandbox.scoring import UNITS, Score, run_judge
@@ -124,7 +125,7 @@ class Suite:
         """Whether the score comes from a report."""
         return any(REPORT in argument for argument in self.command.arguments)
 
-    async def run(self, sandbox: Sandbox, units: int, stop: anyio.Event) -> SuiteRun:
+    async def run(self, sandbox: AgentSandbox, units: int, stop: anyio.Event) -> SuiteRun:
         """Runs it in a sandbox.
 
         Args:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import AttemptResult, Broken
-from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.images.errors import ImageError
 from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, score_in_new_sandbox
@@ -37,7 +37,7 @@ class TestSuiteExecutor(BaseSandboxExecutor):
             return Broken(infra_failure("unsupported_action", "this manager runs no such action"))
         image = scorer.image
 
-        async def make() -> Sandbox:
+        async def make() -> AgentSandbox:
             if image:
                 raise ImageError(f"image {image[:200]!r}: this manager makes no sandboxes with images")
             return await self._create(use)

@@ -14,9 +14,10 @@ import anyio.to_thread
 import structlog
 from anyio.lowlevel import checkpoint_if_cancelled
 from callsheet.managers.open_files import raise_open_files
+from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_jobs import SandboxParts
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.asking_filter import build_asking_filter
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
@@ -166,7 +167,7 @@ class _Place:
 
 
 class DockerBackend(AgentBackend):
-    """Implements `backend.SandboxBackend`."""
+    """Makes sandboxes in containers of one engine."""
 
     def __init__(self, settings: SandboxSettings, directory: Path, marker: str) -> None:
         """Finds the engine, and removes what an earlier process of this manager left there. Blocks.

@@ -6,15 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from time import monotonic
-from typing import Protocol
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxSpec
+from callsheet.managers.sandbox.agent_backend import AgentBackend
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import ReasonedError, SandboxCreateError
 from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
+from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
 
 _log = structlog.get_logger(__name__)
 
@@ -34,16 +36,6 @@ class CreationsFailingError(SandboxRefusedError):
         super().__init__("creations_failing", f"sandboxes cannot be made here now: {problem}")
 
 
-class Spares(Protocol):
-    """Sandboxes that nobody uses yet."""
-
-    async def give_up(self, memory_mib: int) -> None:
-        """Destroys some of them, until they held as much or none is left."""
-
-    def wake(self) -> None:
-        """Tells that nobody waits for a sandbox any more."""
-
-
 @dataclass(slots=True)
 class _Trial:
     """A single try after failures; `problem` is why it failed, once it has ended."""
@@ -53,9 +45,9 @@ class _Trial:
 
 
 class AdmittingBackend:
-    """Implements `backend.SandboxBackend`."""
+    """Makes sandboxes by a backend, as far as memory and the pace of creations allow."""
 
-    def __init__(self, inner: SandboxBackend, ledger: MemoryLedger, pace: CreationPace, most_waiting: int) -> None:
+    def __init__(self, inner: AgentBackend, ledger: MemoryLedger, pace: CreationPace, most_waiting: int) -> None:
         """Args:
         inner: Makes the sandboxes.
         ledger: The memory that they hold.
@@ -68,7 +60,7 @@ class AdmittingBackend:
         self._most_waiting = most_waiting
         self._random = Random()
         self._trial: _Trial | None = None
-        self._spares: Spares | None = None
+        self._spares: WarmPool | None = None
         self.creating = 0
 
     @property
@@ -96,7 +88,7 @@ class AdmittingBackend:
         """The inner backend's own images."""
         return self._inner.images
 
-    def use_spares(self, spares: Spares) -> None:
+    def use_spares(self, spares: WarmPool) -> None:
         """Takes what is to make room when memory runs out."""
         self._spares = spares
 
@@ -106,7 +98,7 @@ class AdmittingBackend:
         admitted = f"at most {limit} MiB held by all sandboxes" if limit is not None else "as the scheduler books it"
         return {**self._inner.capabilities(), "memory_admission": admitted}
 
-    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> Sandbox:
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
         """Makes a sandbox.
 
         Raises:
@@ -151,7 +143,7 @@ class AdmittingBackend:
                 f"{self._ledger.limit_mib} MiB",
             )
 
-    async def _make(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+    async def _make(self, create: Callable[[], Awaitable[AgentSandbox]]) -> AgentSandbox:
         """After a failure one tries, when its time has come; those who wait for it share what becomes of it."""
         while self._pace.is_slow:
             trial = self._trial
@@ -162,7 +154,7 @@ class AdmittingBackend:
                 raise CreationsFailingError(trial.problem)
         return await self._try(create)
 
-    async def _try_alone(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+    async def _try_alone(self, create: Callable[[], Awaitable[AgentSandbox]]) -> AgentSandbox:
         trial = self._trial = _Trial()
         try:
             await anyio.sleep(self._pace.wait_s(monotonic()))
@@ -174,7 +166,7 @@ class AdmittingBackend:
             self._trial = None
             trial.ended.set()
 
-    async def _try(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+    async def _try(self, create: Callable[[], Awaitable[AgentSandbox]]) -> AgentSandbox:
         try:
             sandbox = await create()
         except SandboxCreateError as error:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import StoppedError
 
@@ -24,7 +25,7 @@ class ArchiveError(Exception):
     """tar did not do its work inside; the message says why."""
 
 
-async def save_archives(sandbox: Sandbox, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
+async def save_archives(sandbox: AgentSandbox, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
     """Writes archives of the sandbox's directories into a directory; returns their bytes.
 
     Raises:
@@ -48,7 +49,7 @@ async def save_archives(sandbox: Sandbox, target: Path, limit_bytes: int, stop: 
     return total
 
 
-async def unpack_copy(sandbox: Sandbox, source: Path, stop: anyio.Event) -> None:
+async def unpack_copy(sandbox: AgentSandbox, source: Path, stop: anyio.Event) -> None:
     """Fills the working directory of a fresh sandbox with what `Sandbox.copy_files` put into a directory.
 
     Raises:
@@ -61,7 +62,7 @@ async def unpack_copy(sandbox: Sandbox, source: Path, stop: anyio.Event) -> None
     await _unpack(sandbox, packed.stdout, ".", stop)
 
 
-async def restore_archives(sandbox: Sandbox, source: Path, stop: anyio.Event) -> None:
+async def restore_archives(sandbox: AgentSandbox, source: Path, stop: anyio.Event) -> None:
     """Fills the directories of a fresh sandbox from archives.
 
     Raises:
@@ -73,7 +74,7 @@ async def restore_archives(sandbox: Sandbox, source: Path, stop: anyio.Event) ->
         await _unpack(sandbox, content, place, stop)
 
 
-async def _unpack(sandbox: Sandbox, content: bytes, place: str, stop: anyio.Event) -> None:
+async def _unpack(sandbox: AgentSandbox, content: bytes, place: str, stop: anyio.Event) -> None:
     command = CommandSpec(("tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", place), stdin=content)
     outcome = await sandbox.execute(command, stop)
     if outcome.stopped:
@@ -82,6 +83,6 @@ async def _unpack(sandbox: Sandbox, content: bytes, place: str, stop: anyio.Even
         raise ArchiveError(outcome.stderr[-500:].decode(errors="replace").strip())
 
 
-def _places(sandbox: Sandbox) -> dict[str, str]:
+def _places(sandbox: AgentSandbox) -> dict[str, str]:
     # Commands begin in the working directory.
     return {_WORK: ".", _TEMPORARY: sandbox.temporary_path("")}

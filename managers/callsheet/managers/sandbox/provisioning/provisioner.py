@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.images.buildah import Dockerfile
@@ -117,7 +118,7 @@ class Provided:
         snapshot: What is kept of its set-up, as long as the sandbox lives; None if nothing is.
     """
 
-    sandbox: Sandbox
+    sandbox: AgentSandbox
     outcome: CommandOutcome | None
     reused: bool = False
     took_s: float = 0.0
@@ -275,7 +276,7 @@ class Provisioner:
             return await self._set_up(spec, wanted.set_up, use)
         return await self._set_up_once(key, spec, wanted, use)
 
-    async def provide_copy(self, spec: SandboxSpec, source: Path, use: SandboxUse) -> Sandbox:
+    async def provide_copy(self, spec: SandboxSpec, source: Path, use: SandboxUse) -> AgentSandbox:
         """Returns a sandbox that begins with the files that `Sandbox.copy_files` put into a directory.
 
         Args:
@@ -383,12 +384,12 @@ class Provisioner:
                 raise
         return Provided(sandbox, note.outcome, reused=True, took_s=note.set_up.took_s)
 
-    async def _begin(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
+    async def _begin(self, spec: SandboxSpec, stop: anyio.Event) -> AgentSandbox:
         """Returns a sandbox with the files that it begins with, in which nothing ran: a ready one or a new one."""
         return await self.pool.take(spec) or await self._make(spec, stop)
 
-    async def _make(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
-        async def create() -> Sandbox:
+    async def _make(self, spec: SandboxSpec, stop: anyio.Event) -> AgentSandbox:
+        async def create() -> AgentSandbox:
             return await self._backend.create(spec, lambda reason: self._tell_loss(spec.sandbox_id, reason))
 
         with self._lease_files(spec.root) as leases:
@@ -396,7 +397,7 @@ class Provisioner:
             sandbox.on_destroyed(leases.pop_all().close)
         return sandbox
 
-    async def _make_ready(self, spec: SandboxSpec) -> Sandbox | None:
+    async def _make_ready(self, spec: SandboxSpec) -> AgentSandbox | None:
         """Makes a sandbox for the warm pool; None if its files are not there any more."""
         if self._backend.ledger.shortage_mib(spec.memory_mib):
             raise SandboxCreateError("the memory is held by others")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.errors import CopyRefusedError
 from callsheet.managers.sandbox.provisioning.archives import MOST_ARCHIVE_BYTES, ArchiveError
@@ -45,12 +46,12 @@ class SandboxCopies:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_directory, place)
 
-    async def take(self, original: Sandbox, place: Path, use: SandboxUse) -> None:
+    async def take(self, original: AgentSandbox, place: Path, use: SandboxUse) -> None:
         """Copies the files of a sandbox, which stands still meanwhile; raises what `Sandbox.copy_files` raises."""
         await original.pause()
         await original.copy_files(place, self._limit_bytes(original.spec), use.stop)
 
-    async def make(self, original: Sandbox, temporary: Path | None, place: Path, use: SandboxUse) -> Sandbox:
+    async def make(self, original: AgentSandbox, temporary: Path | None, place: Path, use: SandboxUse) -> AgentSandbox:
         """Makes a sandbox that begins with a copy. It reaches nothing, as it is given what the policy must not see.
 
         Args:

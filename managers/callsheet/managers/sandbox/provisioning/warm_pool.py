@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
 
 _Kind = TypeVar("_Kind", bound=Hashable)
@@ -108,7 +109,7 @@ class _Shelf:
     """The ready sandboxes of one kind, the newest last; `specification` makes another."""
 
     specification: SandboxSpec
-    sandboxes: list[Sandbox] = field(default_factory=list)
+    sandboxes: list[AgentSandbox] = field(default_factory=list)
 
 
 class WarmPool:
@@ -118,7 +119,10 @@ class WarmPool:
     """
 
     def __init__(
-        self, memory_mib: int, make: Callable[[SandboxSpec], Awaitable[Sandbox | None]], is_busy: Callable[[], bool]
+        self,
+        memory_mib: int,
+        make: Callable[[SandboxSpec], Awaitable[AgentSandbox | None]],
+        is_busy: Callable[[], bool],
     ) -> None:
         """Args:
         memory_mib: What all ready sandboxes may hold together; 0 keeps none.
@@ -138,7 +142,7 @@ class WarmPool:
         """How many are ready."""
         return sum(len(shelf.sandboxes) for shelf in self._shelves.values())
 
-    async def take(self, spec: SandboxSpec) -> Sandbox | None:
+    async def take(self, spec: SandboxSpec) -> AgentSandbox | None:
         """Returns a ready sandbox of a kind, or None; in both cases it is noted that one was asked for."""
         if not self._memory_mib:
             return None
