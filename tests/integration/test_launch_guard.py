@@ -8,7 +8,7 @@ from pathlib import Path
 
 from callsheet.managers.inference.launching.command import LaunchOrder
 from callsheet.managers.inference.launching.server import LaunchedServer
-from callsheet.managers.supervision.standing import Phase, RestartRule
+from callsheet.managers.supervision.standing import ProcessPhase, RestartRule
 
 from tests.support.waiting import block_until
 
@@ -38,12 +38,12 @@ def _server(place: Path, command: str, stop: str = "", rule: RestartRule = _QUIC
 
 def test_a_server_that_serves_no_longer_is_started_again(tmp_path: Path) -> None:
     with _server(tmp_path, "trap '' TERM; sleep 1000") as server:
-        block_until(lambda: server.standing.phase is Phase.STARTING)
+        block_until(lambda: server.standing.phase is ProcessPhase.STARTING)
         server.note_silent(1)
         server.note_serving(2)
-        assert server.standing.phase is Phase.STARTING, "a start that was not found to serve does not"
+        assert server.standing.phase is ProcessPhase.STARTING, "a start that was not found to serve does not"
         server.note_serving(1)
-        block_until(lambda: server.standing.phase is Phase.SERVING)
+        block_until(lambda: server.standing.phase is ProcessPhase.SERVING)
         server.note_silent(2)
         server.note_silent(1)
         block_until(lambda: server.standing.starts == 2)
@@ -62,7 +62,7 @@ def test_a_stop_command_before_a_start_does_not_hold_up_the_end(tmp_path: Path) 
 
 def test_the_stop_command_runs_before_each_start_and_after_each_end(tmp_path: Path) -> None:
     with _server(tmp_path, "exit 3", f"echo removed; echo run >> {tmp_path}/runs", _NEVER_AGAIN) as server:
-        block_until(lambda: server.standing.phase is Phase.WAITING and server.standing.failures == 1)
+        block_until(lambda: server.standing.phase is ProcessPhase.WAITING and server.standing.failures == 1)
         assert server.standing.why == "exit code 3"
     assert (tmp_path / "runs").read_text().split() == ["run"] * 2
     assert (tmp_path / "log").read_text().count("removed") == 2

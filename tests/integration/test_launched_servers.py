@@ -25,7 +25,7 @@ from callsheet.managers.inference.launching.server import LaunchedServer
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.driver import SGLangDriver, attach_sglang
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.supervision.standing import Phase, RestartRule
+from callsheet.managers.supervision.standing import ProcessPhase, RestartRule
 
 from tests.support.contract_model import save_contract_weights
 from tests.support.launched_engine import has_ended, launch_command, parent_of, read_pid
@@ -65,7 +65,7 @@ async def test_a_killed_server_is_started_again_elsewhere_and_ends_with_its_driv
     server = _launch(tmp_path)
     async with _driver(server) as driver:
         await driver.look()
-        await until(lambda: server.standing.phase is Phase.SERVING)
+        await until(lambda: server.standing.phase is ProcessPhase.SERVING)
         assert server.standing.starts == 2  # The first port was taken.
         assert "address already in use" in _log_of(server).read_text()
         first, incarnation = server.url, driver.incarnation
@@ -75,7 +75,7 @@ async def test_a_killed_server_is_started_again_elsewhere_and_ends_with_its_driv
         assert has_ended(orphan)
         assert "after it ended" in server.problem
         assert str(tmp_path) in server.problem
-        while server.standing.phase is not Phase.SERVING:
+        while server.standing.phase is not ProcessPhase.SERVING:
             await driver.look()
         assert server.url != first
         assert driver.incarnation != incarnation

@@ -15,7 +15,7 @@ from callsheet.managers.inference.launching.command import (
 from callsheet.managers.inference.launching.server import describe
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.supervision.bounded_log import BoundedLog
-from callsheet.managers.supervision.standing import Phase, RestartRule, Standing, begun, ended, now_serves
+from callsheet.managers.supervision.standing import ProcessPhase, ProcessStanding, RestartRule, begun, ended, now_serves
 
 _NEEDS = LaunchNeeds(arguments=("--port", "{port}"), environment={"MODE": "1"})
 _RULE = RestartRule(initial_s=1.0, longest_s=3.0, healthy_after_s=60.0, first_failures=1)
@@ -45,17 +45,17 @@ def test_a_name_for_files_and_containers() -> None:
 
 
 def test_a_server_that_never_served_is_given_up_and_one_that_did_is_not() -> None:
-    first = ended(begun(Standing(), 0.0), "exit code 1", 1.0, _RULE)
-    assert (first.phase, first.next_start) == (Phase.WAITING, 2.0)
+    first = ended(begun(ProcessStanding(), 0.0), "exit code 1", 1.0, _RULE)
+    assert (first.phase, first.next_start) == (ProcessPhase.WAITING, 2.0)
     assert "once in a row (exit code 1) and is started again in 1 s; its log is LOG" in describe(first, 1.0, "LOG")
     given_up = ended(begun(first, 2.0), "exit code 1", 3.0, _RULE)
-    assert given_up.phase is Phase.GIVEN_UP
+    assert given_up.phase is ProcessPhase.GIVEN_UP
     assert describe(given_up, 3.0, "LOG") == "its server ended 2 times and never served: exit code 1; its log is LOG"
     standing = now_serves(begun(first, 2.0), 3.0)
     assert describe(standing, 3.0, "LOG") == ""
     for failures in range(2, 9):
         standing = ended(standing, "signal SIGKILL", 4.0, _RULE)
-        assert (standing.phase, standing.failures) == (Phase.WAITING, failures)
+        assert (standing.phase, standing.failures) == (ProcessPhase.WAITING, failures)
         standing = begun(standing, 5.0)
         assert "is starting for 1 s, after it ended" in describe(standing, 6.0, "LOG")
     assert ended(standing, "", 10.0, _RULE).next_start == 13.0  # The longest wait.
@@ -64,12 +64,12 @@ def test_a_server_that_never_served_is_given_up_and_one_that_did_is_not() -> Non
 
 def test_ends_that_were_expected_are_no_failures_and_a_row_of_failures_is_given_up() -> None:
     rule = RestartRule(initial_s=1.0, most_failures=1)
-    standing = now_serves(begun(Standing(), 0.0), 1.0)
+    standing = now_serves(begun(ProcessStanding(), 0.0), 1.0)
     assert ended(standing, "signal SIGKILL", 2.0, rule, expected=True).failures == 0
     once = ended(standing, "exit code 1", 2.0, rule)
-    assert (once.phase, once.failures) == (Phase.WAITING, 1)
-    assert ended(begun(once, 3.0), "exit code 1", 4.0, rule).phase is Phase.GIVEN_UP
-    assert now_serves(Standing(), 2.0) == Standing()
+    assert (once.phase, once.failures) == (ProcessPhase.WAITING, 1)
+    assert ended(begun(once, 3.0), "exit code 1", 4.0, rule).phase is ProcessPhase.GIVEN_UP
+    assert now_serves(ProcessStanding(), 2.0) == ProcessStanding()
 
 
 def test_a_log_is_for_its_owner_and_bounded(tmp_path: Path) -> None:

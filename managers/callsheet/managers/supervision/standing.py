@@ -8,7 +8,7 @@ from enum import StrEnum
 from callsheet.timing.backoff import backoff_s
 
 
-class Phase(StrEnum):
+class ProcessPhase(StrEnum):
     """Phases of a supervised process."""
 
     STARTING = "starting"
@@ -42,7 +42,7 @@ class RestartRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ProcessStanding:
     """What became of a supervised process so far. Times are the monotonic clock's.
 
     Attributes:
@@ -55,7 +55,7 @@ class Standing:
         next_start: When it is started again.
     """
 
-    phase: Phase = Phase.WAITING
+    phase: ProcessPhase = ProcessPhase.WAITING
     since: float = 0.0
     starts: int = 0
     failures: int = 0
@@ -64,25 +64,27 @@ class Standing:
     next_start: float = 0.0
 
 
-def begun(standing: Standing, now: float) -> Standing:
+def begun(standing: ProcessStanding, now: float) -> ProcessStanding:
     """Returns what is so after a start."""
-    return replace(standing, phase=Phase.STARTING, since=now, starts=standing.starts + 1, next_start=0.0)
+    return replace(standing, phase=ProcessPhase.STARTING, since=now, starts=standing.starts + 1, next_start=0.0)
 
 
-def now_serves(standing: Standing, now: float) -> Standing:
+def now_serves(standing: ProcessStanding, now: float) -> ProcessStanding:
     """Returns what is so once a start was found to serve."""
-    if standing.phase is not Phase.STARTING:
+    if standing.phase is not ProcessPhase.STARTING:
         return standing
-    return replace(standing, phase=Phase.SERVING, since=now, served=True)
+    return replace(standing, phase=ProcessPhase.SERVING, since=now, served=True)
 
 
-def ended(standing: Standing, why: str, now: float, rule: RestartRule, *, expected: bool = False) -> Standing:
+def ended(
+    standing: ProcessStanding, why: str, now: float, rule: RestartRule, *, expected: bool = False
+) -> ProcessStanding:
     """Returns what is so after an end: another start later, or none. An expected end is no failure."""
-    healthy = standing.phase is Phase.SERVING and now - standing.since >= rule.healthy_after_s
+    healthy = standing.phase is ProcessPhase.SERVING and now - standing.since >= rule.healthy_after_s
     failures = (0 if healthy else standing.failures) + (not expected)
     told = replace(standing, since=now, failures=failures, why=why)
     most = rule.most_failures if standing.served else rule.first_failures
     if most is not None and failures > most:
-        return replace(told, phase=Phase.GIVEN_UP)
+        return replace(told, phase=ProcessPhase.GIVEN_UP)
     wait_s = backoff_s(max(1, failures), rule.initial_s, rule.longest_s)
-    return replace(told, phase=Phase.WAITING, next_start=now + wait_s)
+    return replace(told, phase=ProcessPhase.WAITING, next_start=now + wait_s)

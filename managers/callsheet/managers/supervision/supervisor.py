@@ -16,7 +16,7 @@ from callsheet.managers.supervision.processes import (
     describe_exit,
     run_process,
 )
-from callsheet.managers.supervision.standing import Phase, RestartRule, Standing, begun, ended, now_serves
+from callsheet.managers.supervision.standing import ProcessPhase, ProcessStanding, RestartRule, begun, ended, now_serves
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class Supervisor:
             may_leave: Whether one that ends with exit code 0 stays away, as a manager that was drained does.
         """
         self.name = name
-        self.standing = Standing()
+        self.standing = ProcessStanding()
         self.process: ChildProcess | None = None
         self._spec = spec
         self._rule = rule
@@ -108,14 +108,14 @@ class Supervisor:
 
     def note_serving(self, start: int) -> None:
         """Takes note that a start of it was found to serve."""
-        if self.standing.phase is Phase.STARTING and self.standing.starts == start:
+        if self.standing.phase is ProcessPhase.STARTING and self.standing.starts == start:
             self.standing = now_serves(self.standing, time.monotonic())
             self._run_scope.deadline = math.inf
             _log.info("process serves", name=self.name, start=start)
 
     def interrupt(self, start: int, why: str) -> None:
         """Ends a start of it that serves no longer, which counts as a failure."""
-        if self.standing.phase is Phase.SERVING and self.standing.starts == start:
+        if self.standing.phase is ProcessPhase.SERVING and self.standing.starts == start:
             self._interrupted = why
             self._run_scope.cancel()
 
@@ -148,7 +148,7 @@ class Supervisor:
         expected, self._expected_end = self._expected_end or left, False
         self.standing = ended(self.standing, why, time.monotonic(), self._rule, expected=expected)
         _log.warning("process ended", name=self.name, reason=why, failures=self.standing.failures)
-        if self.standing.phase is Phase.GIVEN_UP:
+        if self.standing.phase is ProcessPhase.GIVEN_UP:
             rule = f"{self.name} failed {self.standing.failures} times in a row; its log says why"
             raise failure if failure is not None and not self.standing.served else ProcessFailedError(rule)
         await self._wait_to_start(left=left)

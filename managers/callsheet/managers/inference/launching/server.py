@@ -16,7 +16,7 @@ from callsheet.managers.inference.http_engine.client import EngineUnreachableErr
 from callsheet.managers.inference.launching.command import HOST, LaunchOrder, fill_in
 from callsheet.managers.supervision import guard
 from callsheet.managers.supervision.processes import ProcessFailedError, ProcessSpec
-from callsheet.managers.supervision.standing import Phase, Standing
+from callsheet.managers.supervision.standing import ProcessPhase, ProcessStanding
 from callsheet.managers.supervision.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class LaunchedServer:
         begun.wait()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ProcessStanding:
         """What has become of it."""
         return self._supervisor.standing
 
@@ -65,7 +65,7 @@ class LaunchedServer:
         """
         if failure := self.failure:
             raise EngineFailedError(failure)
-        if self.standing.phase is Phase.WAITING:
+        if self.standing.phase is ProcessPhase.WAITING:
             raise EngineUnreachableError(self.problem, refused=True)
         return f"http://{HOST}:{self._port}"
 
@@ -77,12 +77,12 @@ class LaunchedServer:
     @property
     def failure(self) -> str:
         """Why it will never serve again; empty if it may."""
-        return self.problem if self.standing.phase is Phase.GIVEN_UP else ""
+        return self.problem if self.standing.phase is ProcessPhase.GIVEN_UP else ""
 
     def note_serving(self, start: int) -> None:
         """Takes note that a start of it was found to serve."""
         self._silent = None
-        if self.standing.phase is Phase.STARTING:
+        if self.standing.phase is ProcessPhase.STARTING:
             self._loop.call_soon_threadsafe(self._supervisor.note_serving, start)
 
     def note_silent(self, start: int) -> None:
@@ -91,7 +91,7 @@ class LaunchedServer:
         if self._silent is None or self._silent[0] != start:
             self._silent = (start, now)
         standing, limit_s = self.standing, self._order.hung_after_s
-        served = standing.phase is Phase.SERVING and standing.starts == start
+        served = standing.phase is ProcessPhase.SERVING and standing.starts == start
         if served and now - self._silent[1] >= limit_s:
             log.warning("engine's server hangs", start=start, seconds=limit_s, log=self.log_path)
             self._silent = None
@@ -141,14 +141,14 @@ class LaunchedServer:
         )
 
 
-def describe(standing: Standing, now: float, log_path: str) -> str:
+def describe(standing: ProcessStanding, now: float, log_path: str) -> str:
     """Returns why a server does not serve, as a sentence for people; empty if it does."""
-    if standing.phase is Phase.SERVING:
+    if standing.phase is ProcessPhase.SERVING:
         return ""
     before = f", after it ended {_times(standing.failures)} ({standing.why})" if standing.failures else ""
-    if standing.phase is Phase.STARTING:
+    if standing.phase is ProcessPhase.STARTING:
         return f"its server is starting for {now - standing.since:.0f} s{before}; its log is {log_path}"
-    if standing.phase is Phase.GIVEN_UP:
+    if standing.phase is ProcessPhase.GIVEN_UP:
         return f"its server ended {_times(standing.failures)} and never served: {standing.why}; its log is {log_path}"
     if not standing.failures:
         return f"its server is about to be started; its log is {log_path}"
