@@ -3,7 +3,7 @@
 The model holds the options that the greedy uses, and of the others those that come first in the greedy's order, up to a
 limit. CP-SAT improves on the greedy's solution. On a time-out its incumbent counts, which is never worse than that.
 
-Where it wins: in small questions in which integers or alternatives matter (docs/concepts/planner.md has a table). With
+Where it wins: in small questions in which integers matter (docs/concepts/planner.md has a table). With
 many small actions to a row next to nothing is left to it. In none of the simulated workloads did it change mean, p99,
 longest wait or step by more than their seeds differ (docs/lab/2026-11-planner-ablation.md).
 """
