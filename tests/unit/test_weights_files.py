@@ -45,7 +45,7 @@ def test_bad_config(tmp_path: Path, content: str, rule: str) -> None:
 
 
 def test_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"config\.json: cannot be read"):
+    with pytest.raises(WeightsError, match=r"config\.json: is missing"):
         read_config(tmp_path)
     with pytest.raises(WeightsError, match=r"weights\.pt: cannot be read"):
         read_state(tmp_path, {})
