@@ -2,16 +2,215 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
 
+import anyio
 import pytest
+from callsheet.client import (
+    AlreadyExistsError,
+    Cancelled,
+    Client,
+    ClientOptions,
+    Demand,
+    FailedPreconditionError,
+    Generate,
+    InvalidArgumentError,
+    Job,
+    NotFoundError,
+    SandboxFile,
+    Succeeded,
+    Timeouts,
+    Unservable,
+)
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ActionState, Explanation
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
-from tests.support.client_suite import ClientSuite, SchedulerUnderTest, client, job
+from tests.support.cutting_proxy import cutting_proxy
 
-__all__ = ["client", "job"]  # fixtures
+_OPTIONS = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.1)
+_LONG_S = 60.0
+_LARGE = bytes(range(256)) * 8_000
+
+
+@dataclass(frozen=True)
+class SchedulerUnderTest:
+    """A running scheduler.
+
+    Attributes:
+        address: "host:port".
+        service: Name of the service that serves every kind; an attempt takes its action's expected duration.
+    """
+
+    address: str
+    service: str
+
+
+@pytest.fixture
+async def client(scheduler: SchedulerUnderTest) -> AsyncIterator[Client]:
+    """A client of the scheduler."""
+    async with Client(scheduler.address, _OPTIONS) as client:
+        yield client
+
+
+@pytest.fixture
+async def job(client: Client) -> AsyncIterator[Job]:
+    """A job of its own for each test."""
+    async with await client.open_job(f"job-{uuid.uuid4().hex}") as job:
+        yield job
+
+
+class ClientSuite:
+    """The tests."""
+
+    async def test_another_client_attaches_to_a_running_action(self, job: Job, scheduler: SchedulerUnderTest) -> None:
+        action = Generate([1], model=scheduler.service)
+        first = await job.submit(action, action_id="a", expected_duration_s=0.3)
+        await first.accepted()
+        async with Client(scheduler.address) as other:
+            second = await other.job(job.job_id).submit(action, action_id="a", expected_duration_s=0.3)
+            assert await second.outcome() == await first.outcome()
+
+    async def test_ids_have_one_body(self, job: Job, client: Client) -> None:
+        await client.open_job(job.job_id)
+        with pytest.raises(AlreadyExistsError):
+            await client.open_job(job.job_id, share=2.0)
+        await job.trajectory("t").open()
+        await job.trajectory("t").open()
+        with pytest.raises(AlreadyExistsError):
+            await job.group("g", size=2).trajectory("t").open()
+
+    async def test_what_is_not_there_is_not_found(self, client: Client, scheduler: SchedulerUnderTest) -> None:
+        job = client.job(f"never-opened-{uuid.uuid4().hex}")
+        with pytest.raises(NotFoundError):
+            await job.generate([1], model=scheduler.service)
+        with pytest.raises(NotFoundError):
+            await job.trajectory("t").open()
+        with pytest.raises(NotFoundError):
+            await job.close()
+
+    async def test_bad_input_names_field_and_rule(self, job: Job, scheduler: SchedulerUnderTest) -> None:
+        with pytest.raises(InvalidArgumentError) as caught:
+            await job.generate([], model=scheduler.service)
+        assert "prompt_token_ids" in caught.value.field
+        timeouts = Timeouts(start_to_close_s=20, schedule_to_close_s=10)
+        with pytest.raises(InvalidArgumentError) as caught:
+            await job.generate([1], model=scheduler.service, timeouts=timeouts)
+        assert "timeouts" in caught.value.field
+        assert caught.value.rule
+
+    async def test_an_action_that_nobody_can_serve(self, job: Job) -> None:
+        with pytest.raises(FailedPreconditionError):
+            await job.tool_call("nobody hosts this", "method", unservable=Unservable.REFUSE)
+        waiting = await job.tool_call(
+            "nobody hosts this",
+            "method",
+            unservable=Unservable.WAIT,
+            timeouts=Timeouts(schedule_to_start_s=0.1),
+        )
+        assert type(waiting).__name__ == "Expired"
+
+    async def test_cancelling_the_caller_cancels_the_action(self, job: Job, scheduler: SchedulerUnderTest) -> None:
+        action = Generate([1], model=scheduler.service)
+        handle = await job.submit(action, action_id="started first", expected_duration_s=_LONG_S)
+        await handle.accepted()
+        async with AdminClient(scheduler.address) as admin:
+            async with anyio.create_task_group() as caller:
+                generate = functools.partial(
+                    job.generate, [1], model=scheduler.service, action_id="a", expected_duration_s=_LONG_S
+                )
+                caller.start_soon(generate)
+                await _until_known(admin, job.job_id, "a")
+                caller.cancel_scope.cancel()
+            assert isinstance(await admin.outcome(job.job_id, "a", wait_s=_LONG_S), Cancelled)
+        await handle.cancel()
+
+    async def test_payloads_outlive_the_jobs_that_used_them(self, client: Client) -> None:
+        for _ in range(3):
+            async with await client.open_job(f"job-{uuid.uuid4().hex}") as job, job.trajectory("t") as trajectory:
+                for _ in range(2):
+                    outcome = await trajectory.env_reset(files=[SandboxFile("large", _LARGE)])
+                    assert isinstance(outcome, Succeeded), outcome
+
+    async def test_a_burst_is_not_refused(self, job: Job, scheduler: SchedulerUnderTest) -> None:
+        outcomes = await asyncio.gather(*(job.generate([1], model=scheduler.service) for _ in range(2_000)))
+        assert all(isinstance(outcome, Succeeded) for outcome in outcomes)
+
+    async def test_connections_cut_under_load_lose_and_repeat_nothing(
+        self, job: Job, scheduler: SchedulerUnderTest
+    ) -> None:
+        outcomes: dict[str, object] = {}
+        cuts = {20: anyio.Event(), 60: anyio.Event(), 120: anyio.Event()}
+        async with cutting_proxy(scheduler.address) as proxy, Client(proxy.address, _OPTIONS) as client:
+            through = client.job(job.job_id)
+
+            async def rollout(number: int) -> None:
+                async with through.trajectory(f"t-{number}") as trajectory:
+                    for step in range(10):
+                        action_id = f"{number}-{step}"
+                        assert action_id not in outcomes
+                        outcomes[action_id] = await trajectory.generate(
+                            [step + 1], model=scheduler.service, action_id=action_id, expected_duration_s=0.01
+                        )
+                        if len(outcomes) in cuts:
+                            cuts[len(outcomes)].set()
+
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(rollout, number)
+                for reached in cuts.values():
+                    await reached.wait()
+                    proxy.cut()
+            assert proxy.connections >= 3
+        assert len(outcomes) == 200
+        assert all(isinstance(outcome, Succeeded) for outcome in outcomes.values())
+
+    async def test_what_tools_see(self, job: Job, scheduler: SchedulerUnderTest) -> None:
+        handle = await job.submit(
+            Generate([1], model=scheduler.service), action_id="a", expected_duration_s=_LONG_S, demand=Demand(cpu=1)
+        )
+        await handle.accepted()
+        async with AdminClient(scheduler.address) as admin:
+            status = await admin.status()
+            assert job.job_id in {each.job_id for each in status.jobs}
+            assert any(service.name == scheduler.service for each in status.managers for service in each.services)
+            assert await admin.outcome(job.job_id, "a") is None
+            with anyio.move_on_after(0.01) as scope:
+                await admin.outcome(job.job_id, "a", wait_s=_LONG_S)
+            assert scope.cancelled_caught
+            assert (await _explain_once_running(admin, job.job_id, "a")).story
+            await admin.cancel(job.job_id, "a", "by a tool")
+            assert isinstance(await admin.outcome(job.job_id, "a", wait_s=_LONG_S), Cancelled)
+            with pytest.raises(NotFoundError):
+                await admin.explain(job.job_id, "never submitted")
+            with pytest.raises(NotFoundError):
+                await admin.drain("never registered")
+            with pytest.raises(InvalidArgumentError):
+                await admin.outcome(job.job_id, "a", wait_s=601)
+
+
+async def _until_known(admin: AdminClient, job_id: str, action_id: str) -> None:
+    # Tools have nothing to wait on but the next answer.
+    with anyio.fail_after(_LONG_S):
+        while True:
+            with suppress(NotFoundError):
+                await admin.explain(job_id, action_id)
+                return
+            await anyio.sleep(0.01)
+
+
+async def _explain_once_running(admin: AdminClient, job_id: str, action_id: str) -> Explanation:
+    with anyio.fail_after(_LONG_S):
+        while (explanation := await admin.explain(job_id, action_id)).state is not ActionState.RUNNING:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+    return explanation
 
 
 @pytest.fixture(scope="module")
