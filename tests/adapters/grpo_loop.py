@@ -10,6 +10,7 @@ from statistics import fmean, pstdev
 from callsheet.client import (
     Client,
     GenerateResult,
+    OnInfra,
     PriorityClass,
     Sampling,
     SandboxFile,
@@ -67,7 +68,7 @@ async def train(
             for number, prompt in enumerate(prompts):
                 siblings: list[Sibling] = []
                 name = f"step-{step}-prompt-{number}"
-                async with job.group(name, size=size, quorum=size - 1) as group:
+                async with job.group(name, size=size, quorum=size - 1, on_infra=OnInfra.REPLACE) as group:
                     group.start(partial(rollout, prompt=prompt))
                     siblings.extend([member.value async for member in group if member.value is not None])
                 batch += advantages(siblings)

@@ -16,9 +16,11 @@ from callsheet.client import (
     EnvError,
     Failed,
     FailureKind,
+    FailurePolicy,
     InfraError,
     InvalidArgumentError,
     NotFoundError,
+    OnInfra,
     Reason,
     SyncClient,
     TrajectoryEnd,
@@ -159,20 +161,27 @@ def infra_failure() -> InfraError:
     return InfraError(Failed(FailureKind.INFRA, Reason.MANAGER_LOST))
 
 
-async def test_a_lost_member_leaves_its_seat_to_another(client: Client) -> None:
-    job = await client.open_job(f"job-{uuid.uuid4().hex}")
+@pytest.mark.parametrize("on_infra", OnInfra)
+async def test_a_group_says_what_becomes_of_lost_members(client: Client, on_infra: OnInfra) -> None:
+    policy = FailurePolicy(on_infra, infra_budget=1)
+    job = await client.open_job(f"job-{uuid.uuid4().hex}", failure_policy=policy)
+    failed: list[str] = []
 
     async def rollout(trajectory: Any) -> None:
-        if trajectory.trajectory_id == "g/0":
+        if trajectory.trajectory_id == "g/0" and (on_infra is not OnInfra.RETRY or trajectory.tries == 1):
+            failed.append(trajectory.trajectory_id)
             raise infra_failure()
         await trajectory.finish(1.0)
 
-    async with job.group("g", size=3, infra_budget=1) as group:
+    async with job.group("g", size=3) as group:
         group.start(rollout)
     status = await group.status()
-    assert (status.has_quorum, status.lost) == (True, ("g/0",))
+    assert failed == ["g/0"]
+    assert status.has_quorum
     batch = await job.take_batch()
-    assert len(batch) == 3
+    assert len(batch) == (3 if on_infra in {OnInfra.RETRY, OnInfra.REPLACE} else 2)
+    assert len(status.lost) == (on_infra is OnInfra.REPLACE)
+    assert (len(status.masked), len(status.dropped)) == (on_infra is OnInfra.MASK, on_infra is OnInfra.DROP)
 
 
 async def test_other_failures_are_failed_members_with_their_reason(client: Client) -> None:

@@ -175,7 +175,7 @@ async def test_trajectories_are_listed_page_by_page(service: RawService) -> None
         (closed,) = (await page(trajectory_id="t4")).trajectories
         assert (closed.end, closed.reason) == (job_pb2.TRAJECTORY_END_ABANDONED, "not needed")
         (opened,) = (await page(trajectory_id="t0")).trajectories
-        assert opened.spec.idle_timeout.seconds == 3600
+        assert (opened.spec.group.on_infra, opened.spec.idle_timeout.seconds) == (job_pb2.ON_INFRA_REPLACE, 3600)
 
 
 async def test_groups_are_listed_with_what_became_of_their_members(service: RawService) -> None:

@@ -24,6 +24,7 @@ from tests import adapters
 from tests.adapters.grpo_loop import Sample, train
 from tests.adapters.trl_rollout import CallsheetRollouts, Message
 from tests.adapters.verifiers_runtime import CallsheetRuntime
+from tests.support.grpc_loops import runs_in_an_open_loop
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 240.0
@@ -76,7 +77,8 @@ def test_an_adapter_is_as_it_was_written(name: str) -> None:
 async def test_a_rollout_func_of_trl(address: str) -> None:
     batch = recorded("trl.json")
     trainer = SimpleNamespace(processing_class=ByteTokenizer(), args=SimpleNamespace(**batch["args"]))
-    out = await run_sync(CallsheetRollouts(address), batch["prompts"], trainer)
+    with runs_in_an_open_loop():
+        out = await run_sync(CallsheetRollouts(address), batch["prompts"], trainer)
     assert {len(column) for column in out.values()} == {len(batch["prompts"])}
     for completion, log_probs, mask in zip(out["completion_ids"], out["logprobs"], out["env_mask"], strict=True):
         assert len(completion) == len(log_probs) == len(mask)

@@ -14,7 +14,9 @@ from callsheet.client import (
     EnvError,
     Failed,
     FailureKind,
+    FailurePolicy,
     Job,
+    OnInfra,
     Reason,
     Timeouts,
     Trajectory,
@@ -27,6 +29,8 @@ _EVER_S = 3600.0
 _NOTHING = Demand()
 _CRASH: Failed[Any] = Failed(FailureKind.ENV, Reason.CANNOT_EXECUTE, "the environment crashed")
 _TO_BAD_LUCK = frozenset({FailureKind.INFRA, FailureKind.ENV})
+REPLACED = FailurePolicy(OnInfra.REPLACE, infra_budget=4 * SIZE, lost_to=_TO_BAD_LUCK)
+"""Of the load's job: another trajectory takes the place of each that crashes."""
 
 
 class Fault(Enum):
@@ -63,7 +67,7 @@ class GroupLoad:
     """Runs groups, eight at once.
 
     Attributes:
-        job: Its job.
+        job: Its job, with the policy `REPLACED`.
         quorum: Members of a group that must complete.
         step_s: What a step takes on average.
         faults: What goes wrong.
@@ -86,11 +90,7 @@ class GroupLoad:
 
     async def _lane(self, groups: Iterator[int]) -> None:
         for number in groups:
-            # Another trajectory takes the place of each that crashes.
-            replaced = self.job.group(
-                f"g{number}", size=SIZE, quorum=self.quorum, infra_budget=4 * SIZE, lost_to=_TO_BAD_LUCK
-            )
-            async with replaced as group:
+            async with self.job.group(f"g{number}", size=SIZE, quorum=self.quorum) as group:
                 group.start(self._roll_out)
 
     async def _roll_out(self, trajectory: Trajectory) -> None:

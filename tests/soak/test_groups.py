@@ -20,7 +20,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.core.trajectories import REDUNDANT
 
 from tests.soak import mortal_trainer
-from tests.soak.group_load import SIZE, Fault, Faults, GroupLoad, as_many_as_seats, by_chance
+from tests.soak.group_load import REPLACED, SIZE, Fault, Faults, GroupLoad, as_many_as_seats, by_chance
 from tests.support.measurements import Measured
 
 QUORUM = 6
@@ -40,7 +40,7 @@ async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
 
 async def test_a_quorum_outlasts_what_hangs_and_crashes(address: str, nightly: bool, measured: Measured) -> None:
     """As many members of each group hang as it can do without, and they hang for longer than the test may take."""
-    async with Client(address) as client, await client.open_job("hangs") as job:
+    async with Client(address) as client, await client.open_job("hangs", failure_policy=REPLACED) as job:
         load = GroupLoad(job, QUORUM, step_s=0.02, faults=as_many_as_seats(SIZE - QUORUM))
         with anyio.fail_after(_DEADLINE_S):
             await load.run(iter(range(100 if nightly else 10)))
@@ -61,7 +61,7 @@ async def test_each_trajectory_is_trained_on_once_though_trainers_are_killed(
 ) -> None:
     log, kills = tmp_path / "acknowledged", 6 if nightly else 2
     log.touch()
-    async with Client(address) as client, await client.open_job("killed trainers") as job:
+    async with Client(address) as client, await client.open_job("killed trainers", failure_policy=REPLACED) as job:
 
         async def trainer(*kill: str) -> int | None:
             arguments = (address, job.job_id, str(2 * QUORUM), str(_LEASE_S), str(log), *kill)
@@ -99,7 +99,7 @@ async def batch_s(address: str, quorum: int, faults: Faults, nightly: bool) -> f
     batches, step_s, hang_s, train_s = (8, 0.25, 10.0, 0.8) if nightly else (2, 0.02, 0.5, 0.05)
     size, ended = GROUPS_OF_BATCH * quorum, []
     name = f"{quorum} {faults is by_chance}"
-    async with Client(address) as client, await client.open_job(name) as job:
+    async with Client(address) as client, await client.open_job(name, failure_policy=REPLACED) as job:
         load = GroupLoad(job, quorum, step_s, faults, hang_s)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(load.run, itertools.count())

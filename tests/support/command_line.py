@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-import anyio
-import pytest
 from callsheet.cli.app import app
-from callsheet.client.loop_thread import loop_thread
 from typer.testing import CliRunner, Result
+
+from tests.support.grpc_loops import runs_in_an_open_loop
 
 
 def invoke(*arguments: str, **environment: str) -> Result:
-    """Runs a command. Its event loop stays open, as gRPC asks (`tests.support.grpc_loops`)."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(anyio, "run", _run)
+    """Runs a command."""
+    with runs_in_an_open_loop():
         return CliRunner().invoke(app, list(arguments), env=environment)
-
-
-def _run(function: Callable[..., Awaitable[Any]], *arguments: Any, **_: Any) -> Any:
-    async def call() -> Any:
-        return await function(*arguments)
-
-    return loop_thread("tests: command line").run(call())

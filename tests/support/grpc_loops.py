@@ -8,12 +8,15 @@ test. So tests use one loop, those of the client's own threads, or a process of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import anyio
 import grpc.aio
 import pytest
+from callsheet.client.loop_thread import loop_thread
 
 _users: list[tuple[asyncio.AbstractEventLoop, str]] = []
 
@@ -40,3 +43,18 @@ def loops_of_grpc_stay_open() -> Iterator[None]:
     closed = [name for loop, name in _users if loop.is_closed()]
     _users[:] = dict.fromkeys(user for user in _users if not user[0].is_closed())
     assert not closed, f"an event loop was closed after gRPC was used in it: {closed}"
+
+
+@contextmanager
+def runs_in_an_open_loop() -> Iterator[None]:
+    """During the block `anyio.run` takes a loop that stays open, as it does not in a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anyio, "run", _run)
+        yield
+
+
+def _run(function: Callable[..., Awaitable[Any]], *arguments: Any, **_: Any) -> Any:
+    async def call() -> Any:
+        return await function(*arguments)
+
+    return loop_thread("tests: anyio.run").run(call())

@@ -16,6 +16,7 @@ from callsheet.client import (
     EnvStep,
     InvalidArgumentError,
     Job,
+    OnInfra,
     Opening,
     RefusalCode,
     RewardResult,
@@ -146,6 +147,7 @@ async def test_mistakes_on_a_client(field: str, mistake: Mistake) -> None:
         ({"group_id": "g", "size": 0}, "group.size"),
         ({"group_id": "g", "size": "2"}, "group.size"),
         ({"group_id": "g", "size": 2, "quorum": 3}, "group.quorum"),
+        ({"group_id": "g", "size": 2, "on_infra": "replace"}, "group.on_infra"),
         ({"group_id": "g", "size": 2, "max_replacements": -1}, "max_replacements"),
     ],
 )
@@ -205,8 +207,9 @@ async def test_an_unknown_word_of_a_constructor_is_named(job: Job, mistake: Call
 
 
 async def test_a_budget_for_lost_members_is_checked(job: Job) -> None:
-    with pytest.raises(InvalidArgumentError, match="infra_budget"):
-        job.group("g", size=2, infra_budget=-1)
+    for on_infra in OnInfra:
+        with pytest.raises(InvalidArgumentError, match="infra_budget"):
+            job.group("g", size=2, on_infra=on_infra, infra_budget=-1)
 
 
 def test_a_token_is_shown_nowhere() -> None:

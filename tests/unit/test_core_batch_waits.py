@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.batches import GROUP_IDLE_S
-from callsheet.scheduler.core.model import GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.model import GroupRequest, OnInfra, TrajectoryEnd
 from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.waiting_takers import MAX_TAKERS, PLACE_KEPT_S
 
@@ -139,7 +139,7 @@ def test_who_waits_is_given_what_finished_of_a_group_that_is_forgotten() -> None
 
 def test_a_loss_beyond_the_budget_keeps_its_seat_over_a_restart_though_others_are_forgotten() -> None:
     world = world_with(kept_s=KEPT_S)
-    group = GroupRequest("g", 3, 3, 1)
+    group = GroupRequest("g", 3, 3, OnInfra.REPLACE, 1)
     for name in ("open", "lost-first", "lost-second"):
         world.trajectory(trajectory_request(name, group=group))
     world.close_trajectory("lost-first", TrajectoryEnd.LOST)

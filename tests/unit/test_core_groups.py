@@ -8,6 +8,7 @@ from callsheet.scheduler.core.model import (
     ActionKind,
     ActionState,
     GroupRequest,
+    OnInfra,
     Opened,
     Opening,
     TrajectoryEnd,
@@ -227,21 +228,53 @@ def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart
     assert manager.stream.last(commands.CancelAttempt).reason == closed.reason
 
 
-def test_beyond_the_budget_a_lost_member_has_failed_and_keeps_its_seat() -> None:
-    world, request = CoreWorld(), GroupRequest("g", 3, 3, 1)
+def group_that(on_infra: OnInfra, size: int = 3, quorum: int = 3, budget: int | None = None) -> CoreWorld:
+    world = CoreWorld()
     world.job()
-    for name in "abc":
-        world.trajectory(trajectory_request(name, group=request))
+    for name in "abc"[:size]:
+        world.trajectory(trajectory_request(name, group=GroupRequest("g", size, quorum, on_infra, budget)))
+    return world
+
+
+def test_a_masked_member_counts_towards_the_quorum_and_has_no_result() -> None:
+    world = group_that(OnInfra.MASK)
+    world.close_trajectory("a", TrajectoryEnd.LOST)
+    world.finish("b")
+    taker = world.take("one", 2)
+    world.finish("c")
+    group = world.state.jobs["job"].groups["g"]
+    assert (group.masked, group.has_quorum, taker.given) == ({"a"}, True, ["one"])
+    assert world.restart().state.jobs["job"].groups["g"].masked == {"a"}
+
+
+def test_a_dropped_member_makes_the_quorum_smaller() -> None:
+    world = group_that(OnInfra.DROP)
+    world.close_trajectory("a", TrajectoryEnd.LOST)
+    with pytest.raises(RefusedError, match="has all its trajectories"):
+        world.trajectory(trajectory_request("d", group=GroupRequest("g", 3, 3, OnInfra.DROP)))
+    world.finish("b")
+    assert not world.state.jobs["job"].groups["g"].has_quorum
+    world.finish("c")
+    assert world.take("one", 2).given == ["one"]
+
+
+@pytest.mark.parametrize("on_infra", OnInfra)
+def test_beyond_its_budget_a_lost_member_has_failed_and_keeps_its_seat(on_infra: OnInfra) -> None:
+    world = group_that(on_infra, budget=1)
     world.finish("a")
     world.close_trajectory("b", TrajectoryEnd.LOST)
     world.close_trajectory("c", TrajectoryEnd.LOST)
     group = world.state.jobs["job"].groups["g"]
-    assert list(group.lost) == ["b"]
+    replaced = on_infra is OnInfra.REPLACE
+    assert list(group.lost) == (["b"] if replaced else [])
+    assert (len(group.masked), len(group.dropped)) == (on_infra is OnInfra.MASK, on_infra is OnInfra.DROP)
     assert not group.has_quorum
     taker = world.take("one")
-    assert taker.given == []
-    world.trajectory(trajectory_request("d", group=request))
-    world.close_trajectory("d", TrajectoryEnd.LOST)
-    with pytest.raises(RefusedError, match="has all its trajectories"):
-        world.trajectory(trajectory_request("e", group=request))
-    assert taker.given == ["one"]
+    assert taker.given == ([] if replaced else ["one"])
+    if replaced:
+        request = GroupRequest("g", 3, 3, on_infra, 1)
+        world.trajectory(trajectory_request("d", group=request))
+        world.close_trajectory("d", TrajectoryEnd.LOST)
+        with pytest.raises(RefusedError, match="has all its trajectories"):
+            world.trajectory(trajectory_request("e", group=request))
+        assert taker.given == ["one"]

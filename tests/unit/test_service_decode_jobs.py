@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.model import GroupRequest, PriorityClass
+from callsheet.scheduler.core.model import GroupRequest, OnInfra, PriorityClass
 from callsheet.scheduler.service.decode import decode_job, decode_trajectory
 from callsheet.v1 import job_pb2
 from google.protobuf import text_format
@@ -36,6 +36,11 @@ def test_a_job_has_defaults() -> None:
 
 TRAJECTORIES_REFUSED = [
     ('job_id: "j" trajectory_id: "t" deadline {}', "trajectory.deadline", "above 0"),
+    (
+        'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 on_infra: 9 }',
+        "trajectory.group.on_infra",
+        "not a",
+    ),
     ('trajectory_id: "t"', "trajectory.job_id", "1 to 256"),
     ('job_id: "j"', "trajectory.trajectory_id", "1 to 256"),
     ('job_id: "j" trajectory_id: "t" idle_timeout { seconds: -1 }', "trajectory.idle_timeout", "between 0"),
@@ -69,6 +74,6 @@ def test_a_job_may_name_its_grace_and_a_trajectory_its_deadline() -> None:
 
 
 def test_a_group_says_what_becomes_of_lost_members() -> None:
-    text = 'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 infra_budget: 0 }'
+    text = 'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 on_infra: ON_INFRA_MASK infra_budget: 0 }'
     group = decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())).group
-    assert group == GroupRequest("g", 2, 2, 0)
+    assert group == GroupRequest("g", 2, 2, OnInfra.MASK, 0)

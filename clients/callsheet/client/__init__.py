@@ -65,8 +65,10 @@ from callsheet.client.gateway import (
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
+    FailurePolicy,
     GroupDescription,
     JobDescription,
+    OnInfra,
     Opening,
     PriorityClass,
     Staleness,
@@ -156,6 +158,7 @@ __all__ = [
     "Failed",
     "FailedPreconditionError",
     "FailureKind",
+    "FailurePolicy",
     "FinishReason",
     "FinishedTrajectory",
     "ForgottenError",
@@ -181,6 +184,7 @@ __all__ = [
     "Member",
     "NotFoundError",
     "NotSucceededError",
+    "OnInfra",
     "Opening",
     "Outcome",
     "OutputChunk",

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from callsheet.client.arguments import optional
 from callsheet.client.backend import Backend
 from callsheet.client.errors import ClientClosedError
 from callsheet.client.job import Job
-from callsheet.client.jobs import JobDescription, PriorityClass, Staleness
+from callsheet.client.jobs import FailurePolicy, JobDescription, PriorityClass, Staleness
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.scheduler_backend import SchedulerBackend
 from callsheet.client.settings import ClientOptions
@@ -101,6 +102,7 @@ class Client:
         idle_timeout_s: float | None = None,
         dead_sandbox_is_infra: bool = False,
         max_buffered: int | None = None,
+        failure_policy: FailurePolicy | None = None,
     ) -> Job:
         """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
 
@@ -118,6 +120,8 @@ class Client:
             dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA, not as ENV.
             max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
                 default (4,096).
+            failure_policy: What failures of rollouts mean for groups of the returned job; None replaces members that
+                are lost to INFRA failures. It is this object's and is not kept by the scheduler.
 
         Raises:
             InvalidArgumentError: A value out of its range, or of another type.
@@ -136,7 +140,8 @@ class Client:
             dead_sandbox_is_infra,
             max_buffered,
         )
-        return Job(self, job_id, await self.backend().open_job(described))
+        policy = optional("failure_policy", failure_policy, FailurePolicy, "a FailurePolicy")
+        return Job(self, job_id, await self.backend().open_job(described), policy)
 
     def job(self, job_id: str) -> Job:
         """Returns a job that is open already, for instance in another process."""

@@ -8,6 +8,7 @@ from callsheet.client.fields import by_number, take, take_seconds
 from callsheet.client.jobs import (
     GroupDescription,
     JobDescription,
+    OnInfra,
     Opening,
     PriorityClass,
     Staleness,
@@ -18,6 +19,7 @@ from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.v1 import job_pb2
 
 _PRIORITY_CLASS = by_number(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
+_ON_INFRA = by_number(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
 _OPENING = by_number(Opening, "OPENING_", job_pb2.Opening)
 _TRAJECTORY_END = by_number(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
 
@@ -91,5 +93,6 @@ def _group(spec: job_pb2.GroupSpec) -> GroupDescription:
         spec.group_id,
         spec.size,
         spec.quorum or None,
+        _ON_INFRA.get(spec.on_infra, OnInfra.REPLACE),
         spec.infra_budget if spec.HasField("infra_budget") else None,
     )

@@ -9,6 +9,7 @@ from callsheet.client.jobs import (
     DEFAULT_ADMIT_WITHIN,
     GroupDescription,
     JobDescription,
+    OnInfra,
     PriorityClass,
     Staleness,
     TrajectoryDescription,
@@ -17,6 +18,7 @@ from callsheet.client.jobs import (
 from callsheet.v1 import job_pb2
 
 _PRIORITY_CLASS = numbers(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
+_ON_INFRA = numbers(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
 _TRAJECTORY_END = numbers(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
 
 
@@ -78,6 +80,9 @@ def encode_group(message: job_pb2.GroupSpec, group: GroupDescription) -> None:
     if quorum > size:
         raise invalid("group.quorum", quorum, f"at most the group's size ({size})")
     put(message, "group", group_id=identifier("group.group_id", group.group_id), size=size, quorum=quorum)
+    on_infra = instance("group.on_infra", group.on_infra, OnInfra, "an OnInfra")
+    if on_infra is not OnInfra.REPLACE:
+        message.on_infra = _ON_INFRA[on_infra]
     if group.infra_budget is not None:
         if not is_number(group.infra_budget) or group.infra_budget < 0:
             raise invalid("group.infra_budget", group.infra_budget, "0 or more")

@@ -25,6 +25,7 @@ from callsheet.client.fake_handle import FakeHandle
 from callsheet.client.jobs import (
     GroupDescription,
     JobDescription,
+    OnInfra,
     Opening,
     TrajectoryDescription,
     TrajectoryEnd,
@@ -54,28 +55,35 @@ class _Group:
         return tuple(sorted(each.spec.trajectory_id for each in self.members if each.end is end))
 
     @property
-    def lost(self) -> tuple[str, ...]:
-        """Lost members that take no seat."""
-        return self.ids(TrajectoryEnd.LOST)[: self.spec.infra_budget]
+    def _budget(self) -> int:
+        default = len(self.members) if self.spec.on_infra is OnInfra.REPLACE else self.spec.size
+        return default if self.spec.infra_budget is None else self.spec.infra_budget
+
+    def _lost_for(self, on_infra: OnInfra) -> tuple[str, ...]:
+        """Lost members that it deals with so, within its budget."""
+        return self.ids(TrajectoryEnd.LOST)[: self._budget] if self.spec.on_infra is on_infra else ()
 
     @property
     def seats(self) -> int:
         """How many are taken."""
-        return len(self.members) - len(self.lost)
+        return len(self.members) - len(self._lost_for(OnInfra.REPLACE))
 
     @property
     def has_quorum(self) -> bool:
-        return len(self.ids(TrajectoryEnd.COMPLETED)) >= (self.spec.quorum or self.spec.size)
+        completed = len(self.ids(TrajectoryEnd.COMPLETED)) + len(self._lost_for(OnInfra.MASK))
+        left = self.spec.size - len(self._lost_for(OnInfra.DROP))
+        return completed >= min(self.spec.quorum or self.spec.size, left)
 
     @property
     def is_over(self) -> bool:
         return not self.ids(None) and (self.has_quorum or self.cancelled or self.seats >= self.spec.size)
 
     def status(self) -> GroupStatus:
-        completed, lost = self.ids(TrajectoryEnd.COMPLETED), self.lost
+        completed, lost = self.ids(TrajectoryEnd.COMPLETED), self._lost_for(OnInfra.REPLACE)
         kept = set(self.ids(TrajectoryEnd.LOST)) - set(lost)
         abandoned = tuple(sorted({*self.ids(TrajectoryEnd.ABANDONED), *kept}))
-        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum)
+        masked, dropped = self._lost_for(OnInfra.MASK), self._lost_for(OnInfra.DROP)
+        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum, masked, dropped)
 
 
 class FakeBackend:

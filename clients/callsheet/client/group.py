@@ -29,13 +29,14 @@ from callsheet.client.errors import (
 from callsheet.client.jobs import (
     LOST_TO_INFRA,
     GroupDescription,
+    OnInfra,
     Opening,
     TrajectoryDescription,
     TrajectoryEnd,
 )
 from callsheet.client.outcomes import FailureKind
 from callsheet.client.status import GroupStatus
-from callsheet.client.trajectory import Trajectory
+from callsheet.client.trajectory import Trajectory, is_loss
 from callsheet.v1 import job_pb2
 
 logger = logging.getLogger("callsheet.client")
@@ -63,12 +64,12 @@ class Member(Generic[T]):
 class Group:
     """Siblings of one prompt. Its `async with` block ends once all rollouts that it started have ended.
 
-    A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it, and
-    another trajectory takes its place, up to `max_replacements`. If these run out below the quorum, the block ends
-    the group, so that a trainer gets the members that finished. One that raises another NotSucceededError abandons
-    its member, which keeps its seat with the failure as its reason. So does one that raises a refusal since the
-    scheduler has closed its trajectory. Any other exception is a mistake in the rollout: it ends the block, which
-    raises it::
+    A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it, and then
+    `on_infra` says what follows: by default another trajectory takes its place, up to `max_replacements`. If these run
+    out below the quorum, the block ends the group, so that a trainer gets the members that finished. One that raises
+    another NotSucceededError abandons its member, which keeps its seat with the failure as its reason. So does one that
+    raises a refusal since the scheduler has closed its trajectory. Any other exception is a mistake in the rollout: it
+    ends the block, which raises it::
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)
@@ -102,6 +103,7 @@ class Group:
         self._description = description
         budget = description.size if description.infra_budget is None else description.infra_budget
         self._replacements_left = budget if max_replacements is None else max_replacements
+        self._retries_left = budget if description.on_infra is OnInfra.RETRY else 0
         self._lost_to = lost_to
         self._next = 0
         self._given: list[Trajectory] = []
@@ -308,12 +310,29 @@ class Group:
                     return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED)
                 lost = Member(trajectory.trajectory_id, TrajectoryEnd.LOST)
                 continue
-            member = await _driven(trajectory, rollout)
-            if member.end is not TrajectoryEnd.LOST or not self._replacements_left:
+            member = await _driven(trajectory, self._with_retries(rollout))
+            replaces = self._description.on_infra is OnInfra.REPLACE and self._replacements_left > 0
+            if member.end is not TrajectoryEnd.LOST or not replaces:
                 return member
             self._replacements_left -= 1
             lost = member
         return None
+
+    def _with_retries(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Callable[[Trajectory], Awaitable[Any]]:
+        """A rollout that starts over in its trajectory where that would be lost, as long as there are retries."""
+
+        async def tried(trajectory: Trajectory) -> Any:
+            while True:
+                trajectory.tries += 1
+                try:
+                    return await rollout(trajectory)
+                except Exception as raised:
+                    if not (self._retries_left and is_loss(raised, self._lost_to)) or await _was_closed(trajectory):
+                        raise
+                    self._retries_left -= 1
+                    logger.info("rollout starts over job=%s trajectory=%s", self.job_id, trajectory.trajectory_id)
+
+        return tried
 
 
 async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any]:

@@ -15,7 +15,7 @@ from callsheet.client.batch import Batch
 from callsheet.client.batch_values import MAX_BATCH, BatchRequest
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
-from callsheet.client.jobs import LOST_TO_INFRA, GroupDescription, Opening, TrajectoryDescription
+from callsheet.client.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
 from callsheet.client.outcomes import FailureKind
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.trajectory import Trajectory, close_after_error
@@ -43,6 +43,7 @@ class Job(ActionVerbs):
         client: The client it was opened with.
         job_id: Its id.
         opening: What opening it found: CREATED or ATTACHED; None for a job that was only named, by `Client.job`.
+        failure_policy: What failures mean for its groups, unless they say so themselves.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class Job(ActionVerbs):
         client: Connector,
         job_id: str,
         opening: Opening | None = None,
+        failure_policy: FailurePolicy | None = None,
     ) -> None:
         super().__init__(client, job_id, "")
         client.steps.begin(job_id)
         self.opening = opening
+        self.failure_policy = failure_policy or FailurePolicy()
 
     def trajectory(
         self, trajectory_id: str, *, idle_timeout_s: float | None = None, deadline_s: float | None = None
@@ -76,9 +79,10 @@ class Job(ActionVerbs):
         *,
         size: int,
         quorum: int | None = None,
+        on_infra: OnInfra | None = None,
         max_replacements: int | None = None,
         infra_budget: int | None = None,
-        lost_to: Iterable[FailureKind] = LOST_TO_INFRA,
+        lost_to: Iterable[FailureKind] | None = None,
     ) -> Group:
         """Returns siblings of one prompt. See `Group`.
 
@@ -86,16 +90,23 @@ class Job(ActionVerbs):
             group_id: Unique in the job.
             size: Seats: trajectories that may complete.
             quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
-            max_replacements: The most lost members that this process replaces; None means `infra_budget`.
-            infra_budget: How many lost members leave their seats to others; None means `size` here, and no bound at the
-                scheduler.
-            lost_to: Kinds of failure that a member is lost to; of another kind it keeps its seat.
+            on_infra: What becomes of a member that is lost to an INFRA failure; None takes the job's failure policy.
+            max_replacements: The most members that this process replaces; None means `infra_budget`.
+            infra_budget: The most members that `on_infra` is applied to, or retries of RETRY; None takes that of the
+                failure policy if `on_infra` is taken from there, else `size`.
+            lost_to: Kinds of failure that a member is lost to; None takes those of the failure policy.
 
         Raises:
             InvalidArgumentError: A number out of its range.
         """
-        described = GroupDescription(group_id, size, quorum, infra_budget)
-        kinds = frozenset(items("lost_to", lost_to, FailureKind, "a FailureKind"))
+        policy = self.failure_policy
+        if on_infra is None:
+            on_infra = policy.on_infra
+            infra_budget = policy.infra_budget if infra_budget is None else infra_budget
+        described = GroupDescription(group_id, size, quorum, on_infra, infra_budget)
+        kinds = (
+            policy.lost_to if lost_to is None else frozenset(items("lost_to", lost_to, FailureKind, "a FailureKind"))
+        )
         return Group(self.client, self.job_id, described, max_replacements, lost_to=kinds)
 
     async def status(self) -> JobStatus:

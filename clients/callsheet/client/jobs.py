@@ -38,10 +38,41 @@ class TrajectoryEnd(Enum):
     ABANDONED = "abandoned"
     """It was given up and does not count."""
     LOST = "lost"
-    """It was lost to an INFRA failure and does not count; another member may take its seat."""
+    """It was lost to an INFRA failure and does not count; its group's `on_infra` says what becomes of its seat."""
+
+
+class OnInfra(Enum):
+    """What a group does with a member that was lost, as often as its budget allows; then such a member has failed."""
+
+    REPLACE = "replace"
+    """It takes no seat: another trajectory joins in its place."""
+    RETRY = "retry"
+    """The same trajectory starts over, with a fresh sandbox once it resets."""
+    MASK = "mask"
+    """It keeps its seat, has no reward, and counts towards the quorum."""
+    DROP = "drop"
+    """The group goes on with a member less, and its quorum is at most what is left of its size."""
 
 
 LOST_TO_INFRA = frozenset({FailureKind.INFRA})
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What failures of rollouts mean for the groups of a job.
+
+    A failure of another kind abandons its member, which keeps its seat and tells the failure as its reason. It is
+    neither masked nor replaced.
+
+    Attributes:
+        on_infra: What becomes of members that are lost.
+        infra_budget: For how many members of a group, or retries of RETRY; None means the group's size.
+        lost_to: Kinds of failure that a member is lost to.
+    """
+
+    on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int | None = None
+    lost_to: frozenset[FailureKind] = LOST_TO_INFRA
 
 
 DEFAULT_ADMIT_WITHIN = 1
@@ -77,12 +108,14 @@ class GroupDescription:
         group_id: Unique in the job.
         size: Trajectories in the group, the same in every member.
         quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
-        infra_budget: How many lost members leave their seats to others, the same in every member; None for all.
+        on_infra: What becomes of members that were lost to INFRA, the same in every member.
+        infra_budget: For how many, the same in every member; None means `size`.
     """
 
     group_id: str
     size: int
     quorum: int | None = None
+    on_infra: OnInfra = OnInfra.REPLACE
     infra_budget: int | None = None
 
 

@@ -149,6 +149,8 @@ class GroupStatus:
         abandoned: Ids of members that were closed otherwise and keep their seats.
         lost: Ids of members that were lost to INFRA and take no seat.
         has_quorum: Whether it has its quorum.
+        masked: Ids of lost members that are masked; they are among `abandoned` too.
+        dropped: Ids of lost members that were dropped; they are among `abandoned` too.
     """
 
     spec: GroupDescription
@@ -157,6 +159,8 @@ class GroupStatus:
     abandoned: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     has_quorum: bool = False
+    masked: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     @property
     def group_id(self) -> str:

@@ -47,6 +47,7 @@ class Trajectory(ActionVerbs):
         trajectory_id: Its id.
         opening: What opening it found; None before.
         end: How this process ended it, or found it ended; None before.
+        tries: How often its group has begun its rollout; actions with ids of their own need others in each try.
         lost_to: Kinds of failure that lose it.
     """
 
@@ -55,6 +56,7 @@ class Trajectory(ActionVerbs):
         self._description = description
         self.opening: Opening | None = None
         self.end: TrajectoryEnd | None = None
+        self.tries = 0
         self.lost_to = LOST_TO_INFRA
         self._numbered: int | None = None
 

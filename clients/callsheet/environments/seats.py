@@ -21,6 +21,7 @@ from callsheet.client import (
     Group,
     Job,
     NotSucceededError,
+    OnInfra,
     Opening,
     Trajectory,
     TrajectoryEnd,
@@ -237,6 +238,7 @@ def _group_of(job: Job, seat: Seat, left_behind: int, settings: SeatSettings) ->
         trajectory_name(seat.group_id, left_behind),
         size=seat.group_size + settings.spare,
         quorum=seat.group_size if settings.spare else None,
+        on_infra=OnInfra.REPLACE,
         infra_budget=settings.max_replacements,
     )
 

@@ -78,6 +78,44 @@ OPENING_CLOSED: Opening.ValueType  # 3
 """A trajectory that was closed before: it stays closed. Also a new one whose group had its quorum already."""
 global___Opening = Opening
 
+class _OnInfra:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OnInfraEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OnInfra.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ON_INFRA_UNSPECIFIED: _OnInfra.ValueType  # 0
+    """The default, the same as ON_INFRA_REPLACE."""
+    ON_INFRA_REPLACE: _OnInfra.ValueType  # 1
+    """It takes no seat: another trajectory may join in its place."""
+    ON_INFRA_RETRY: _OnInfra.ValueType  # 2
+    """The same trajectory starts over: its client runs it again and does not close it. One that is closed as lost all the
+    same keeps its seat.
+    """
+    ON_INFRA_MASK: _OnInfra.ValueType  # 3
+    """It keeps its seat, has no reward, and counts towards the quorum."""
+    ON_INFRA_DROP: _OnInfra.ValueType  # 4
+    """The group goes on with a member less: no other joins, and the quorum is at most what is left of its size."""
+
+class OnInfra(_OnInfra, metaclass=_OnInfraEnumTypeWrapper):
+    """What a group does with a member that was lost to an INFRA failure, as often as its `infra_budget` allows. A member that
+    is lost beyond that keeps its seat and has failed.
+    """
+
+ON_INFRA_UNSPECIFIED: OnInfra.ValueType  # 0
+"""The default, the same as ON_INFRA_REPLACE."""
+ON_INFRA_REPLACE: OnInfra.ValueType  # 1
+"""It takes no seat: another trajectory may join in its place."""
+ON_INFRA_RETRY: OnInfra.ValueType  # 2
+"""The same trajectory starts over: its client runs it again and does not close it. One that is closed as lost all the
+same keeps its seat.
+"""
+ON_INFRA_MASK: OnInfra.ValueType  # 3
+"""It keeps its seat, has no reward, and counts towards the quorum."""
+ON_INFRA_DROP: OnInfra.ValueType  # 4
+"""The group goes on with a member less: no other joins, and the quorum is at most what is left of its size."""
+global___OnInfra = OnInfra
+
 class _TrajectoryEnd:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -91,7 +129,7 @@ class _TrajectoryEndEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     TRAJECTORY_END_ABANDONED: _TrajectoryEnd.ValueType  # 2
     """It was given up and does not count."""
     TRAJECTORY_END_LOST: _TrajectoryEnd.ValueType  # 3
-    """It was lost to an INFRA failure: it does not count, and takes no seat as far as its group's `infra_budget` goes."""
+    """It was lost to an INFRA failure: it does not count, and its group's `on_infra` says what becomes of its seat."""
 
 class TrajectoryEnd(_TrajectoryEnd, metaclass=_TrajectoryEndEnumTypeWrapper):
     """How a trajectory ended."""
@@ -103,7 +141,7 @@ TRAJECTORY_END_COMPLETED: TrajectoryEnd.ValueType  # 1
 TRAJECTORY_END_ABANDONED: TrajectoryEnd.ValueType  # 2
 """It was given up and does not count."""
 TRAJECTORY_END_LOST: TrajectoryEnd.ValueType  # 3
-"""It was lost to an INFRA failure: it does not count, and takes no seat as far as its group's `infra_budget` goes."""
+"""It was lost to an INFRA failure: it does not count, and its group's `on_infra` says what becomes of its seat."""
 global___TrajectoryEnd = TrajectoryEnd
 
 @typing.final
@@ -221,6 +259,7 @@ class GroupSpec(google.protobuf.message.Message):
     GROUP_ID_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     QUORUM_FIELD_NUMBER: builtins.int
+    ON_INFRA_FIELD_NUMBER: builtins.int
     INFRA_BUDGET_FIELD_NUMBER: builtins.int
     group_id: builtins.str
     """Unique in the job."""
@@ -228,9 +267,11 @@ class GroupSpec(google.protobuf.message.Message):
     """Trajectories in the group, 1 to 10,000; the same in every member."""
     quorum: builtins.int
     """Completed trajectories after which the others are redundant and are cancelled; 0 means `size`."""
+    on_infra: global___OnInfra.ValueType
+    """What becomes of members that were lost to INFRA; the same in every member."""
     infra_budget: builtins.int
-    """Members that were lost to INFRA of which each leaves its seat to another, 0 or more; unset for no bound. One that is
-    lost beyond that keeps its seat and has failed. The same in every member.
+    """How many members it does so for, 0 or more; unset takes `size`, and no bound for ON_INFRA_REPLACE. The same in every
+    member. With ON_INFRA_RETRY clients keep it.
     """
     def __init__(
         self,
@@ -238,10 +279,11 @@ class GroupSpec(google.protobuf.message.Message):
         group_id: builtins.str = ...,
         size: builtins.int = ...,
         quorum: builtins.int = ...,
+        on_infra: global___OnInfra.ValueType = ...,
         infra_budget: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_infra_budget", b"_infra_budget", "infra_budget", b"infra_budget"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_infra_budget", b"_infra_budget", "group_id", b"group_id", "infra_budget", b"infra_budget", "quorum", b"quorum", "size", b"size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_infra_budget", b"_infra_budget", "group_id", b"group_id", "infra_budget", b"infra_budget", "on_infra", b"on_infra", "quorum", b"quorum", "size", b"size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_infra_budget", b"_infra_budget"]) -> typing.Literal["infra_budget"] | None: ...
 
 global___GroupSpec = GroupSpec
@@ -473,6 +515,8 @@ class GroupStatus(google.protobuf.message.Message):
     ABANDONED_FIELD_NUMBER: builtins.int
     LOST_FIELD_NUMBER: builtins.int
     HAS_QUORUM_FIELD_NUMBER: builtins.int
+    MASKED_FIELD_NUMBER: builtins.int
+    DROPPED_FIELD_NUMBER: builtins.int
     has_quorum: builtins.bool
     """Whether it has its quorum."""
     @property
@@ -495,6 +539,14 @@ class GroupStatus(google.protobuf.message.Message):
     def lost(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Ids of members that were lost to INFRA and take no seat."""
 
+    @property
+    def masked(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of lost members that are masked; they are among `abandoned` too."""
+
+    @property
+    def dropped(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of lost members that were dropped; they are among `abandoned` too."""
+
     def __init__(
         self,
         *,
@@ -504,8 +556,10 @@ class GroupStatus(google.protobuf.message.Message):
         abandoned: collections.abc.Iterable[builtins.str] | None = ...,
         lost: collections.abc.Iterable[builtins.str] | None = ...,
         has_quorum: builtins.bool = ...,
+        masked: collections.abc.Iterable[builtins.str] | None = ...,
+        dropped: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "has_quorum", b"has_quorum", "lost", b"lost", "open", b"open", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "dropped", b"dropped", "has_quorum", b"has_quorum", "lost", b"lost", "masked", b"masked", "open", b"open", "spec", b"spec"]) -> None: ...
 
 global___GroupStatus = GroupStatus

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     ActionRequest,
     ActionState,
     JobRequest,
+    OnInfra,
     Token,
     TrajectoryKey,
     TrajectoryRequest,
@@ -305,13 +306,16 @@ class Group:
         cancelled: It takes no more members.
         unfinished: Those of which something is open still, lost ones included.
         closed: Its members as they will be forgotten, while nothing of it is open.
-        infra_budget: How many lost members leave their seats to others.
+        on_infra: What becomes of members that are lost, for `infra_budget` of them.
+        masked: Lost members that keep their seats and count towards the quorum.
+        dropped: Lost members without which it goes on.
         begun: A member was ever let begin.
         waiting: Members that wait to be let begin.
     """
 
     size: int
     quorum: int
+    on_infra: OnInfra = OnInfra.REPLACE
     infra_budget: int = 0
     members: dict[str, None] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
@@ -319,13 +323,15 @@ class Group:
     cancelled: bool = False
     unfinished: int = 0
     closed: ClosedTogether | None = None
+    masked: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
     begun: bool = False
     waiting: dict[str, Trajectory] = field(default_factory=dict)
 
     @property
     def has_quorum(self) -> bool:
-        """Whether enough members completed."""
-        return self.completed >= self.quorum
+        """Whether enough members completed, or stand masked for one that did."""
+        return self.completed + len(self.masked) >= min(self.quorum, self.size - len(self.dropped))
 
     @property
     def together(self) -> tuple[str, ...]:
@@ -337,17 +343,21 @@ class Group:
         return trajectory_id in self.lost and self.infra_budget >= NO_BUDGET
 
     @property
-    def spec(self) -> tuple[int, int, int]:
+    def spec(self) -> tuple[int, int, OnInfra, int]:
         """What must be the same in every member."""
-        return self.size, self.quorum, self.infra_budget
+        return self.size, self.quorum, self.on_infra, self.infra_budget
 
     def lose(self, trajectory_id: str) -> None:
         """A member was lost: it leaves its seat to another, or keeps it."""
-        if len(self.lost) < self.infra_budget:
+        if self.on_infra is OnInfra.REPLACE and len(self.lost) < self.infra_budget:
             self.members.pop(trajectory_id, None)
             self.lost[trajectory_id] = None
-        else:
-            self.members[trajectory_id] = None
+            return
+        self.members[trajectory_id] = None
+        if self.on_infra is OnInfra.MASK and len(self.masked) < self.infra_budget:
+            self.masked.add(trajectory_id)
+        elif self.on_infra is OnInfra.DROP and len(self.dropped) < self.infra_budget:
+            self.dropped.add(trajectory_id)
 
 
 @dataclass(slots=True)

@@ -339,17 +339,28 @@ class JobRequest:
         return StalenessPolicy(self.admit_within, self.select_within, self.max_staleness or None)
 
 
+class OnInfra(IntEnum):
+    """What a group does with a member that was lost to an INFRA failure."""
+
+    REPLACE = 1
+    RETRY = 2
+    MASK = 3
+    DROP = 4
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
     """Membership in a group of siblings; `quorum` completed ones make the others redundant.
 
     Attributes:
-        infra_budget: How many lost members leave their seats to others; None for all.
+        on_infra: What becomes of members that are lost.
+        infra_budget: For how many; None for as many as it has seats, and for REPLACE without end.
     """
 
     group_id: str
     size: int
     quorum: int
+    on_infra: OnInfra = OnInfra.REPLACE
     infra_budget: int | None = None
 
 

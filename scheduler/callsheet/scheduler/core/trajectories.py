@@ -18,6 +18,7 @@ from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import (
     GroupRequest,
+    OnInfra,
     Opened,
     Opening,
     TrajectoryEnd,
@@ -72,7 +73,7 @@ def _check_group(job: Job, request: TrajectoryRequest) -> None:
         return
     if group.spec != _new_group(request.group).spec:
         rule = f"must agree with its siblings: size {group.size}, quorum {group.quorum}, "
-        rule += f"infra_budget {group.infra_budget}"
+        rule += f"{group.on_infra.name} for {group.infra_budget} of them"
         raise failed_precondition("trajectory.group", request.group, rule)
     if group.cancelled:
         rule = "was cancelled; it takes no more trajectories"
@@ -90,7 +91,9 @@ def group_of(job: Job, request: TrajectoryRequest) -> Group | None:
 
 def _new_group(spec: GroupRequest) -> Group:
     # Who does not say how many are replaced leaves that to the clients.
-    return Group(spec.size, spec.quorum, NO_BUDGET if spec.infra_budget is None else spec.infra_budget)
+    default = NO_BUDGET if spec.on_infra is OnInfra.REPLACE else spec.size
+    budget = default if spec.infra_budget is None else spec.infra_budget
+    return Group(spec.size, spec.quorum, spec.on_infra, budget)
 
 
 def add_trajectory(

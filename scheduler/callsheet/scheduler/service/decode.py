@@ -16,6 +16,7 @@ from callsheet.scheduler.core.model import (
     Demand,
     GroupRequest,
     JobRequest,
+    OnInfra,
     PriorityClass,
     ResourceDemand,
     RetryPolicy,
@@ -92,11 +93,12 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
     if spec.HasField("group"):
         size = int(at_least("trajectory.group.size", spec.group.size, 1))
         quorum = int(within("trajectory.group.quorum", spec.group.quorum, 0, size)) or size
+        on_infra = known("trajectory.group.on_infra", spec.group.on_infra, job_pb2.OnInfra.values())
         budget = None
         if spec.group.HasField("infra_budget"):
             budget = int(at_least("trajectory.group.infra_budget", spec.group.infra_budget, 0))
         group_id = identifier("trajectory.group.group_id", spec.group.group_id)
-        group = GroupRequest(group_id, size, quorum, budget)
+        group = GroupRequest(group_id, size, quorum, OnInfra(on_infra or OnInfra.REPLACE), budget)
     return TrajectoryRequest(
         job_id=identifier("trajectory.job_id", spec.job_id),
         trajectory_id=identifier("trajectory.trajectory_id", spec.trajectory_id),

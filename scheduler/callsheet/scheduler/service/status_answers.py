@@ -82,6 +82,7 @@ def _fill_open(status: job_pb2.TrajectoryStatus, trajectory: Trajectory) -> None
 
 def _fill_group(spec: job_pb2.GroupSpec) -> None:
     spec.quorum = spec.quorum or spec.size
+    spec.on_infra = spec.on_infra or job_pb2.ON_INFRA_REPLACE
 
 
 def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
@@ -91,10 +92,13 @@ def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
             group_id=group_id,
             size=group.size,
             quorum=group.quorum,
+            on_infra=job_pb2.OnInfra.ValueType(group.on_infra),
             infra_budget=group.infra_budget if group.infra_budget < NO_BUDGET else None,
         ),
         lost=group.lost,
         has_quorum=group.has_quorum,
+        masked=sorted(group.masked),
+        dropped=sorted(group.dropped),
     )
     _fill_group(status.spec)
     for member in group.members:
