@@ -27,6 +27,7 @@ from callsheet.v1 import action_pb2, client_service_pb2, client_service_pb2_grpc
 
 SERVICE: Final = "noop"
 _NOTHING: Final = Demand()
+_NEWEST = 3
 _WORKERS: Final = 16
 _LARGE_WORKERS: Final = 2
 _LARGE_PAUSE_S: Final = 0.2
@@ -135,7 +136,10 @@ class MixedLoad:
         """An action that has its outcome gives it again or is forgotten; it never runs again."""
         if self._small < 2 * _WORKERS:
             return
-        action_id = f"small-{self._random.randrange(1, self._small - _WORKERS)}"
+        last = self._small - _WORKERS
+        # Every other one is new enough to be kept: of all there were, soon hardly any is.
+        first = self._random.choice((1, max(1, last - _NEWEST)))
+        action_id = f"small-{self._random.randint(first, last)}"
         try:
             await self._call(action_id, b"")
         except ForgottenError:

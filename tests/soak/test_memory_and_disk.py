@@ -93,6 +93,9 @@ class Look:
     disk: int
 
 
+_ALL_HAPPENED_S = 150.0
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | None]]:
     """The kind of database, and its URL unless it is a file."""
@@ -121,7 +124,10 @@ async def test_memory_and_disk_stay_within_the_settings(
         looks = [await look(stack, job, load, tmp_path, url)]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(load.run)
+            began = anyio.current_time()
             while len(looks) <= looks_at or not load.done.keys() >= ALL_HAPPENED:
+                waited_s = anyio.current_time() - began - takes_s
+                assert waited_s < _ALL_HAPPENED_S, f"never happened: {ALL_HAPPENED - load.done.keys()}"
                 await anyio.sleep(takes_s / looks_at)
                 looks.append(await look(stack, job, load, tmp_path, url))
             tasks.cancel_scope.cancel()

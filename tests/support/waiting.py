@@ -9,7 +9,8 @@ import anyio
 
 WAIT_S = 100.0
 
-_POLL_S = 0.005
+# Some states of engines last for a few milliseconds.
+_POLL_S = 0.001
 
 
 async def until(condition: Callable[[], bool]) -> None:
