@@ -27,7 +27,7 @@ from callsheet.v1 import action_pb2, client_service_pb2, client_service_pb2_grpc
 
 SERVICE: Final = "noop"
 _NOTHING: Final = Demand()
-_NEWEST = 3
+_NEWEST: Final = 3
 _WORKERS: Final = 16
 _LARGE_WORKERS: Final = 2
 _LARGE_PAUSE_S: Final = 0.2
