@@ -52,11 +52,12 @@ def test_a_server_that_serves_no_longer_is_started_again(tmp_path: Path) -> None
 
 
 def test_a_stop_command_before_a_start_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    stop = f"echo run >> {tmp_path}/runs; if [ $(wc -l < {tmp_path}/runs) = 1 ]; then sleep 1000; fi"
+    runs = tmp_path / "runs"
+    stop = f"echo run >> {runs}; if [ $(wc -l < {runs}) = 1 ]; then sleep 1000; fi"
     with _server(tmp_path, f"touch {tmp_path}/started", stop) as server:
-        block_until((tmp_path / "runs").exists)
+        block_until(lambda: runs.exists() and runs.read_text() == "run\n")  # A shell makes the file before it writes.
     assert not server._thread.is_alive(), "the guard ends while its manager waits for it"
-    assert (tmp_path / "runs").read_text().split() == ["run", "run"]
+    assert runs.read_text().split() == ["run", "run"]
     assert not (tmp_path / "started").exists()
 
 
