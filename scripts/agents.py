@@ -70,7 +70,7 @@ def wait_ready(url: str) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)

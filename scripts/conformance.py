@@ -167,7 +167,7 @@ def wait_ready(process: subprocess.Popen[bytes], url: str) -> None:
         if process.poll() is not None:
             raise SystemExit(f"The server ended with {process.returncode}; its log is below {PLACE}.")
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(1)

@@ -9,8 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.cli.errors import first_error
+from callsheet.cli.up_progress import UpProgress, still_waiting_line
 from callsheet.client import Client, Demand, Succeeded, Unservable
 from callsheet.client.admin import AdminClient
+from callsheet.deploy import stack as stacks
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import STACK_RESTARTS, StackSettings
@@ -54,6 +56,26 @@ async def test_a_stack_serves_and_leaves_no_process(tmp_path: Path) -> None:
             await tool_call(stack.address, "a-1")
     assert not any(map(is_alive, pids))
     assert (tmp_path / "logs" / "scheduler.log").read_text()
+
+
+async def test_a_watcher_is_told_which_starts_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_LONG_START_S", 1e-3)
+    shown: list[str] = []
+    watcher = UpProgress(shown.append, lambda address, gateway: shown.append(address))
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path), watcher=watcher):
+            pass
+    assert shown[0] == "scheduler does not serve yet after 0 s"
+    assert any(line.startswith("noop does not serve yet after ") for line in shown)
+    assert shown[-1].startswith("noop manager is ready")
+
+
+def test_a_long_start_is_told_with_what_was_logged_last(tmp_path: Path) -> None:
+    log = tmp_path / "noop.log"
+    log.write_text('{"event": "first"}\n{"event": "cannot connect", "reason": "refused", "level": "warning"}\n')
+    told = still_waiting_line("noop", 10.0, log)
+    assert told.startswith(f"noop does not serve yet after 10 s; its log is {log} and ends with: ")
+    assert told.endswith("noop warning cannot connect reason=refused")
 
 
 async def test_killed_processes_come_back_at_the_same_address(tmp_path: Path) -> None:

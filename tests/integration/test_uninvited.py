@@ -175,7 +175,7 @@ class Scheduler:
         return tokens.issue(self.tokens, scope, subject, lifetime_s)
 
     @asynccontextmanager
-    async def caller(self, token: str | None, **credentials: str | None) -> AsyncIterator[Caller]:
+    async def caller(self, token: str | None, **credentials: Any) -> AsyncIterator[Caller]:
         made = Credentials(token=token, **{**self.credentials, **credentials})
         address = self.address if made.ca_file is None else f"localhost:{self.address.rpartition(':')[2]}"
         async with made.open_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:

@@ -97,7 +97,7 @@ class Caller:
 
 
 @asynccontextmanager
-async def caller(address: str, token: str | None = None, **files: str | None) -> AsyncIterator[Caller]:
+async def caller(address: str, token: str | None = None, **files: Any) -> AsyncIterator[Caller]:
     """Opens a channel."""
     credentials = Credentials(token=token, **files)
     async with credentials.open_channel(address, ()) as channel:

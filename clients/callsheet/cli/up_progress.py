@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 from callsheet.cli.errors import describe
+from callsheet.cli.log_command import last_lines
+from callsheet.cli.log_lines import readable
 
 if TYPE_CHECKING:
     from callsheet.client.settings import ClientOptions
@@ -49,6 +52,11 @@ class UpProgress:
         """See `StackWatcher`."""
         self._show(registered_line(role, took_s, missing))
 
+    def still_waiting(self, waited_s: float, logs: Mapping[str, Path | None]) -> None:
+        """See `StackWatcher`."""
+        for role, log in logs.items():
+            self._show(still_waiting_line(role, waited_s, log))
+
     async def watch_drain(self, address: str, limit_s: float) -> None:
         """See `StackWatcher`. Shows what is left once a second, as far as the scheduler tells."""
         ends = time.monotonic() + limit_s
@@ -76,6 +84,15 @@ def registered_line(role: str, took_s: float, missing: Sequence[str]) -> str:
     """Says that a manager is ready, and which ones are not."""
     rest = f"waiting for {', '.join(missing)}" if missing else "all managers are ready"
     return f"{role} manager is ready after {took_s:.1f} s; {rest}"
+
+
+def still_waiting_line(role: str, waited_s: float, log: Path | None) -> str:
+    """Says that a process is late, with the last line that it logged, if any."""
+    late = f"{role} does not serve yet after {waited_s:.0f} s"
+    if log is None or not log.exists():
+        return late
+    last = [readable(line, name) for name, line in last_lines({role: log}, {log: log.stat().st_size}, [], 1)]
+    return f"{late}; its log is {log} and ends with: {last[0]}" if last else f"{late}; its log is {log}, and empty"
 
 
 def drain_line(attempts: int, left_s: float) -> str:

@@ -78,6 +78,7 @@ class Client:
         CALLSHEET_SCHEDULER is the address (127.0.0.1:7077), CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE the token,
         CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`; "system" in place of the
         first stands for the authorities that the operating system trusts. CALLSHEET_GATEWAY is the gateway's URL.
+        CALLSHEET_USE_PROXY=1 reaches both through the proxy that the environment names.
 
         Args:
             environ: The variables; None takes those of the process.

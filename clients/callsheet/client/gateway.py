@@ -203,8 +203,8 @@ async def _ask(
 
 
 def gateway_opener(request: urllib.request.Request, options: ClientOptions) -> urllib.request.OpenerDirector:
-    """Returns what sends a request to a gateway: never through a proxy, and with the client's TLS where it is https."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    """Returns what sends a request to a gateway: through a proxy only where the options say so, and with their TLS."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(None if options.use_proxy else {})]
     if request.type == "https":
         handlers.append(urllib.request.HTTPSHandler(context=_tls(options)))
     return urllib.request.build_opener(*handlers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from callsheet.client.arguments import optional
+from callsheet.client.arguments import instance, optional
 from callsheet.client.errors import invalid
 from callsheet.client.fields import is_number
 from callsheet.credentials.channel import SYSTEM, Credentials
@@ -64,6 +64,8 @@ class ClientOptions:
         token_file: A file that holds the token; it goes before `token`. It is read anew for each connection and call,
             so a long job goes on with another one.
         gateway: URL of the gateway that agents speak to; None takes http://127.0.0.1:7078.
+        use_proxy: Reach both through the proxy that `https_proxy` or `http_proxy` names, but for the hosts of
+            `no_proxy`. By default proxy variables are ignored.
 
     Raises:
         InvalidArgumentError: A number out of its range, or a token that is none.
@@ -81,6 +83,7 @@ class ClientOptions:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     gateway: str | None = None
+    use_proxy: bool = False
     _credentials: Credentials = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +99,7 @@ class ClientOptions:
             raise invalid("token", type(self.token).__name__, "text, or None")
         optional("token_file", self.token_file, str, "a path as text")
         optional("gateway", self.gateway, str, _GATEWAY_RULE)
+        instance("use_proxy", self.use_proxy, bool, "True or False")
         if self.gateway and not self.gateway.startswith(("http://", "https://")):
             raise invalid("gateway", self.gateway, _GATEWAY_RULE)
         try:
@@ -112,6 +116,6 @@ class ClientOptions:
 
     def _make_credentials(self) -> Credentials:
         if self.tls is None:
-            return Credentials(token=self.token, token_file=self.token_file)
+            return Credentials(token=self.token, token_file=self.token_file, use_proxy=self.use_proxy)
         files = (self.tls.ca_file or SYSTEM, self.tls.cert_file, self.tls.key_file)
-        return Credentials(*files, self.token, self.token_file)
+        return Credentials(*files, self.token, self.token_file, self.use_proxy)

@@ -15,6 +15,8 @@ from callsheet.credentials.token import checked_token, read_token, why
 DEFAULT_TARGET: Final = "127.0.0.1:7077"
 """Where `callsheet up` serves by default."""
 
+# As options of commands that are on or off read their variables.
+_SWITCH: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 _RULE: Final = f"host:port with a port from 1 to 65535, for instance {DEFAULT_TARGET}"
 # The forms of names that gRPC resolves itself. Only the first two have a port at their end in any case.
 _WITH_PORT: Final = ("dns:", "passthrough:")
@@ -57,6 +59,10 @@ def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
         options = replace(options, tls=Tls(ca, files["CERT"], files["KEY"]))
     if gateway := environ.get("CALLSHEET_GATEWAY"):
         options = replace(options, gateway=gateway)
+    if wanted := environ.get("CALLSHEET_USE_PROXY"):
+        if wanted.lower() not in _SWITCH:
+            raise invalid("CALLSHEET_USE_PROXY", wanted, f"one of {', '.join(_SWITCH)}")
+        options = replace(options, use_proxy=_SWITCH[wanted.lower()])
     return environ.get("CALLSHEET_SCHEDULER") or DEFAULT_TARGET, options
 
 

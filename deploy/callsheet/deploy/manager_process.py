@@ -79,6 +79,10 @@ class ManagerOptions:
         str | None,
         Setting("Its token's file, or see CALLSHEET_TOKEN.", variable="CALLSHEET_TOKEN_FILE", default_text="none"),
     ] = None
+    use_proxy: Annotated[
+        bool,
+        Setting("Dial the scheduler through the proxy of the environment.", variable="CALLSHEET_USE_PROXY"),
+    ] = False
     health_file: Annotated[
         Path | None,
         Setting(
@@ -95,7 +99,7 @@ class ManagerOptions:
     def credentials(self) -> Credentials:
         """How the manager recognises the scheduler and says who it is."""
         token = os.environ.get("CALLSHEET_TOKEN") if self.token_file is None else None
-        return Credentials(self.tls_ca, self.tls_cert, self.tls_key, token, self.token_file)
+        return Credentials(self.tls_ca, self.tls_cert, self.tls_key, token, self.token_file, self.use_proxy)
 
 
 def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings: S) -> None:

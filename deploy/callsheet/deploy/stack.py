@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -24,12 +24,14 @@ from callsheet.managers.supervision.supervisor import Supervisor
 from callsheet.options.private_files import make_private_directory
 
 _SCHEDULER_GRACE_S = 10.0
+# How long a start may take before a watcher is told of it; again after twice as long, and so on.
+_LONG_START_S = 10.0
 # A user's model is loaded before its manager registers.
 _LOADING_TIMEOUT_S = 900.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
 _MANAGER_GRACE_MARGIN_S = 15.0
 # The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
-_OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
+_OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "USE_PROXY")
 _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
 _OF_FACADES = ("FACADE_TOKEN", "FACADE_TOKEN_FILE")
 _OF_GATEWAYS = ("GATEWAY_CERT", "GATEWAY_KEY", "GATEWAY_DATABASE_URL", "GATEWAY_DATABASE_URL_FILE")
@@ -50,6 +52,9 @@ class StackWatcher(Protocol):
 
     def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
         """A manager has registered for the first time; those of `missing` have not."""
+
+    def still_waiting(self, waited_s: float, logs: Mapping[str, Path | None]) -> None:
+        """Some roles do not serve yet after 10, 20, 40 ... seconds. Has the log of each; None where it has none."""
 
     async def watch_drain(self, address: str, limit_s: float) -> None:
         """Runs while managers finish their attempts, which takes `limit_s` at most; cancelled once they have left."""
@@ -154,6 +159,17 @@ class Stack:
             return max(self.settings.ready_timeout_s, _LOADING_TIMEOUT_S)
         return self.settings.ready_timeout_s
 
+    async def tell_of_long_starts(self, watcher: StackWatcher) -> None:
+        """Tells a watcher of what does not serve, until all has begun to."""
+        began, wait_s = anyio.current_time(), _LONG_START_S
+        while True:
+            await anyio.sleep_until(began + wait_s)
+            late = [role for role, supervisor in self._supervisors.items() if not supervisor.standing.served]
+            if not late:
+                return
+            watcher.still_waiting(wait_s, {role: self._log_path(role) for role in late})
+            wait_s *= 2
+
     async def run_scheduler(self, tasks: anyio.abc.TaskGroup) -> None:
         """Starts the scheduler and learns its address."""
         supervisor = self._supervisors[Role.SCHEDULER]
@@ -239,6 +255,10 @@ async def local_stack(
         gateway = Role.GATEWAY if stack.gateway_url is not None else ""
         issue_for_stack(settings.access.tokens, settings.data_dir, manager_ids, gateway)
     async with AsyncExitStack() as exits:
+        if watcher is not None:
+            telling = await exits.enter_async_context(anyio.create_task_group())
+            exits.callback(telling.cancel_scope.cancel)
+            telling.start_soon(stack.tell_of_long_starts, watcher)
         scheduler = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.SCHEDULER)
         await stack.run_scheduler(scheduler)

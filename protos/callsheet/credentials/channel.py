@@ -28,6 +28,8 @@ class Credentials:
         key_file: The key of that certificate, as PEM.
         token: The token.
         token_file: A file that holds it instead, read anew for each rpc.
+        use_proxy: Dial through the proxy that `https_proxy` or `http_proxy` names. By default no proxy is used: it
+            would be asked for loopback addresses, too, which are its own there.
     """
 
     ca_file: str | None = None
@@ -35,6 +37,7 @@ class Credentials:
     key_file: str | None = None
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
+    use_proxy: bool = False
     _of_file: FileToken = field(default_factory=FileToken, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,7 @@ class Credentials:
         Raises:
             OSError: A file cannot be read; its error names it.
         """
+        options = (("grpc.enable_http_proxy", int(self.use_proxy)), *options)
         if self.ca_file is None:
             return grpc.aio.insecure_channel(target, options=options)
         files = [Path(file) for file in (self.ca_file, self.cert_file, self.key_file) if file and file != SYSTEM]

@@ -87,6 +87,10 @@ def server_name(manager_id: str) -> str:
 
 
 def server_environment(own: Mapping[str, str], needs: LaunchNeeds) -> dict[str, str]:
-    """Returns the environment of a server: the manager's own, without what Callsheet is told by it."""
+    """Returns the environment of a server: the manager's own, without what Callsheet is told by it.
+
+    Servers call themselves at their start, which no proxy can do for them.
+    """
     kept = {name: value for name, value in own.items() if not name.startswith("CALLSHEET_")}
-    return {"PYTHONUNBUFFERED": "1", **needs.environment, **kept}
+    direct = ",".join(filter(None, (own.get("no_proxy") or own.get("NO_PROXY"), HOST, "localhost")))
+    return {"PYTHONUNBUFFERED": "1", **needs.environment, **kept, "no_proxy": direct, "NO_PROXY": direct}
