@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import socket
+import subprocess
 import tarfile
 from collections.abc import Callable
 from io import BytesIO
@@ -17,6 +20,7 @@ from callsheet.environments.harbor.environment import HarborAgent, HarborEnviron
 from callsheet.environments.harbor.folders import find_tasks, read_task
 from callsheet.environments.harbor.task import TaskFormat
 from callsheet.environments.harbor.task_set import network_of
+from callsheet.managers.sandbox.script_score import ScoreError, parse_score
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "harbor"
 MakeTask = Callable[..., Path]
@@ -76,12 +80,16 @@ def test_what_a_folder_says_is_read() -> None:
         ('os = "windows"', "", "must be linux"),
         ('memory = "much"', "", "must be a size such as 512M or 2G"),
         ("cpus = 0", "", "must be a whole number of at least 1"),
+        ("cpus = -0.5", "", "must be a whole number of at least 1"),
+        ("cpus = inf", "", "must be a whole number of at least 1"),
         ("", '[agent]\nuser = "agent"', "needs a user other than root"),
         ("", "[agent]\ntimeout_sec = -1", "must be seconds above 0"),
         ("", '[verifier]\nenvironment_mode = "separate"', "needs a sandbox of its own for tests"),
         ('env = { KEY = "${NO_SUCH_VARIABLE}" }', "", "the variable NO_SUCH_VARIABLE must be set here"),
         ('network_mode = "some"', "", "must be public, no-network or allowlist"),
         ("= 1", "", "task.toml: "),
+        (f"cpus = {'9' * 5000}", "", "4300 digits"),
+        (f"x = {'[' * 5000}", "", "recursion"),
     ],
 )
 def test_what_sandboxes_do_not_have_is_refused_by_name(
@@ -151,6 +159,140 @@ def test_a_task_set_tells_what_cannot_be_run_before_anything_runs(make_task: Mak
         HarborTasks(str(tmp_path), unsupported="maybe")
     with pytest.raises(HarborTaskError, match=r"has no solution/solve\.sh"):
         oracle(task)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("instruction.md", "Räume auf.\n".encode("latin-1"), "instruction.md: must be UTF-8"),
+        ("instruction.md", b"Do\0it.\n", "instruction.md: holds a NUL"),
+        ("instruction.md", "Räume auf.\n".encode("utf-16")[:-1], "instruction.md: must be UTF-8"),
+        ("task.toml", b"# caf\xe9\n", "task.toml: must be UTF-8"),
+        ("environment/compose.yaml", b"services: {m\xe9: {}}", "compose.yaml: "),
+        ("environment/compose.yaml", b"[" * 300, "compose.yaml: "),
+        ("environment/compose.yaml", b"services: 2026-99-99", "compose.yaml: "),
+    ],
+)
+def test_one_bad_task_hides_no_other(make_task: MakeTask, tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    for each in ("bad", "fine", "worse"):
+        make_task(name=each)
+    (tmp_path / "bad" / name).write_bytes(content)
+    (tmp_path / "worse" / "tests" / "test.sh").unlink()
+    with pytest.raises(TaskSetError) as refused:
+        load_task_set("harbor", path=str(tmp_path))
+    first, *_, last = str(refused.value).splitlines()
+    assert f"task 'bad': {said}" in first
+    assert last == "task 'worse': has no tests/test.sh"
+    assert [each.task_id for each in HarborTasks(str(tmp_path), unsupported="skip").tasks()] == ["fine"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_told_by_name(make_task: MakeTask, tmp_path: Path) -> None:
+    make_task(name="fine")
+    make_task(name="locked").chmod(0)
+    secret = make_task(name="secret") / "environment" / "data"
+    secret.touch(0)
+    with pytest.raises(TaskSetError) as refused:
+        load_task_set("harbor", path=str(tmp_path))
+    (tmp_path / "locked").chmod(0o700)
+    assert "task 'locked': " in str(refused.value)
+    assert "task 'secret': environment/data: may not be read" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\N{BYTE ORDER MARK}Räume auf.\r\n".encode(),
+        "Räume auf.\n".encode("utf-16"),
+        codecs.BOM_UTF16_BE + "Räume auf.\n".encode("utf-16-be"),
+        "<!-- BENCHMARK canary 1 -->\n# canary GUID 2\n\n\nRäume auf.\n".encode(),
+    ],
+)
+def test_an_instruction_is_read_as_it_was_meant(make_task: MakeTask, content: bytes) -> None:
+    folder = make_task()
+    (folder / "instruction.md").write_bytes(content)
+    assert read_task(folder).instruction == "Räume auf.\n"
+
+
+def test_sizes_and_places_are_taken_as_the_format_has_them(make_task: MakeTask) -> None:
+    task = read_task(make_task('cpus = 1.5\nmemory_mb = 512.0\nos = "Linux"\nworkdir = "/opt/app"'))
+    assert (task.cpus, task.memory_mib, task.workdir) == (2, 512, "/opt/app")
+
+
+def test_odd_members_are_named_one_by_one(make_task: MakeTask) -> None:
+    folder = make_task()
+    tests = folder / "tests"
+    (tests / "data").mkdir()
+    (tests / "data" / "near").symlink_to("../test.sh")
+    (tests / "data" / "lost").symlink_to("nowhere")
+    (folder / "environment" / "anywhere").symlink_to("/etc/hostname")
+    os.mkfifo(folder / "environment" / "pipe")
+    assert read_task(folder).name == "task"
+    (tests / "absolute").symlink_to("/etc/hostname")
+    (tests / "data" / "climbing").symlink_to("../../instruction.md")
+    os.mkfifo(folder / "solution" / "pipe")
+    with pytest.raises(HarborTaskError) as refused:
+        read_task(folder)
+    assert str(refused.value).splitlines() == [
+        "task 'task': tests/absolute: a link to '/etc/hostname', which leads out of tests",
+        "task 'task': tests/data/climbing: a link to '../../instruction.md', which leads out of tests",
+        "task 'task': solution/pipe: neither a file nor a directory nor a link",
+    ]
+
+
+def test_an_archive_leaves_out_no_file(tmp_path: Path) -> None:
+    place = tmp_path / "content"
+    (place / "empty").mkdir(parents=True)
+    (place / "one").write_text("same")
+    os.link(place / "one", place / "two")
+    (place / os.fsdecode(b"caf\xe9")).write_text("latin")
+    os.mkfifo(place / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place / "socket"))
+        content = archive_of(place, (place / "one",))
+    unpacked = tmp_path / "unpacked"
+    with tarfile.open(fileobj=BytesIO(content)) as archive:
+        assert [member.name for member in archive if member.islnk()] == []
+        archive.extractall(unpacked, filter="tar")
+    assert sorted(os.listdir(os.fsencode(unpacked))) == [b"caf\xe9", b"empty", b"one", b"pipe", b"two"]
+    assert (unpacked / "two").read_text() == "same"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"reward.txt": "0.5\n"}, 0.5),
+        ({"reward.txt": " 1e0 "}, 1.0),
+        ({"reward.txt": "1", "reward.json": '{"reward": 0.25}'}, 0.25),
+        ({"reward.json": '\n{"quality": 0.75}\n'}, 0.75),
+        ({"reward.txt": "1", "reward.json": "0.5"}, None),
+        ({"reward.txt": "1", "reward.json": '{"reward": "1"}'}, None),
+        ({"reward.txt": "1", "reward.json": '{"reward": NaN}'}, None),
+        ({"reward.txt": "1", "reward.json": '{"reward": {"tests": 1}}'}, None),
+        ({"reward.txt": "1", "reward.json": ""}, None),
+        ({"reward.txt": '{"reward": 1}'}, None),
+        ({"reward.txt": "1 of 2"}, None),
+        ({"reward.txt": "\N{BYTE ORDER MARK}1"}, None),
+        ({}, None),
+    ],
+)
+def test_rewards_are_read_as_harbor_reads_them(
+    make_task: MakeTask, tmp_path: Path, written: dict[str, str], expected: float | None
+) -> None:
+    logs, score = tmp_path / "logs", tmp_path / "score"
+    command = verifying.tests_command(read_task(make_task()), b"#!/bin/sh\n")
+    script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/test.sh", "true")
+    (logs / "verifier").mkdir(parents=True)
+    for name, text in written.items():
+        (logs / "verifier" / name).write_text(text)
+    subprocess.run(["sh", "-c", script, "sh", str(score)], check=True)
+    if not written:
+        assert not score.exists()
+    elif expected is None:
+        with pytest.raises(ScoreError):
+            parse_score(score.read_bytes())
+    else:
+        assert parse_score(score.read_bytes()).score == expected
 
 
 def test_an_archive_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def options_from_text(name: str, texts: Iterable[str]) -> dict[str, Any]:
 
 def _told(error: Exception) -> str:
     """Returns an error's message, with its type where that says more than that something is wrong with a value."""
-    return str(error) if type(error) in (ImportError, ModuleNotFoundError, ValueError) else repr(error)
+    return str(error) if isinstance(error, ImportError | ValueError) else repr(error)
 
 
 def _json_or_text(value: str) -> Any:

@@ -72,6 +72,6 @@ def parse_yaml(task: str, file: Path) -> Any:
     except ModuleNotFoundError as error:
         raise HarborTaskError(f"task {task!r}: {file.name}: {error}; install callsheet[harbor]") from error
     try:
-        return yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return yaml.safe_load(file.read_bytes())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise HarborTaskError(f"task {task!r}: {file.name}: {error}") from error

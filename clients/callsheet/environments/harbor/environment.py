@@ -28,7 +28,7 @@ from callsheet.environments.bash_replies import BadCall, SandboxCommand
 from callsheet.environments.environment import Beginning, EpisodeScore, Observation
 from callsheet.environments.harbor.archives import archive_of, empty_directories
 from callsheet.environments.harbor.task import HarborTask, TaskFormat
-from callsheet.environments.harbor.verifying import LOGS, TESTS, clear_command, tests_command, tests_name
+from callsheet.environments.harbor.verifying import LOGS, TESTS, clear_command, tests_command
 from callsheet.environments.sandbox_environment import PATIENCE_S, SandboxDemands, SandboxEnvironment, SandboxWorld
 from callsheet.gateway.chat import Message
 
@@ -179,7 +179,7 @@ def _world(task: HarborTask, network: tuple[str, ...]) -> SandboxWorld:
         reward=nothing,
         reward_files=(),
         network=network,
-        defaults=CommandDefaults(environment=task.environment) if task.environment else None,
+        defaults=CommandDefaults(environment=task.environment, working_directory=task.workdir),
     )
 
 
@@ -190,6 +190,5 @@ def _build(task: HarborTask) -> ImageBuild | None:
 
 def _tests(task: HarborTask) -> tuple[bytes, bytes]:
     """Blocks: returns an archive of the hidden tests, and the script that runs them."""
-    more = () if task.format is TaskFormat.HARBOR else (task.folder / "run-tests.sh",)
-    place = task.folder / "tests" if task.format is TaskFormat.HARBOR else task.folder
-    return archive_of(task.folder / "tests", more, executable=True), (place / tests_name(task)).read_bytes()
+    more = () if task.format is TaskFormat.HARBOR else (task.test_script,)
+    return archive_of(task.folder / "tests", more, executable=True), task.test_script.read_bytes()

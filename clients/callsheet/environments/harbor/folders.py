@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import tomllib
@@ -9,10 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from callsheet.environments.harbor.archives import odd_members
 from callsheet.environments.harbor.compose import check_compose, parse_yaml
 from callsheet.environments.harbor.task import HarborTask, HarborTaskError, Section, TaskFormat
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+# What Harbor keeps from its agents as well.
+_CANARY: Final = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ROOTS: Final = frozenset({None, "", "root", "0", 0})
 # Terminal-Bench names no sizes.
 _USUAL_MEMORY_MIB: Final = 2048
@@ -26,9 +31,7 @@ def find_tasks(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         raise HarborTaskError(f"path: {str(path)!r}: must be a task folder, or a folder of task folders")
-    found = (
-        [path] if _format_of(path) else sorted(each for each in path.iterdir() if each.is_dir() and _format_of(each))
-    )
+    found = [path] if _is_task(path) else sorted(filter(_is_task, path.iterdir()))
     if not found:
         raise HarborTaskError(f"path: {str(path)!r}: no folder in it has a task.toml or a task.yaml")
     return found
@@ -43,17 +46,39 @@ def read_task(folder: Path, variables: Mapping[str, str] | None = None) -> Harbo
 
     Raises:
         HarborTaskError: It breaks a rule, or needs what sandboxes do not have.
-        OSError: A file cannot be read.
     """
     given = os.environ if variables is None else variables
+    try:
+        return _read(folder, given)
+    except HarborTaskError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        # One folder's files are no reason to read no other.
+        raise HarborTaskError(f"task {folder.name!r}: {error}") from error
+
+
+def _read(folder: Path, variables: Mapping[str, str]) -> HarborTask:
     task_format = _format_of(folder)
     if task_format is None:
         raise HarborTaskError(f"task {folder.name!r}: has neither a task.toml nor a task.yaml")
-    task = _read_harbor(folder, given) if task_format is TaskFormat.HARBOR else _read_terminal_bench(folder)
-    for needed in (task.folder / "tests", *([task.context / "Dockerfile"] if not task.image else [])):
+    task = _read_harbor(folder, variables) if task_format is TaskFormat.HARBOR else _read_terminal_bench(folder)
+    built = [] if task.image else [task.context / "Dockerfile"]
+    for needed in (folder / "tests", task.test_script, *built):
         if not needed.exists():
             raise HarborTaskError(f"task {task.name!r}: has no {needed.relative_to(folder)}")
+    odd = [each for place in ("tests", "solution") for each in odd_members(folder / place)]
+    odd += [each for dockerfile in built for each in odd_members(dockerfile.parent, built=True)]
+    if odd:
+        raise HarborTaskError("\n".join(f"task {task.name!r}: {each}" for each in odd))
     return task
+
+
+def _is_task(folder: Path) -> bool:
+    try:
+        return _format_of(folder) is not None
+    except PermissionError:
+        # It is read later, and told by its name.
+        return True
 
 
 def _format_of(folder: Path) -> TaskFormat | None:
@@ -64,10 +89,10 @@ def _format_of(folder: Path) -> TaskFormat | None:
 
 def _read_harbor(folder: Path, variables: Mapping[str, str]) -> HarborTask:
     try:
-        parsed = tomllib.loads((folder / "task.toml").read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        parsed = tomllib.loads(_text_of(folder, "task.toml"))
+    except tomllib.TOMLDecodeError as error:
         raise HarborTaskError(f"task {folder.name!r}: task.toml: {error}") from error
-    if (folder / "steps").is_dir():
+    if parsed.get("steps") or (folder / "steps").is_dir():
         raise HarborTaskError(f"task {folder.name!r}: steps: tasks of several steps are not run")
     top = Section(folder.name, "", parsed)
     environment, agent, verifier = (top.section(name) for name in ("environment", "agent", "verifier"))
@@ -79,7 +104,7 @@ def _read_harbor(folder: Path, variables: Mapping[str, str]) -> HarborTask:
         name=folder.name,
         folder=folder,
         format=TaskFormat.HARBOR,
-        instruction=_text_of(folder, "instruction.md"),
+        instruction=without_canary(_text_of(folder, "instruction.md")),
         image=environment.text("docker_image"),
         context=folder / "environment",
         cpus=environment.count("cpus", 1),
@@ -90,6 +115,7 @@ def _read_harbor(folder: Path, variables: Mapping[str, str]) -> HarborTask:
         verifier_timeout_s=verifier.seconds("timeout_sec", 600.0),
         internet=internet,
         allowed_hosts=hosts,
+        workdir=environment.text("workdir"),
         environment=_variables(environment, variables),
         verifier_environment=_variables(verifier, variables),
         solution_environment=_variables(top.section("solution"), variables),
@@ -102,7 +128,7 @@ def _check_harbor(environment: Section, agent: Section, verifier: Section) -> No
     environment.refuse("mcp_servers", "MCP servers beside the sandbox")
     environment.refuse("healthcheck", "a health check of services that begin with the container")
     environment.refuse("privileged", "a privileged container")
-    if environment.text("os") not in {"", "linux"}:
+    if environment.text("os").lower() not in {"", "linux"}:
         raise environment.wrong("os", environment.text("os"), "must be linux")
     for section in (agent, verifier):
         if section.table.get("user") not in _ROOTS:
@@ -130,8 +156,6 @@ def _read_terminal_bench(folder: Path) -> HarborTask:
     if top.text("parser_name") not in {"", "pytest"}:
         raise top.wrong("parser_name", top.text("parser_name"), "must be pytest")
     check_compose(folder.name, folder)
-    if not (folder / "run-tests.sh").is_file():
-        raise HarborTaskError(f"task {folder.name!r}: has no run-tests.sh")
     instruction = top.text("instruction")
     if not instruction.strip():
         raise top.wrong("instruction", instruction, "must be a text")
@@ -166,6 +190,23 @@ def _filled(section: Section, name: str, value: str, given: Mapping[str, str]) -
 
 def _text_of(folder: Path, name: str) -> str:
     try:
-        return (folder / name).read_text()
+        content = (folder / name).read_bytes()
+        text = content.decode("utf-16" if content.startswith(_UTF_16) else "utf-8-sig")
     except FileNotFoundError as error:
         raise HarborTaskError(f"task {folder.name!r}: has no {name}") from error
+    except UnicodeDecodeError as error:
+        rule = "must be UTF-8, or UTF-16 with its mark"
+        raise HarborTaskError(f"task {folder.name!r}: {name}: {rule}: {error}") from error
+    if "\0" in text:
+        raise HarborTaskError(f"task {folder.name!r}: {name}: holds a NUL, which no text may")
+    return text.replace("\r\n", "\n")
+
+
+def without_canary(text: str) -> str:
+    """Returns an instruction without the comments at its begin that mark the data of a benchmark: pure."""
+    lines = text.split("\n")
+    while lines and _CANARY.fullmatch(lines[0].strip()):
+        del lines[0]
+    while lines and not lines[0].strip():
+        del lines[0]
+    return "\n".join(lines)

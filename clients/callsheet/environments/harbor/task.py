@@ -44,6 +44,7 @@ class HarborTask:
         verifier_timeout_s: The most that its tests may take.
         internet: Whether the sandbox may reach any place.
         allowed_hosts: Else the hosts that it may reach.
+        workdir: Where its commands begin; empty for what the image says.
         environment: Variables of all commands.
         verifier_environment: Further ones of its tests.
         solution_environment: Further ones of its solution.
@@ -63,6 +64,7 @@ class HarborTask:
     verifier_timeout_s: float = 600.0
     internet: bool = True
     allowed_hosts: tuple[str, ...] = ()
+    workdir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     verifier_environment: Mapping[str, str] = field(default_factory=dict)
     solution_environment: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +73,11 @@ class HarborTask:
     def solution(self) -> Path:
         """The script that solves it."""
         return self.folder / ("solution/solve.sh" if self.format is TaskFormat.HARBOR else "solution.sh")
+
+    @property
+    def test_script(self) -> Path:
+        """The script that runs its tests."""
+        return self.folder / ("tests/test.sh" if self.format is TaskFormat.HARBOR else "run-tests.sh")
 
 
 class Section:
@@ -101,9 +108,11 @@ class Section:
         return float(value)
 
     def count(self, key: str, default: int, least: int = 1) -> int:
-        """Returns a whole number."""
+        """Returns a whole number; the next one above a fraction."""
         value = self.table.get(key)
         value = default if value is None else value
+        if isinstance(value, float) and math.isfinite(value):
+            value = math.ceil(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.wrong(key, value, f"must be a whole number of at least {least}")
         return value

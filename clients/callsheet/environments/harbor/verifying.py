@@ -11,14 +11,23 @@ TESTS: Final = "/tests"
 LOGS: Final = "/logs"
 SOLUTION: Final = {TaskFormat.HARBOR: "/solution", TaskFormat.TERMINAL_BENCH: "/oracle"}
 _HOME: Final = {"HOME": "/root"}
-# What a script ends with says nothing: the reward is what it wrote.
+# What a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
+# object of numbers, and reward.txt is a number alone; anything else is left to be refused.
 _HARBOR: Final = f"""\
 mkdir -p {LOGS}/verifier
 %s >{LOGS}/verifier/test-stdout.txt 2>&1
 cat {LOGS}/verifier/test-stdout.txt
-for found in {LOGS}/verifier/reward.txt {LOGS}/verifier/reward.json; do
-    if [ -f "$found" ]; then cat "$found" >"$1"; exit; fi
-done
+if [ -e {LOGS}/verifier/reward.json ]; then
+    case $(cat {LOGS}/verifier/reward.json) in
+        *"{{"*) cat {LOGS}/verifier/reward.json >"$1" ;;
+        *) echo "reward.json: no object" >"$1" ;;
+    esac
+elif [ -e {LOGS}/verifier/reward.txt ]; then
+    case $(cat {LOGS}/verifier/reward.txt) in
+        *"{{"*) echo "reward.txt: no number" >"$1" ;;
+        *) cat {LOGS}/verifier/reward.txt >"$1" ;;
+    esac
+fi
 exit 0
 """
 # All tests of pytest's summary must have passed, and there must be one.
@@ -57,14 +66,9 @@ def tests_command(task: HarborTask, text: bytes) -> Command:
         text: The script that runs its tests.
     """
     harbor = task.format is TaskFormat.HARBOR
-    script = (_HARBOR if harbor else _TERMINAL_BENCH) % started(f"{TESTS}/{tests_name(task)}", text)
+    script = (_HARBOR if harbor else _TERMINAL_BENCH) % started(f"{TESTS}/{task.test_script.name}", text)
     variables = {**_HOME, "TEST_DIR": TESTS, **task.environment, **task.verifier_environment}
     return Command.argv("sh", "-c", script, "sh", "{score}", environment=variables)
-
-
-def tests_name(task: HarborTask) -> str:
-    """Returns the name of the script that runs a task's tests."""
-    return "test.sh" if task.format is TaskFormat.HARBOR else "run-tests.sh"
 
 
 def solution_command(task: HarborTask, text: bytes) -> Command:
