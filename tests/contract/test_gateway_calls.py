@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from callsheet.client import FinishReason, Generate, GenerateResult, Job, Succeeded
+from callsheet.client.errors import RefusalCode, refused
 from callsheet.client.testing import FakeClient
 from callsheet.gateway.chat import AskedSampling, ChatReply, ChatRequest, ReplyEnd, Tool
 from callsheet.gateway.conversations.renderer import ParsedReply, WrittenCall
@@ -21,9 +22,9 @@ from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.calls import Calls
 from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.faults import NoReplyError
-from callsheet.gateway.server.live_trajectories import LiveTrajectories
+from callsheet.gateway.server.live_trajectories import LiveTrajectories, LiveTrajectory
 from callsheet.gateway.server.retention import Retention
-from callsheet.gateway.server.retries import CallMark
+from callsheet.gateway.server.retries import CallMark, RememberedCalls
 from callsheet.gateway.server.settings import GatewaySettings
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +131,59 @@ async def test_equal_calls_at_once_have_each_its_own_reply_again(world: World) -
         assert (await ask(_AGAIN)).call_id not in first
         named = [(await ask(CallMark("e", retries, is_named=True))).call_id for retries in (0, 0, 1)]
         assert len(set(named)) == 1
+
+
+async def leave_before_the_lookup(trajectory: LiveTrajectory, reply: Reply, mark: CallMark) -> None:
+    """A request whose client leaves while a call is prepared, as the scheduler does not tell the context's length."""
+    async with trajectory.lock, anyio.create_task_group() as tasks:
+        tasks.start_soon(reply, mark)
+        while not trajectory.lock.statistics().tasks_waiting:
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_a_retry_whose_client_left_before_it_was_looked_up_is_no_first_call(world: World, is_named: bool) -> None:
+    async with world.gateway() as (calls, live):
+        marks = [replace(mark, is_named=is_named) for mark in (_FIRST, _AGAIN, CallMark("d", 2))]
+        first = (await calls.reply(_CALLER, _ASKED, marks[0])).call_id
+        trajectory = await live.get("j", "t")
+        await leave_before_the_lookup(trajectory, replying(calls), marks[1])
+        assert (await calls.reply(_CALLER, _ASKED, marks[2])).call_id == first
+        assert len(trajectory.conversation.turns) == 1
+
+
+@pytest.mark.parametrize("trajectory_id", ["t", ""])
+async def test_a_key_is_looked_up_in_the_database_once_memory_has_forgotten_it(
+    world: World, trajectory_id: str
+) -> None:
+    caller, named = Caller("j", trajectory_id), CallMark("d", is_named=True)
+    async with world.gateway() as (calls, live):
+        trajectory = await live.get("j", trajectory_id)
+        trajectory.calls = RememberedCalls(2)
+        first = (await calls.reply(caller, _ASKED, named)).call_id
+        for number in range(3):
+            await calls.reply(caller, _ASKED, CallMark(f"other{number}"))
+        assert trajectory.calls.of("d") == ()
+        assert (await calls.reply(caller, _ASKED, named)).call_id == first
+        # Outside of trajectories the scheduler has the outcome; a fake script runs again for who asks again.
+        assert len(world.client.submitted) == 4
+
+
+@pytest.mark.parametrize("code", [RefusalCode.UNAVAILABLE, RefusalCode.RESOURCE_EXHAUSTED, RefusalCode.UNAUTHENTICATED])
+async def test_a_call_that_the_scheduler_refused_for_now_is_the_same_action_later(
+    world: World, code: RefusalCode
+) -> None:
+    async def refuse(_: Generate) -> Succeeded[GenerateResult]:
+        raise refused(code, field="queue", value="1", rule="is full")
+
+    world.client.on_generate(refuse)
+    async with world.gateway() as (calls, _):
+        for number in range(2):
+            with pytest.raises(NoReplyError, match="is full"):
+                await calls.reply(_CALLER, _ASKED, CallMark("d", number, is_named=True))
+    (row,) = (await world.store.load("j", "t")).calls
+    assert [each.action_id for each in world.client.submitted] == [row.action_id]
 
 
 async def test_a_retry_of_a_call_that_is_being_given_up_is_another_call(world: World) -> None:

@@ -14,7 +14,7 @@ import anyio
 from callsheet.client import Client, Job
 from callsheet.client.settings import ClientOptions
 from callsheet.deploy.roles import Role
-from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.gateway.server.server import serve
 from callsheet.gateway.server.settings import GatewaySettings
@@ -37,12 +37,19 @@ def script() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def scripted_stack(data_dir: Path, **settings: Any) -> AsyncIterator[str]:
-    """A scheduler and a scripted engine; yields the scheduler's address."""
+async def scripted_stack_parts(data_dir: Path, **settings: Any) -> AsyncIterator[Stack]:
+    """A scheduler and a scripted engine."""
     file = data_dir / "script.json"
     file.write_text(json.dumps(script()))
     stack = StackSettings(data_dir, managers=(Role.INFERENCE,), engine="scripted", script=file, **settings)
     async with local_stack(stack) as running:
+        yield running
+
+
+@asynccontextmanager
+async def scripted_stack(data_dir: Path, **settings: Any) -> AsyncIterator[str]:
+    """A scheduler and a scripted engine; yields the scheduler's address."""
+    async with scripted_stack_parts(data_dir, **settings) as running:
         yield running.address
 
 

@@ -41,7 +41,8 @@ def begun() -> CallEntry:
         ([done(0), refused(), done(1)], 1, 0.0, 1),
         ([refused(), done(0, answered=False)], 1, 0.0, 1),
         ([refused(), begun(), refused()], 1, 0.0, 1),
-        # The highest count is the nearest.
+        # The highest count is the nearest, whoever else was refused, or came late.
+        ([done(0, 1), refused()], 2, 0.0, 0),
         ([refused(0), refused(2), refused(1)], 3, 0.0, 1),
         ([done(0), done(1)], 1, 0.0, 1),
         ([done(0)], 1, ANSWERED_S + 1, None),

@@ -39,6 +39,7 @@ class KeptCalls:
 
     Attributes:
         calls: In the order in which they began; the newest of those outside of trajectories.
+        is_whole: Whether these are all that are kept.
         records: Of its conversation's turns, in their order.
         record_bytes: Size of the records.
     """
@@ -46,6 +47,7 @@ class KeptCalls:
     calls: Sequence[CallRow]
     records: Sequence[Mapping[str, Any]]
     record_bytes: int
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,16 @@ class CallStore:
         rows = await self._run(lambda connection: connection.execute(wanted).all()[::-1])
         records = [row.record for row in sorted(rows, key=lambda row: row.turn or 0) if row.record is not None]
         found = [CallRow(row.number, row.digest, row.action_id, row.turn) for row in rows]
-        return KeptCalls(found, [json.loads(record) for record in records], sum(map(len, records)))
+        is_whole = bool(trajectory_id) or len(found) < _MOST_READ_OUTSIDE
+        return KeptCalls(found, [json.loads(record) for record in records], sum(map(len, records)), is_whole)
+
+    async def newest(self, job_id: str, trajectory_id: str, digest: str) -> CallRow | None:
+        """Returns the call of a request's digest that began last; None if none is kept."""
+        columns = (calls.c.number, calls.c.digest, calls.c.action_id, calls.c.turn)
+        of_it = select(*columns).where(_of(calls, job_id, trajectory_id), calls.c.digest == digest)
+        wanted = of_it.order_by(calls.c.number.desc()).limit(1)
+        row = await self._run(lambda connection: connection.execute(wanted).first())
+        return None if row is None else CallRow(row.number, row.digest, row.action_id, row.turn)
 
     async def begin(self, job_id: str, trajectory_id: str, row: CallRow, now: float, action: Mapping[str, Any]) -> None:
         """Keeps a call that begins. Its trajectory is not taken for closed any more.

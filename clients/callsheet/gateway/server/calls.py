@@ -93,15 +93,18 @@ class Calls:
             NoReplyError: There is none.
         """
         live = await self._live.get(caller.job_id, caller.trajectory_id)
-        entry = None
+        entry, is_first = None, not mark.retries
         try:
             try:
                 async with live.lock:
-                    entry = self._repeated(live, mark)
+                    entry = await self._repeated(live, mark)
+                    is_first = entry is None
                     found = await self._find_or_begin(live, caller, request, mark, entry)
             except BaseException as error:
-                if entry is None and (not isinstance(error, NoReplyError) or error.is_passing):
-                    # Its client comes again, and is not to be taken for another one with an equal body.
+                is_passing = not isinstance(error, NoReplyError) or error.is_passing
+                if is_first and is_passing and not mark.is_named:
+                    # Its client comes again, and is not to be taken for another one with an equal body. A repeat that
+                    # was not looked up may have a reply, and a key tells by itself whether it has.
                     refused = CallEntry(mark.digest, CallState.FAILED, retries=mark.retries, ended_at=time.time())
                     live.calls.add(refused)
                 raise
@@ -123,10 +126,14 @@ class Calls:
         finally:
             self._live.release(live)
 
-    def _repeated(self, live: LiveTrajectory, mark: CallMark) -> CallEntry | None:
+    async def _repeated(self, live: LiveTrajectory, mark: CallMark) -> CallEntry | None:
         """Returns the call that a request repeats; None if it is a new one. What has no reply is repeated by that."""
         if not (mark.retries or mark.is_named):
             return None
+        if mark.is_named and live.calls.forgets and not live.calls.of(mark.digest):
+            row = await self._store.newest(live.job_id, live.trajectory_id, mark.digest)
+            if row is not None:
+                live.restore(row, time.time())
         entry = repeated(live.calls.of(mark.digest), mark, time.time(), live.conversation.has_next)
         if entry is None:
             return None
@@ -242,7 +249,7 @@ class Calls:
         except NoReplyError as fault:
             running.fault = fault
             _log.info("call_failed", **_ids(live, running), status=fault.status, reason=str(fault))
-            if not fault.is_passing:
+            if not fault.is_passing and running.entry.state is CallState.FAILED:
                 live.calls.remove(running.entry)
         except SQLAlchemyError:
             # What is not kept is not answered: the process ends, and what was kept is read again.

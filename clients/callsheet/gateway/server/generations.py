@@ -6,6 +6,7 @@ from typing import Final
 
 import anyio
 from callsheet.client import (
+    AccessDeniedError,
     ActionHandle,
     Cancelled,
     Client,
@@ -39,13 +40,16 @@ async def generate(
         may_open: Whether its caller may open the trajectory.
 
     Raises:
-        NoReplyError: Nothing was sampled, or the scheduler refused it.
-        CallsheetError: What became of it is not known.
+        NoReplyError: Nothing was sampled, or the scheduler refused it for good.
+        CallsheetError: What became of it is not known: it may have been accepted before, or may be the next time.
     """
     try:
         outcome = await _outcome(client, job_id, trajectory_id, running, may_open=may_open)
     except RefusedError as error:
-        raise of_error(error) from error
+        fault = of_error(error)
+        if fault.is_passing or isinstance(error, AccessDeniedError):
+            raise
+        raise fault from error
     return _result_of(outcome)
 
 

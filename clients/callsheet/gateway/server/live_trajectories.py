@@ -137,6 +137,7 @@ class LiveTrajectories:
         live = LiveTrajectory(job_id, trajectory_id, Conversation.restore(self.renderer, kept.records))
         live.keeps(kept.record_bytes)
         now = time.time()
+        live.calls.forgets = not kept.is_whole
         for row in kept.calls:
             live.restore(row, now)
         return live

@@ -162,10 +162,11 @@ def repeated(
         is_over = turn is not None and has_next(turn)
         return entry.retries < mark.retries and entry.may_be_repeated(now) and not is_over
 
-    # Of those without an answer a call goes before what was refused: what was sampled is not sampled again.
+    # The highest count is the nearest: a lower one is of another client, or came late. Of those without an answer a
+    # call goes before a refused request: what was sampled is not sampled again.
     return max(
         filter(fits, reversed(found)),
-        key=lambda entry: (entry.lacks_answer, entry.retries, entry.state is not CallState.FAILED),
+        key=lambda entry: (entry.retries, entry.lacks_answer, entry.state is not CallState.FAILED),
         default=None,
     )
 
@@ -175,9 +176,13 @@ class RememberedCalls:
 
     Args:
         most: How many.
+
+    Attributes:
+        forgets: Whether the database has calls that are not here.
     """
 
     def __init__(self, most: int) -> None:
+        self.forgets = False
         self._most = most
         self._all: OrderedDict[CallEntry, None] = OrderedDict()
         self._by_digest: dict[str, list[CallEntry]] = {}
@@ -198,6 +203,7 @@ class RememberedCalls:
             ended = next((each for each in self._all if each.running is None and each is not entry), None)
             if ended is not None:
                 self.remove(ended)
+                self.forgets = True
 
     def remove(self, entry: CallEntry) -> None:
         """Forgets one, if it is there."""
