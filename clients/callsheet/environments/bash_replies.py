@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -14,8 +14,9 @@ from callsheet.gateway.chat import Message, Tool
 BASH: Final = "bash"
 SUBMIT: Final = "submit"
 _DEFAULT_TIMEOUT_S: Final = 120.0
-_FENCED: Final = re.compile(r"```(?:bash|sh)\s*\n(.*?)```", re.DOTALL)
-_EXIT: Final = re.compile(r"\n?\[exit code (-?\d+|none)\]\n?\Z")
+_FENCE: Final = "```"
+_SHELLS: Final = ("bash", "sh")
+_EXIT: Final = re.compile(r"\n?\[exit code (-?\d{1,10}|none)\]\n?\Z")
 _MOST_OUTPUT: Final = 16_000
 """Characters of a command's output that a policy is told; the middle of a longer one is left out."""
 
@@ -90,8 +91,18 @@ def bash_wanted(reply: Message) -> Wanted:
     if wanted:
         return wanted
     content = reply.get("content")
-    blocks = _FENCED.findall(content) if isinstance(content, str) else []
+    blocks = _fenced(content) if isinstance(content, str) else ()
     return [SandboxCommand(Command.shell(block.strip())) for block in blocks if block.strip()]
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """Yields what is between the fences of shells, from one fence to the next."""
+    closed = iter(text.split(_FENCE)[1:-1])
+    for part in closed:
+        shell, line_end, block = part.partition("\n")
+        if line_end and shell.strip("`").rstrip() in _SHELLS:
+            yield block
+            next(closed, None)
 
 
 def submits(reply: Message) -> bool:

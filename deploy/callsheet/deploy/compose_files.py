@@ -165,7 +165,7 @@ def _environment(path: Path, owner: Owner) -> Iterator[Path]:
         "CALLSHEET_SANDBOX_LIMIT_MIB": memory_mib + _MANAGER_MIB,
     }
     content = path.read_text(encoding="utf-8") if path.exists() else ""
-    there = set(re.findall(r"^\s*(\w+)\s*=", content, re.MULTILINE))
+    there = set(re.findall(r"^[ \t]*(\w+)[ \t]*=", content, re.MULTILINE))
     missing = [f"{name}={value}\n" for name, value in known.items() if name not in there]
     if missing:
         write_private_file(path, content + ("\n" if content and not content.endswith("\n") else "") + "".join(missing))

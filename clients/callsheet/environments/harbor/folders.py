@@ -14,9 +14,9 @@ from callsheet.environments.harbor.archives import odd_members
 from callsheet.environments.harbor.compose import check_compose, parse_yaml
 from callsheet.environments.harbor.task import HarborTask, HarborTaskError, Section, TaskFormat
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 # What Harbor keeps from its agents as well.
-_CANARY: Final = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+_CANARY: Final = "canary"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ROOTS: Final = frozenset({None, "", "root", "0", 0})
 # Terminal-Bench names no sizes.
@@ -205,8 +205,13 @@ def _text_of(folder: Path, name: str) -> str:
 def without_canary(text: str) -> str:
     """Returns an instruction without the comments at its begin that mark the data of a benchmark: pure."""
     lines = text.split("\n")
-    while lines and _CANARY.fullmatch(lines[0].strip()):
+    while lines and _is_canary(lines[0].strip().lower()):
         del lines[0]
     while lines and not lines[0].strip():
         del lines[0]
     return "\n".join(lines)
+
+
+def _is_canary(line: str) -> bool:
+    is_comment = line.startswith("#") or (line.startswith("<!--") and line.endswith("-->"))
+    return is_comment and _CANARY in line

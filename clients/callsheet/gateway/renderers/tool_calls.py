@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from callsheet.gateway.chat import Tool
 from callsheet.gateway.conversations.renderer import WrittenCall
 from callsheet.gateway.model_json import read_json, read_json_at
+from callsheet.gateway.renderers.qwen_xml import read_function
 
 ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
 """The text beside the calls, and the calls."""
@@ -29,9 +31,13 @@ class ToolFormat(Enum):
     """No call is looked for."""
 
 
-_BLOCK: Final = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
-_FUNCTION: Final = re.compile(r"<function=([^>\s]+)\s*>(.*?)</function>", re.DOTALL)
-_PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)\s*>(.*?)(?:</parameter>|(?=<parameter=)|$)", re.DOTALL)
+_CALL: Final = "<tool_call>"
+_END_CALL: Final = "</tool_call>"
+_MARKER: Final = re.compile(f"{_CALL}|{_END_CALL}")
+_END: Final = re.compile(rf"</function>\s*{_END_CALL}")
+_SPACE: Final = re.compile(r"\s*")
+_MOST_CALLS: Final = 1000
+"""What is looked at of one reply: ids of calls have three digits, and each look may read on to the reply's end."""
 _PYTHON_TAG: Final = "<|python_tag|>"
 
 
@@ -54,38 +60,79 @@ def parse_calls(text: str, tools: Sequence[Tool], form: ToolFormat) -> ParsedCal
     return parser(text, tools)
 
 
-def _blocks(text: str, read: Callable[[str], WrittenCall | None]) -> ParsedCalls:
-    """Returns the calls between `<tool_call>` markers; a block that cannot be read stays where it is."""
+def _blocks(text: str, read: Callable[[int], tuple[WrittenCall, int] | None]) -> ParsedCalls:
+    """Returns the calls behind `<tool_call>` markers; what cannot be read stays where it is.
+
+    Args:
+        text: The reply.
+        read: Returns the call at a place, and the place behind its last marker; None where there is no whole call.
+    """
     calls: list[WrittenCall] = []
     rest: list[str] = []
-    end = 0
-    for block in _BLOCK.finditer(text):
-        call = read(block[1])
-        if call is None:
+    end = place = 0
+    for _ in range(_MOST_CALLS):
+        place = text.find(_CALL, place)
+        if place < 0:
+            break
+        found = read(place + len(_CALL))
+        if found is None:
+            place += len(_CALL)
             continue
-        calls.append(call)
-        rest.append(text[end : block.start()])
-        end = block.end()
+        calls.append(found[0])
+        rest.append(text[end:place])
+        end = place = found[1]
     if not calls:
         return text, ()
     rest.append(text[end:])
     return "".join(part.strip() and part for part in rest).rstrip(), tuple(calls)
 
 
+def _behind_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
 def _hermes(text: str, _: Sequence[Tool]) -> ParsedCalls:
-    return _blocks(text, lambda body: _from_json(_loads(body), "arguments"))
+    def read(place: int) -> tuple[WrittenCall, int] | None:
+        # The value tells its own end: a marker in a text of it is text.
+        try:
+            value, end = read_json_at(text, _behind_space(text, place))
+        except ValueError:
+            return None
+        call, end = _from_json(value, "arguments"), _behind_space(text, end)
+        return (call, end + len(_END_CALL)) if call is not None and text.startswith(_END_CALL, end) else None
+
+    return _blocks(text, read)
 
 
 def _qwen_xml(text: str, tools: Sequence[Tool]) -> ParsedCalls:
-    def read(body: str) -> WrittenCall | None:
-        function = _FUNCTION.fullmatch(body)
-        if function is None:
-            return None
-        declared = _parameters(tools, function[1])
-        values = {key: _typed(value, declared.get(key)) for key, value in _PARAMETER.findall(function[2])}
-        return WrittenCall(function[1], json.dumps(values, ensure_ascii=False))
+    pairs = _pairs(text)
+    ends = [found.end() - len(_END_CALL) for found in _END.finditer(text)]
+
+    def read(place: int) -> tuple[WrittenCall, int] | None:
+        # The marker that pairs off, else the first one that follows a function's end.
+        following = bisect_left(ends, place)
+        for end in (pairs.get(place), ends[following] if following < len(ends) else None):
+            found = None if end is None else read_function(text[place:end].strip())
+            if end is not None and found is not None:
+                declared = _parameters(tools, found[0])
+                values = {key: _typed(value, declared.get(key)) for key, value in found[1]}
+                return WrittenCall(found[0], json.dumps(values, ensure_ascii=False)), end + len(_END_CALL)
+        return None
 
     return _blocks(text, read)
+
+
+def _pairs(text: str) -> dict[int, int]:
+    """Returns by the place behind each `<tool_call>` the place of the `</tool_call>` that pairs off with it."""
+    pairs: dict[int, int] = {}
+    opened: list[int] = []
+    for marker in _MARKER.finditer(text):
+        if marker[0] == _CALL:
+            opened.append(marker.end())
+        elif opened:
+            pairs[opened.pop()] = marker.start()
+    return pairs
 
 
 def _llama_json(text: str, _: Sequence[Tool]) -> ParsedCalls:
@@ -114,13 +161,6 @@ def _from_json(value: object, key: str) -> WrittenCall | None:
     arguments = value.get(key, {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return WrittenCall(value["name"], text)
-
-
-def _loads(text: str) -> object:
-    try:
-        return read_json(text)
-    except ValueError:
-        return None
 
 
 def _parameters(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from callsheet.managers.sandbox.errors import SandboxCreateError
 
 _TRACE_SECONDS = 20.0
-_LIBRARY = re.compile(r"(/\S+) \(0x[0-9a-f]+\)")
+_LIBRARY = re.compile(r"\s(/\S+) \(0x[0-9a-f]+\)")
 _SYSTEM = Path("/usr")
 
 

@@ -23,7 +23,7 @@ from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 from typing_extensions import override
 
 _TOLD = {"raw_logprobs": ToldLogProbs.RAW, "processed_logprobs": ToldLogProbs.SAMPLED}
-_START = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+_START = re.compile(r"^process_start_time_seconds(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 MAX_STOP_TEXTS = 64
 
 

@@ -29,7 +29,7 @@ _UNKNOWN = (
 )
 _REFUSED = ("unauthorized", "authentication required", "denied", "forbidden")
 _RETRY_AFTER = re.compile(r"retry.after\W{1,4}(\d{1,6})", re.IGNORECASE)
-_MESSAGE = re.compile(r'level=(?:fatal|error) msg="(.*)"')
+_MESSAGE = re.compile(r'level=(?:fatal|error) msg="((?:[^"\\\n]|\\.)*)"')
 
 
 def find_skopeo() -> Path | None:
