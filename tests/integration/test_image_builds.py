@@ -121,6 +121,25 @@ async def test_a_dockerfile_is_built_once_for_all_who_ask(settings: SandboxSetti
     assert len(set(drawn)) == 1
 
 
+async def test_the_user_of_a_dockerfile_is_honoured(settings: SandboxSettings, registry: Registry) -> None:
+    dockerfile = """\
+ARG REGISTRY
+FROM $REGISTRY/tiny:v1
+RUN echo 'agent:x:1234:77::/srv/agent:/bin/sh' >>/etc/passwd
+USER agent
+"""
+    async with running(settings) as executor:
+        sandbox_id = await make(executor, built(registry, dockerfile))
+        assert await said(executor, sandbox_id, 'echo "$(id -u) $USER $HOME"') == "1234 agent /srv/agent\n"
+        as_root = built(registry, dockerfile)
+        as_root.env_reset.defaults.user = "root"
+        assert await said(executor, await make(executor, as_root), 'echo "$(id -u) $USER $HOME"') == "0 root /root\n"
+        nobody = built(registry, "ARG REGISTRY\nFROM $REGISTRY/tiny:v1\nUSER nobody\n")
+        kind, reason, message = failure(await executor.run(attempt_of(nobody, resources={"memory": 256})))
+        assert (kind, reason) == ("ENV", "user_refused")
+        assert "'nobody'" in message
+
+
 async def test_what_does_not_build_is_refused_by_name(settings: SandboxSettings, registry: Registry) -> None:
     async with running(settings) as executor:
 

@@ -97,7 +97,7 @@ async def test_files_are_relative_to_the_default_directory(executor: SandboxExec
 
 
 async def test_a_sandbox_knows_its_own_user_only(executor: SandboxExecutor, settings: SandboxSettings) -> None:
-    for user in own_user(settings.isolation, has_image=False):
+    for user in own_user(settings.isolation):
         await make(executor, with_defaults(reset(), user=user))
     refused = await executor.run(attempt_of(with_defaults(reset(), user="postgres"), resources={"memory": 256}))
     assert failure(refused) == ("ENV", "user_refused")

@@ -35,6 +35,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An image store with a directory, an archive of it, and a stack whose upper layer deletes and hides."""
     directory = tmp_path_factory.mktemp("images")
     root = make_root(directory / "tiny")
+    with (root / "etc" / "passwd").open("a") as file:
+        file.write("agent:x:1234:77::/opt/home:/bin/sh\nbroken:x\nhomeless:x:99:99:::\n")
+    (root / "etc" / "group").write_text("staff:x:50:agent\n")
     (root / "opt" / "old").mkdir(parents=True)
     (root / "opt" / "old" / "below").write_text("below\n")
     program = root / "bin" / "privileged"
@@ -118,6 +121,41 @@ async def test_all_of_an_image_can_be_written_by_its_root(executor: SandboxExecu
     )
 
 
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ("", "0 0 root /root"),
+        ("root", "0 0 root /root"),
+        ("0:0", "0 0 root /root"),
+        ("agent", "1234 77 agent /opt/home"),
+        ("1234", "1234 77 agent /opt/home"),
+        ("agent:staff", "1234 50 agent /opt/home"),
+        ("agent:51", "1234 51 agent /opt/home"),
+        ("homeless", "99 99 homeless /"),
+        ("4321", "4321 0 4321 /"),
+    ],
+)
+async def test_commands_run_as_a_user_of_the_image(executor: SandboxExecutor, user: str, said: str) -> None:
+    action = with_image("packed", set_up="echo set up >/opt/made")
+    action.env_reset.defaults.user = user
+    for _ in range(2):
+        # The second one begins with the kept set-up.
+        sandbox_id = await make(executor, action)
+        script = 'echo "$(id -u) $(id -g) $USER $HOME"; cat /opt/made; echo mine >>/opt/made; stat -c %u /opt/made'
+        told = await run(executor, sandbox_id, script)
+        assert told == f"{said}\nset up\n{said.split(maxsplit=1)[0]}\n"
+
+
+@pytest.mark.parametrize(
+    "user", ["nobody", "broken", "agent:nogroup", "-1", "4294967296", "a b", "\N{DIGIT TWO}\N{SUPERSCRIPT TWO}"]
+)
+async def test_a_user_whom_the_image_lacks_is_refused(executor: SandboxExecutor, user: str) -> None:
+    action = with_image("packed")
+    action.env_reset.defaults.user = user
+    refused = await executor.run(attempt_of(action, resources={"memory": 256}))
+    assert failure(refused) == ("ENV", "user_refused")
+
+
 async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, store: Path) -> None:
     def content() -> list[str]:
         return sorted(str(path) for path in store.rglob("*"))
@@ -135,7 +173,7 @@ async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, 
 async def test_layers_delete_and_hide_what_is_below(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor, with_image("stack"))
     script = "cat /etc/image-name; ls /etc /opt/old; echo changed > /opt/old/above; cat /opt/old/above"
-    assert await run(executor, sandbox_id, script) == "stack\n/etc:\nimage-name\n\n/opt/old:\nabove\nchanged\n"
+    assert await run(executor, sandbox_id, script) == "stack\n/etc:\ngroup\nimage-name\n\n/opt/old:\nabove\nchanged\n"
 
 
 async def test_an_image_may_have_a_hundred_layers(settings: SandboxSettings, store: Path, tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def test_what_a_folder_says_is_read() -> None:
         ("cpus = 0", "", "must be a whole number of at least 1"),
         ("cpus = -0.5", "", "must be a whole number of at least 1"),
         ("cpus = inf", "", "must be a whole number of at least 1"),
-        ("", '[agent]\nuser = "agent"', "needs a user other than root"),
+        ("", '[agent]\nuser = "agent"\n[verifier]\nuser = "root"', "needs another user than its agent, 'agent'"),
+        ("", "[agent]\nuser = 1.5", "must be a text"),
         ("", "[agent]\ntimeout_sec = -1", "must be seconds above 0"),
         ("", '[verifier]\nenvironment_mode = "separate"', "needs a sandbox of its own for tests"),
         ('env = { KEY = "${NO_SUCH_VARIABLE}" }', "", "the variable NO_SUCH_VARIABLE must be set here"),
@@ -318,7 +319,6 @@ def test_a_script_is_started_as_it_says_itself() -> None:
     command: Command = verifying.tests_command(read_task(EXAMPLES / "use-variables"), b"#!/bin/sh\n")
     assert command.program[-1] == "{score}"
     assert command.environment == {
-        "HOME": "/root",
         "TEST_DIR": "/tests",
         "GREETING": "good morning",
         "EXPECTED": "good morning",

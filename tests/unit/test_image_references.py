@@ -125,8 +125,7 @@ def test_a_config_gives_defaults_beneath_those_of_the_caller() -> None:
     )
     read = read_config(content, 1, AMD64, "task")
     assert (read.environment, read.working_directory) == ({"PATH": "/opt", "A": "1", "B": "x=y"}, "/app")
-    assert read.wants_other_user
-    assert not read_config(config(config={"User": "0:0"}), 1, AMD64, "task").wants_other_user
+    assert read.user == "1000:5"
     assert over_image(CommandDefaults(), read) == CommandDefaults(read.environment, "/app")
     asked = CommandDefaults({"A": "2", "C": "3"}, "/mine", 7)
     expected = CommandDefaults({"PATH": "/opt", "A": "2", "B": "x=y", "C": "3"}, "/mine", 7)

@@ -18,6 +18,7 @@ from callsheet.client import (
     GatewayAccess,
     Hold,
     ImageBuild,
+    Reason,
     Resource,
     SandboxFile,
     Timeouts,
@@ -26,6 +27,7 @@ from callsheet.client import (
 )
 from callsheet.environments.bash_replies import BadCall, SandboxCommand
 from callsheet.environments.environment import Beginning, EpisodeScore, Observation
+from callsheet.environments.failures import EpisodeFailure
 from callsheet.environments.harbor.archives import archive_of, empty_directories
 from callsheet.environments.harbor.task import HarborTask, TaskFormat
 from callsheet.environments.harbor.verifying import LOGS, TESTS, clear_command, tests_command
@@ -43,6 +45,7 @@ Each command begins in the same directory. When you are done, call the tool subm
 # For the pull and the layers of an image, besides its build.
 _MAKING_S: Final = 900.0
 _CLEARING_S: Final = 60.0
+_IS_USER: Final = '[ "$USER" = "$1" ] || [ "$(id -u)" = "$1" ]'
 
 
 class HarborEnvironment(SandboxEnvironment):
@@ -90,6 +93,7 @@ class HarborEnvironment(SandboxEnvironment):
             timeouts=self._timeouts(_MAKING_S + (task.build_timeout_s if build is not None else 0.0)),
         )
         outcome.unwrap()
+        await self._check_user(trajectory)
         self._began = self._clock() - trajectory.waited_s
         return Beginning(world.messages, world.tools)
 
@@ -119,6 +123,22 @@ class HarborEnvironment(SandboxEnvironment):
     def left_s(self, trajectory: Trajectory) -> float:
         """Seconds of its time that the agent has left; what its actions waited in queues is not counted."""
         return self.task.agent_timeout_s - (self._clock() - trajectory.waited_s - self._began)
+
+    async def _check_user(self, trajectory: Trajectory) -> None:
+        """Ends the episode where agent and tests are two users: one of them is named, the other one the image's."""
+        task = self.task
+        named = task.agent_user or task.verifier_user
+        if task.agent_user == task.verifier_user:
+            return
+        outcome = await trajectory.env_step(
+            Command.argv("sh", "-c", _IS_USER, "sh", named),
+            label="id",
+            task=task.name,
+            timeouts=self._timeouts(_CLEARING_S),
+        )
+        if outcome.unwrap().exit_code:
+            told = f"task {task.name!r}: user: {named!r}: the image has another one for the rest, and a sandbox has one"
+            EpisodeFailure(FailureKind.ENV, Reason.USER_REFUSED.value, told).throw()
 
     async def _clear(self, trajectory: Trajectory) -> None:
         outcome = await trajectory.env_step(
@@ -179,7 +199,12 @@ def _world(task: HarborTask, network: tuple[str, ...]) -> SandboxWorld:
         reward=nothing,
         reward_files=(),
         network=network,
-        defaults=CommandDefaults(environment=task.environment, working_directory=task.workdir),
+        # Where only one of the two is named, it must be the image's own.
+        defaults=CommandDefaults(
+            environment=task.environment,
+            working_directory=task.workdir,
+            user=task.agent_user if task.agent_user == task.verifier_user else "",
+        ),
     )
 
 

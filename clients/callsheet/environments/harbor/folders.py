@@ -18,7 +18,6 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 # What Harbor keeps from its agents as well.
 _CANARY: Final = "canary"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_ROOTS: Final = frozenset({None, "", "root", "0", 0})
 # Terminal-Bench names no sizes.
 _USUAL_MEMORY_MIB: Final = 2048
 
@@ -116,6 +115,8 @@ def _read_harbor(folder: Path, variables: Mapping[str, str]) -> HarborTask:
         internet=internet,
         allowed_hosts=hosts,
         workdir=environment.text("workdir"),
+        agent_user=_user(agent),
+        verifier_user=_user(verifier),
         environment=_variables(environment, variables),
         verifier_environment=_variables(verifier, variables),
         solution_environment=_variables(top.section("solution"), variables),
@@ -131,13 +132,19 @@ def _check_harbor(environment: Section, agent: Section, verifier: Section) -> No
     if environment.text("os").lower() not in {"", "linux"}:
         raise environment.wrong("os", environment.text("os"), "must be linux")
     for section in (agent, verifier):
-        if section.table.get("user") not in _ROOTS:
-            raise section.wrong("user", section.table["user"], "it needs a user other than root, who is all there is")
         for key in ("network_mode", "allowed_hosts"):
             section.refuse(key, "another network than the rest of its episode")
     if verifier.text("environment_mode") not in {"", "shared"} or "environment" in verifier.table:
         raise verifier.wrong("environment_mode", "separate", "it needs a sandbox of its own for tests")
     verifier.refuse("collect", "hooks before the tests")
+    users = _user(agent), _user(verifier)
+    if all(users) and users[0] != users[1]:
+        raise verifier.wrong("user", users[1], f"it needs another user than its agent, {users[0]!r}: a sandbox has one")
+
+
+def _user(section: Section) -> str:
+    value = section.table.get("user")
+    return str(value) if type(value) is int else section.text("user")
 
 
 def _network(environment: Section) -> tuple[bool, tuple[str, ...]]:

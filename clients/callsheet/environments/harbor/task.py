@@ -45,6 +45,8 @@ class HarborTask:
         internet: Whether the sandbox may reach any place.
         allowed_hosts: Else the hosts that it may reach.
         workdir: Where its commands begin; empty for what the image says.
+        agent_user: Whom the agent runs as; empty for the image's own user.
+        verifier_user: Whom its tests run as; likewise.
         environment: Variables of all commands.
         verifier_environment: Further ones of its tests.
         solution_environment: Further ones of its solution.
@@ -65,6 +67,8 @@ class HarborTask:
     internet: bool = True
     allowed_hosts: tuple[str, ...] = ()
     workdir: str = ""
+    agent_user: str = ""
+    verifier_user: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     verifier_environment: Mapping[str, str] = field(default_factory=dict)
     solution_environment: Mapping[str, str] = field(default_factory=dict)

@@ -10,11 +10,16 @@ from callsheet.environments.harbor.task import HarborTask, TaskFormat
 TESTS: Final = "/tests"
 LOGS: Final = "/logs"
 SOLUTION: Final = {TaskFormat.HARBOR: "/solution", TaskFormat.TERMINAL_BENCH: "/oracle"}
-_HOME: Final = {"HOME": "/root"}
+# Rewards begin with an empty home; Harbor's tests may use tools below that of the image's user.
+_HOME: Final = """\
+eval "HOME=~$USER"
+case $HOME in /*) ;; *) [ "$USER" = root ] && HOME=/root || HOME=/ ;; esac
+export HOME
+"""
 # What a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
 # object of numbers, and reward.txt is a number alone; anything else is left to be refused.
 _HARBOR: Final = f"""\
-mkdir -p {LOGS}/verifier
+{_HOME}mkdir -p {LOGS}/verifier
 %s >{LOGS}/verifier/test-stdout.txt 2>&1
 cat {LOGS}/verifier/test-stdout.txt
 if [ -e {LOGS}/verifier/reward.json ]; then
@@ -32,7 +37,7 @@ exit 0
 """
 # All tests of pytest's summary must have passed, and there must be one.
 _TERMINAL_BENCH: Final = f"""\
-mkdir -p {LOGS}/verifier
+{_HOME}mkdir -p {LOGS}/verifier
 %s >{LOGS}/verifier/test-stdout.txt 2>&1
 cat {LOGS}/verifier/test-stdout.txt
 passed=0 failed=0 summary=0
@@ -67,7 +72,7 @@ def tests_command(task: HarborTask, text: bytes) -> Command:
     """
     harbor = task.format is TaskFormat.HARBOR
     script = (_HARBOR if harbor else _TERMINAL_BENCH) % started(f"{TESTS}/{task.test_script.name}", text)
-    variables = {**_HOME, "TEST_DIR": TESTS, **task.environment, **task.verifier_environment}
+    variables = {"TEST_DIR": TESTS, **task.environment, **task.verifier_environment}
     return Command.argv("sh", "-c", script, "sh", "{score}", environment=variables)
 
 
@@ -76,5 +81,5 @@ def solution_command(task: HarborTask, text: bytes) -> Command:
     script = f"{SOLUTION[task.format]}/{task.solution.name}"
     return Command.shell(
         started(script, text),
-        environment={**_HOME, "DEBIAN_FRONTEND": "noninteractive", **task.environment, **task.solution_environment},
+        environment={"DEBIAN_FRONTEND": "noninteractive", **task.environment, **task.solution_environment},
     )

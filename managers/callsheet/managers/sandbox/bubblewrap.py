@@ -202,7 +202,7 @@ class BubblewrapPlanner:
         python = python_below(Path(self._python), SYSTEM_SHOWN) if image else (self._python,)
         return [
             "bwrap",
-            *_namespace_options(0 if image else _UID_INSIDE),
+            *_namespace_options(*((spec.root.user.uid, spec.root.user.gid) if image else (_UID_INSIDE, _UID_INSIDE))),
             *([*binds, *image_options()] if image else _system_options()),
             *_written_options(files),
             *(word for pair in stages.items() for word in ("--ro-bind", *pair)),
@@ -250,19 +250,19 @@ def _packages(settings: SandboxSettings, stages: Sequence[str]) -> list[str]:
 
 
 def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:
-    image = bool(spec.root.image)
+    image, user = bool(spec.root.image), spec.root.user
     return {
         "PATH": IMAGE_COMMAND_PATH if image else COMMAND_PATH,
-        "HOME": "/root" if image else TEMPORARY,
+        "HOME": user.home if image else TEMPORARY,
         "TMPDIR": TEMPORARY,
         "LANG": "C.UTF-8",
-        "USER": "root" if image else "sandbox",
+        "USER": user.name if image else "sandbox",
     }
 
 
-def _namespace_options(uid: int) -> Iterator[str]:
+def _namespace_options(uid: int, gid: int) -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
-    yield from ("--uid", str(uid), "--gid", str(uid), "--hostname", "sandbox")
+    yield from ("--uid", str(uid), "--gid", str(gid), "--hostname", "sandbox")
     yield from ("--disable-userns", "--cap-drop", "ALL", "--clearenv")
     yield from ("--die-with-parent", "--new-session", "--as-pid-1")
 

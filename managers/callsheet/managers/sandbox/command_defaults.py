@@ -43,8 +43,10 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
     """
     asked = reset.defaults
     check_environment(asked.environment, "defaults.environment")
-    own = own_user(isolation, has_image=bool(reset.image) or reset.HasField("build"))
-    if asked.user and asked.user not in own:
+    # With an image its passwd says which users there are.
+    has_users = isolation is Isolation.BUBBLEWRAP and (bool(reset.image) or reset.HasField("build"))
+    own = own_user(isolation)
+    if asked.user and not has_users and asked.user not in own:
         rule = (
             f"must be {' or '.join(map(repr, own))}: one user is mapped into the sandbox, and runs all of its commands"
         )
@@ -57,10 +59,7 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
 
 
 def over_image(defaults: CommandDefaults, config: ImageConfig) -> CommandDefaults:
-    """Returns defaults with those of an image below.
-
-    Its user is not among them: one user is mapped into the sandbox, who is root there.
-    """
+    """Returns defaults with those of an image below; whom it runs commands as is not among them."""
     return replace(
         defaults,
         environment=merged_environment(config.environment, defaults.environment),
@@ -76,10 +75,10 @@ def check_environment(environment: Mapping[str, str], field_name: str = "environ
             raise InputRefusedError("bad_environment", f"{field_name}: {name[:200]!r}: {rule}")
 
 
-def own_user(isolation: Isolation, *, has_image: bool) -> tuple[str, ...]:
-    """Returns the names of the one user that a sandbox has."""
+def own_user(isolation: Isolation) -> tuple[str, ...]:
+    """Returns the names of the one user that a sandbox without an image has."""
     if isolation is Isolation.BUBBLEWRAP:
-        return ("root", "0") if has_image else ("sandbox", "1000")
+        return ("sandbox", "1000")
     if isolation is Isolation.DOCKER:
         # Its number differs from sandbox to sandbox.
         return ("sandbox",)

@@ -66,7 +66,7 @@ async def read_env_reset(
     command = await read_command(reset.set_up, payloads, settings, defaults) if reset.HasField("set_up") else None
     set_up = SetUp(tuple(files), command)
     name = BUILT_IMAGE if reset.HasField("build") else reset.image
-    return Wanted(specification, image, name, set_up, set_up_name(reset), reset.repeat_set_up)
+    return Wanted(specification, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
 
 
 async def completed_reset(provided: Provided, image: PreparedImage, attempt: Attempt) -> Completed:

@@ -26,12 +26,33 @@ _DIRECTORIES = {"dev": 0o755, "proc": 0o755, "run": 0o755, "tmp": 0o1777, "work"
 
 
 @dataclass(frozen=True, slots=True)
+class ImageUser:
+    """The one user that a sandbox with an image has. All files in it belong to that user.
+
+    Attributes:
+        uid: Its number.
+        gid: That of its group.
+        name: Its name.
+        home: Its home directory.
+    """
+
+    uid: int = 0
+    gid: int = 0
+    name: str = "root"
+    home: str = "/root"
+
+
+ROOT = ImageUser()
+
+
+@dataclass(frozen=True, slots=True)
 class RootFilesystem:
     """The files that a sandbox begins with.
 
     Attributes:
         image: Name of the image; empty for the machine's own system, read-only.
         layers: Prepared directories that make up the image, the lowest first.
+        user: Whom its commands run as, with an image.
         snapshot: A directory that `Sandbox.save_changes` made of a sandbox of the same image, to begin with its files.
         keeps_changes: Whether `Sandbox.save_changes` is to work.
         copy: A directory that `Sandbox.copy_files` made of a sandbox with the same image and snapshot, to begin with
@@ -41,6 +62,7 @@ class RootFilesystem:
 
     image: str = ""
     layers: tuple[Path, ...] = ()
+    user: ImageUser = ROOT
     snapshot: Path | None = None
     keeps_changes: bool = False
     copy: Path | None = None

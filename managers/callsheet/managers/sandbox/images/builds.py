@@ -112,8 +112,6 @@ class ImageBuilds:
                     await anyio.to_thread.run_sync(remove_directory, layout)
                     await self._stay_small()
         _log.info("image_built", key=dockerfile.key, digest=image.digest, seconds=round(monotonic() - began, 3))
-        if image.config.wants_other_user:
-            _log.info("image_user_not_honoured", image=name, user=image.config.user, runs_as="root")
 
     async def _stay_small(self) -> None:
         if self._places.borrowed_tokens > 1:

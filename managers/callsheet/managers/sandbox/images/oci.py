@@ -39,7 +39,6 @@ _VARIANTS = {"aarch64": ("v8", ""), "armv7l": ("v7", "v6", ""), "armv6l": ("v6",
 # The kernel allows 500 lower directories; Docker stops at 127.
 MOST_LAYERS = 127
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ROOTS = frozenset({"", "root", "0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class ImageConfig:
     Attributes:
         environment: Variables of its commands.
         working_directory: An absolute path; empty for none.
-        user: Whom it wants to run commands as; "" for root.
+        user: Whom its commands run as, as USER[:GROUP]; "" for root.
         diff_ids: Digests of the layers' archives once they are unpacked, the lowest first.
     """
 
@@ -79,11 +78,6 @@ class ImageConfig:
     working_directory: str = ""
     user: str = ""
     diff_ids: tuple[str, ...] = ()
-
-    @property
-    def wants_other_user(self) -> bool:
-        """Whether its commands were to run as another user than root."""
-        return self.user.partition(":")[0] not in _ROOTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.images.buildah import Dockerfile
 from callsheet.managers.sandbox.images.builds import ImageBuilds
 from callsheet.managers.sandbox.images.errors import ImageBuildError, ImageError
+from callsheet.managers.sandbox.images.image_users import find_user
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
@@ -33,7 +34,7 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
     snapshot_key,
 )
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
-from callsheet.managers.sandbox.root_filesystem import RootFilesystem
+from callsheet.managers.sandbox.root_filesystem import ROOT, RootFilesystem
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped
 
@@ -96,6 +97,7 @@ class Wanted:
         set_up: What is done in it first.
         set_up_name: As the scheduler knows that.
         repeat_set_up: Do it in any case, even where its result is kept.
+        user: Whom its commands run as; empty for the one that the image names.
     """
 
     specification: SandboxSpec
@@ -104,6 +106,7 @@ class Wanted:
     set_up: SetUp = field(default_factory=SetUp)
     set_up_name: str = ""
     repeat_set_up: bool = False
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,17 +263,22 @@ class Provisioner:
             SetUpFailedError: Its set-up failed, in this attempt or in the one that it waited for.
             SetUpEndedError: Its set-up was stopped, or met a limit of this sandbox.
             StoppedError: `stop` was set at another time.
+            InputRefusedError: The image has no such user.
             SandboxCreateError: It could not be made.
             Exception: What writing files and running commands raises, see `backend.Sandbox`.
         """
-        image = wanted.image
-        spec = replace(wanted.specification, root=RootFilesystem(image.name, image.layers))
+        image, name = wanted.image, wanted.user or wanted.image.config.user
+        layers = tuple(map(str, image.layers))
+        user = await anyio.to_thread.run_sync(find_user, layers, name) if layers and name else ROOT
+        spec = replace(wanted.specification, root=RootFilesystem(image.name, image.layers, user))
         if wanted.set_up.is_empty:
             return Provided(await self._begin(spec, use.stop), None)
         if wanted.set_up.is_short or wanted.repeat_set_up or not self._keep_set_ups:
             return await self._set_up(spec, wanted.set_up, use)
         key = snapshot_key(
-            image.digest, wanted.set_up, [*self._environment, str(self._backend.overlays), *map(str, spec.network)]
+            image.digest,
+            wanted.set_up,
+            [*self._environment, str(self._backend.overlays), str(user), *map(str, spec.network)],
         )
         if key in self._unrepeatable:
             return await self._set_up(spec, wanted.set_up, use)

@@ -67,6 +67,7 @@ class SandboxCopies:
         root = RootFilesystem(
             image=original.spec.root.image,
             layers=original.spec.root.layers,
+            user=original.spec.root.user,
             snapshot=original.spec.root.snapshot,
             temporary=temporary,
         )
