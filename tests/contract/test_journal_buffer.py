@@ -56,6 +56,7 @@ def test_what_is_buffered_and_leased_comes_back(journal: Journal, together: bool
     ]
     assert [(each.batch_id, each.acknowledged, each.trajectory_ids) for each in found.batches] == [
         ("three", False, ("c",)),
+        ("two", False, ()),
         ("one", True, ()),
     ]
 
@@ -64,6 +65,8 @@ def test_forgotten_acknowledgements_and_closed_jobs_leave_nothing(journal: Journ
     journal.commit([*OPENED, finished("a", 1), finished("b", 2), taken("one", "a"), taken("two", "b")])
     journal.commit([records.BatchAcknowledged("j", "one", ("a",))])
     journal.commit([records.BatchAcknowledged("j", "two", ("b",), ("one",))])
+    assert [each.batch_id for each in journal.load().batches] == ["two"]
+    journal.commit([finished("d", 4), taken("missed", "d"), records.BatchReturned("j", "missed", ("missed",))])
     assert [each.batch_id for each in journal.load().batches] == ["two"]
     journal.commit([finished("c", 3), taken("three", "c"), records.JobClosed("j")])
     journal.commit([records.JobOpened("j", b"spec")])

@@ -145,8 +145,12 @@ class CoreJournal:
                 assert (job_id, batch_id) not in self.batches, f"{batch_id} was taken twice"
                 values = {each.name: getattr(record, each.name) for each in fields(records.BatchTaken)}
                 self.batches[job_id, batch_id] = RecoveredBatch(**values)
-            case records.BatchReturned(job_id, batch_id):
-                del self.batches[job_id, batch_id]
+            case records.BatchReturned(job_id, batch_id, forgotten):
+                taken = self.batches.pop((job_id, batch_id))
+                assert taken.trajectory_ids, f"{batch_id} went back, and was not leased"
+                self.batches[job_id, batch_id] = replace(taken, size=0, trajectory_ids=())
+                for each in forgotten:
+                    del self.batches[job_id, each]
             case records.BatchAcknowledged(job_id, batch_id, trajectory_ids, forgotten, size):
                 for trajectory_id in trajectory_ids:
                     del self.buffered[job_id, trajectory_id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED
+from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED
 from callsheet.scheduler.core.model import GroupRequest, TrajectoryEnd
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.staleness import StalenessPolicy
@@ -334,3 +334,58 @@ def test_a_job_is_paced_after_a_restart_though_nothing_is_leased() -> None:
     world.take("v0", 1)
     world.settle("v0")
     assert world.restart().state.jobs["job"].buffer.batch_size == 1
+
+
+@pytest.mark.parametrize("how", ["lease ended", "given back", "job expired"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_id_that_went_back_names_no_other_batch(how: str, restarts: bool) -> None:
+    world = CoreWorld()
+    world.job(job_request(grace=5.0))
+    for name in "abc":
+        finish(world, name)
+    world.take("one", lease_s=4.0)
+    if how == "given back":
+        world.settle("one", GIVE_BACK)
+    if how == "job expired":
+        world.end_session()
+    world.wait(5.0)
+    if restarts:
+        world = world.restart()
+    assert not world.state.jobs["job"].buffer.batches
+    with pytest.raises(RefusedError, match="went back") as refusal:
+        world.take("one")
+    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    for settlement in events.Settlement:
+        with pytest.raises(RefusedError) as refusal:
+            world.settle("one", settlement)
+        assert refusal.value.code is RefusalCode.NOT_FOUND
+    world.take("two", 3)
+    assert ids_of(world, "two") == ["a", "b", "c"]
+
+
+def test_the_id_of_a_request_that_got_no_batch_may_be_used_again() -> None:
+    world = world_with_finished("a")
+    missed = world.take("one")
+    world.handle(events.BatchMissed("job", "one", missed))
+    assert world.journal.batches == {}
+    assert world.take("one").given == ["one"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_repeated_request_that_ends_leaves_the_batch_to_who_was_given_it(restarts: bool) -> None:
+    world = world_with_finished("a")
+    world.take("one")
+    if restarts:
+        world = world.restart()
+    world.handle(events.BatchMissed("job", "one", world.take("one")))
+    assert ids_of(world, "one") == ["a"]
+    world.settle("one")
+
+
+def test_only_the_newest_ids_that_went_back_are_remembered() -> None:
+    world = world_with_finished("a")
+    for number in range(KEPT_RETURNED + 1):
+        world.take(f"b{number}")
+        world.settle(f"b{number}", GIVE_BACK)
+    assert len(world.journal.batches) == KEPT_RETURNED
+    assert world.take("b0").given == ["b0"]

@@ -29,6 +29,7 @@ class FakeBuffer:
         trajectories: Those that are finished and not acknowledged, by id, the first to finish first.
         batches: Those that are leased, by id.
         acknowledged: Ids of those that were acknowledged.
+        returned: Ids of those that were given back.
         trained: Trajectories that were acknowledged.
     """
 
@@ -36,6 +37,7 @@ class FakeBuffer:
     trajectories: dict[str, FinishedTrajectory] = field(default_factory=dict)
     batches: dict[str, BatchContent] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
+    returned: set[str] = field(default_factory=set)
     trained: int = 0
 
     def add(self, trajectory_id: str, group_id: str, result: FinishedResult, policy_version: int) -> None:
@@ -50,8 +52,9 @@ class FakeBuffer:
     async def take(self, request: BatchRequest, policy_version: Callable[[], int]) -> BatchContent:
         """Takes a batch, waiting for one if asked."""
         batch_id, at_least = request.batch_id, request.at_least
-        if batch_id in self.acknowledged:
-            raise refused(RefusalCode.ALREADY_EXISTS, field="batch_id", value=batch_id, rule="was acknowledged before")
+        if batch_id in self.acknowledged | self.returned:
+            rule = "was acknowledged before" if batch_id in self.acknowledged else "names a batch that went back"
+            raise refused(RefusalCode.ALREADY_EXISTS, field="batch_id", value=batch_id, rule=rule)
         with anyio.move_on_after(request.wait_s):
             while batch_id not in self.batches and len(self._chosen(request)) < at_least:  # noqa: ASYNC110
                 # Threads with loops of their own may share a fake, so that there is no event to wait for.
@@ -81,6 +84,8 @@ class FakeBuffer:
         if settlement is Settlement.ACKNOWLEDGE:
             self.acknowledged.add(batch_id)
             self.trained += len(batch.trajectories)
+        else:
+            self.returned.add(batch_id)
 
     def status(self) -> BufferStatus:
         """Its figures."""

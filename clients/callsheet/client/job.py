@@ -154,7 +154,7 @@ class Job(ActionVerbs):
 
         Raises:
             InvalidArgumentError: A value out of its range; an `at_least` that the buffer never holds.
-            AlreadyExistsError: A batch of this id was acknowledged.
+            AlreadyExistsError: A batch of this id was acknowledged, or went back.
             NotFoundError: The job is not open.
             ConnectionLostError: There was no connection for too long.
         """

@@ -217,7 +217,8 @@ class ClientServiceServicer(object):
 
     def TakeBatch(self, request, context):
         """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
-        given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+        given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged
+        or went back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -124,7 +124,8 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.TakeBatchResponse,
     ]
     """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
-    given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+    given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged
+    or went back.
     """
 
     SettleBatch: grpc.UnaryUnaryMultiCallable[
@@ -247,7 +248,8 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.TakeBatchResponse,
     ]
     """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
-    given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+    given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged
+    or went back.
     """
 
     SettleBatch: grpc.aio.UnaryUnaryMultiCallable[
@@ -400,7 +402,8 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.TakeBatchResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.TakeBatchResponse]]:
         """Takes a batch of finished trajectories: the oldest first, groups whole. It is leased to the caller. An id again is
-        given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged.
+        given the same batch. INVALID_ARGUMENT if the buffer could never hold so many, ALREADY_EXISTS if it was acknowledged
+        or went back.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
 """Batches: finished trajectories enter the buffer of their job, and trainers take, acknowledge and give back.
 
 A batch is leased to its taker. It is acknowledged once, and then never comes back; or its lease ends first, and it goes
-back whole. Both are journalled before anybody is told.
+back whole. Both are journalled before anybody is told. Its id names no other batch afterwards.
 """
 
 from __future__ import annotations
@@ -141,8 +141,11 @@ def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now:
     if event.batch_id in buffer.acknowledged:
         rule = "was acknowledged before: take another one under a new id"
         raise RefusedError(RefusalCode.ALREADY_EXISTS, "batch_id", event.batch_id, rule)
+    if event.batch_id in buffer.returned:
+        rule = "names a batch that went back, as its lease ended or it was given back: take another under a new id"
+        raise RefusedError(RefusalCode.ALREADY_EXISTS, "batch_id", event.batch_id, rule)
     if (leased := buffer.batches.get(event.batch_id)) is not None:
-        leased.taker = event.taker
+        leased.taker, leased.told = event.taker, True
         state.accept(event.reply_to)
         state.emit(GiveBatch(event.taker, event.job_id, event.batch_id))
         return
@@ -159,11 +162,14 @@ def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now:
 
 
 def on_batch_missed(state: SchedulerState, event: events.BatchMissed, now: float) -> None:
-    """The rpc of a request has ended without a batch: what was leased to it meanwhile, nobody has."""
+    """The rpc of a request has ended without a batch: what was leased to it meanwhile, nobody has.
+
+    Its id was told to nobody, and may be used again. A batch that an earlier request was given stays leased.
+    """
     job = state.jobs.get(event.job_id)
     batch = job.buffer.batches.get(event.batch_id) if job is not None else None
-    if job is not None and batch is not None and batch.taker is event.taker:
-        give_back(state, job, batch, now)
+    if job is not None and batch is not None and batch.taker is event.taker and not batch.told:
+        give_back(state, job, batch, now, keeps_id=False)
 
 
 def on_batch_settled(state: SchedulerState, event: events.BatchSettled, now: float) -> None:
@@ -201,12 +207,13 @@ def _acknowledge(state: SchedulerState, job: Job, batch: LeasedBatch) -> None:
     state.persist(BatchAcknowledged(job_id, batch.batch_id, ids, forgotten, batch.size))
 
 
-def give_back(state: SchedulerState, job: Job, batch: LeasedBatch, now: float) -> None:
+def give_back(state: SchedulerState, job: Job, batch: LeasedBatch, now: float, *, keeps_id: bool = True) -> None:
     """Puts a batch back, whole: its bundles are given out again, at the places that they had."""
     job_id = job.request.job_id
     job.buffer.give_back(batch)
     state.timers.drop(("batch", (job_id, batch.batch_id)))
-    state.persist(BatchReturned(job_id, batch.batch_id))
+    forgotten = tuple(job.buffer.note_returned(batch.batch_id)) if keeps_id else (batch.batch_id,)
+    state.persist(BatchReturned(job_id, batch.batch_id, forgotten))
     serve_takers(state, job, now)
 
 
@@ -275,18 +282,21 @@ def restore_whole(state: SchedulerState, job: Job, now: float) -> None:
 
 
 def restore_batch(state: SchedulerState, row: RecoveredBatch, now: float) -> None:
-    """After a restart: a batch that is leased still, or was acknowledged."""
+    """After a restart: a batch that is leased still, or was acknowledged, or went back."""
     buffer = state.jobs[row.job_id].buffer
     if row.size:
         buffer.sizes.append(row.size)
     if row.acknowledged:
         buffer.note_acknowledged(row.batch_id)
         return
+    if not row.trajectory_ids:
+        buffer.note_returned(row.batch_id)
+        return
     taken = set(row.trajectory_ids)
     bundles = [each for each in buffer.bundles.values() if each.members[0].trajectory_id in taken]
     for bundle in bundles:
         buffer.make_whole(bundle)
     ordered = tuple(bundle.key for bundle in sorted(bundles, key=lambda each: each.number))
-    batch = LeasedBatch(row.batch_id, row.size, row.lease_s, now + row.lease_s, ordered, row.policy_version)
+    batch = LeasedBatch(row.batch_id, row.size, row.lease_s, now + row.lease_s, ordered, row.policy_version, told=True)
     buffer.lease(batch)
     state.timers.set(("batch", (row.job_id, row.batch_id)), batch.ends_at)

@@ -19,6 +19,8 @@ from callsheet.scheduler.core.waiting_takers import WaitingTakers
 
 # Acknowledged batches of a job whose ids are kept, so that a repeated acknowledgement succeeds.
 KEPT_ACKNOWLEDGED: Final = 256
+# Batches of a job that went back whose ids are kept, so that none names another batch.
+KEPT_RETURNED: Final = 1024
 # Newest requests whose sizes tell what a job's trainer usually asks for.
 KEPT_SIZES: Final = 8
 
@@ -91,6 +93,7 @@ class LeasedBatch:
         keys: Its bundles, the oldest first.
         policy_version: The newest when it was taken.
         taker: Who asked for it last; None after a restart.
+        told: Whether an earlier request may have been given it.
     """
 
     batch_id: str
@@ -100,6 +103,7 @@ class LeasedBatch:
     keys: tuple[BundleKey, ...]
     policy_version: int
     taker: BatchTaker | None = None
+    told: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +116,7 @@ class Buffer:
         ready: Those that are whole and in no batch.
         batches: Those that are leased, by id.
         acknowledged: Ids of the newest batches that were acknowledged, the oldest first.
+        returned: Ids of the newest that went back.
         takers: Requests that wait.
         sizes: The most trajectories that were asked for, in the newest requests.
         last_number: Of the last trajectory.
@@ -126,6 +131,7 @@ class Buffer:
     ready: dict[BundleKey, Bundle] = field(default_factory=dict)
     batches: dict[str, LeasedBatch] = field(default_factory=dict)
     acknowledged: dict[str, None] = field(default_factory=dict)
+    returned: dict[str, None] = field(default_factory=dict)
     takers: WaitingTakers = field(default_factory=WaitingTakers)
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_SIZES))
     last_number: int = 0
@@ -206,11 +212,19 @@ class Buffer:
 
     def note_acknowledged(self, batch_id: str) -> list[str]:
         """Keeps the id of a batch that was acknowledged; returns those that are forgotten for it."""
-        self.acknowledged[batch_id] = None
-        too_many = list(self.acknowledged)[: max(len(self.acknowledged) - KEPT_ACKNOWLEDGED, 0)]
-        for each in too_many:
-            del self.acknowledged[each]
-        return too_many
+        return _keep(self.acknowledged, batch_id, KEPT_ACKNOWLEDGED)
+
+    def note_returned(self, batch_id: str) -> list[str]:
+        """Keeps the id of a batch that went back; returns those that are forgotten for it."""
+        return _keep(self.returned, batch_id, KEPT_RETURNED)
+
+
+def _keep(ids: dict[str, None], batch_id: str, most: int) -> list[str]:
+    ids[batch_id] = None
+    too_many = list(ids)[: max(len(ids) - most, 0)]
+    for each in too_many:
+        del ids[each]
+    return too_many
 
 
 def bundle_of(trajectory_id: str, group_id: str) -> BundleKey:

@@ -281,10 +281,11 @@ class BatchTaken(Record):
 
 @dataclass(slots=True)
 class BatchReturned(Record):
-    """A batch went back: what was in it may be given out again."""
+    """A batch went back: what was in it may be given out again. Of the `forgotten` ones not even the id stays."""
 
     job_id: str
     batch_id: str
+    forgotten: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -101,7 +101,7 @@ class RecoveredFinished:
 
 @dataclass(slots=True)
 class RecoveredBatch:
-    """A batch of an open job, leased or acknowledged; see `BatchTaken`. Without members if it was acknowledged."""
+    """A batch of an open job; see `BatchTaken`. One without members was acknowledged, or went back."""
 
     job_id: str
     batch_id: str

@@ -301,11 +301,15 @@ def _acknowledge_batch(changes: RowChanges, numbering: Numbering, record: BatchA
 
 
 def _return_batch(changes: RowChanges, numbering: Numbering, record: BatchReturned) -> None:
-    _drop_batch(changes, numbering, record.job_id, record.batch_id)
+    _put_batch(changes, numbering, record)
+    for batch_id in record.forgotten:
+        _drop_batch(changes, numbering, record.job_id, batch_id)
 
 
-def _put_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken | BatchAcknowledged) -> None:
-    """A batch as it was taken or acknowledged, in place of the row that it has."""
+def _put_batch(
+    changes: RowChanges, numbering: Numbering, record: BatchTaken | BatchAcknowledged | BatchReturned
+) -> None:
+    """A batch as it was taken, acknowledged or given back, in place of the row that it has."""
     number = numbering.open_jobs.get(record.job_id)
     if number is None:
         return
@@ -314,10 +318,10 @@ def _put_batch(changes: RowChanges, numbering: Numbering, record: BatchTaken | B
         "job_number": number,
         "batch_id": record.batch_id,
         "number": numbering.next_batch,
-        "size": record.size,
+        "size": 0 if isinstance(record, BatchReturned) else record.size,
         "lease_s": taken.lease_s if taken is not None else 0.0,
         "policy_version": taken.policy_version if taken is not None else 0,
-        "acknowledged": taken is None,
+        "acknowledged": isinstance(record, BatchAcknowledged),
         "trajectory_ids": _json(taken.trajectory_ids if taken is not None else ()),
     }
     changes.batches.replace((number, record.batch_id), row)

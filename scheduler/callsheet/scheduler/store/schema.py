@@ -234,7 +234,7 @@ batches: Final = Table(
     Column("acknowledged", Boolean, nullable=False),
     Column("trajectory_ids", _Json, nullable=False),
 )
-"""Batches that are leased, and the newest that were acknowledged."""
+"""Batches that are leased, and the newest that were acknowledged or went back, which have no trajectories."""
 
 predictor_nodes: Final = Table(
     "predictor_nodes",
