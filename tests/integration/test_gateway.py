@@ -60,7 +60,17 @@ async def test_each_dialect_answers(gateway: RunningGateway, path: str, stream: 
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_an_error_has_the_form_of_its_dialect(gateway: RunningGateway, path: str) -> None:
     key = await key_of(gateway, f"error{path}")
-    for body, status in ((b"{", 400), (b"[]", 400), (b"{}", 400), (b" " * 200_001, 413)):
+    hidden = '{"a": "\u2200", "b": 1}'.encode("utf-16-le")
+    bodies = {
+        b"{": 400,
+        b"[]": 400,
+        b"{}": 400,
+        b" " * 200_001: 413,
+        b"[" * 101: 413,
+        b'{"a":' * 66_000: 413,
+        hidden: 400,
+    }
+    for body, status in bodies.items():
         answer = await gateway.post(f"/v1{path}", body, key)
         assert (answer.status, sorted(answer.body)) == (status, sorted(DIALECTS[path].error(status, ""))), answer.body
     unknown = await gateway.post(f"/v1{path}", _BODIES[path], key[:-2] + "AA")

@@ -109,22 +109,28 @@ class TemplateRenderer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the tokens of a text, with those that the tokenizer puts around one."""
-        return tuple(self._tokenizer.encode(_whole_characters(text)).ids)
+        return self._encode(text, around=True)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones left out."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        return self._decode(token_ids, markers=False)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         said = [token for token in token_ids if self._special.get(token, THINK) in _MARKERS]
-        return str(self._tokenizer.decode(said, skip_special_tokens=False))
+        return self._decode(said)
 
     def _is_within_reasoning(self, prompt_token_ids: Sequence[int]) -> bool:
-        tail = str(self._tokenizer.decode(list(prompt_token_ids[-_TAIL_TOKENS:]), skip_special_tokens=False))
+        tail = self._decode(prompt_token_ids[-_TAIL_TOKENS:])
         return tail.rstrip().endswith(THINK)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(_whole_characters(text), add_special_tokens=False).ids)
+    # By batches, as only these let other threads run meanwhile.
+    def _encode(self, text: str, *, around: bool = False) -> tuple[int, ...]:
+        (found,) = self._tokenizer.encode_batch_fast([_whole_characters(text)], add_special_tokens=around)
+        return tuple(found.ids)
+
+    def _decode(self, token_ids: Sequence[int], *, markers: bool = True) -> str:
+        (found,) = self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=not markers)
+        return str(found)
 
     def _find_end_of_turn(self) -> int | None:
         """Returns the special token that the template puts right behind a reply; None if it puts none there."""

@@ -20,12 +20,13 @@ from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
 from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
 from callsheet.gateway.server.callers import Caller, Callers
-from callsheet.gateway.server.calls import Calls
+from callsheet.gateway.server.calls import LONG_REPLY, Calls
 from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retries import mark_of
 from callsheet.gateway.server.trainers import Trainers
 from callsheet.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_json import read_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -42,7 +43,6 @@ _BROKEN: Final = 500
 _TOO_SLOW: Final = 408
 _BODY_S: Final = 120.0
 _BUSY_S: Final = 1.0
-_THREAD_BYTES: Final = 1 << 18
 _log = structlog.get_logger(__name__)
 
 
@@ -74,18 +74,21 @@ class GatewayApi:
         """A call of a dialect."""
         caller = await self._identify(request)
         content = await _body(request)
-        asked = await _in_thread_if_large(content, lambda: dialect.read(_object(content)))
-        mark = mark_of(path, content, request.headers)
+        asked, mark = await read_json(
+            content, lambda body: (dialect.read(_object(body)), mark_of(path, body, request.headers))
+        )
         reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, mark))
         if reply is None:
             return Response(status_code=_CLIENT_GONE)
         headers = {"x-request-id": reply.call_id}
         if not asked.stream:
             # Escaped, as a model may write half a surrogate pair, which is no UTF-8.
-            answer = json.dumps(dialect.answer(asked, reply), separators=(",", ":")).encode()
+            answer = await _written(
+                reply, lambda: json.dumps(dialect.answer(asked, reply), separators=(",", ":")).encode()
+            )
             return Response(answer, media_type="application/json", headers=headers)
         # The reply is whole before its first event is sent: a client can still be told to try again until then.
-        events = await _in_thread_if_large(content, lambda: b"".join(dialect.events(asked, reply)))
+        events = await _written(reply, lambda: b"".join(dialect.events(asked, reply)))
         headers |= {"x-callsheet-streaming": "synthetic", "cache-control": "no-cache"}
         return Response(events, media_type="text/event-stream", headers=headers)
 
@@ -93,7 +96,7 @@ class GatewayApi:
         """How many tokens a call of Anthropic's messages would have."""
         caller = await self._identify(request)
         content = await _body(request)
-        asked = await _in_thread_if_large(content, lambda: messages.read(_object(content)))
+        asked = await read_json(content, lambda body: messages.read(_object(body)))
         return JSONResponse(messages.token_count(await self._calls.count_tokens(caller, asked)))
 
     async def list_models(self, request: Request) -> Response:
@@ -112,7 +115,7 @@ class GatewayApi:
     async def issue_key(self, request: Request) -> Response:
         """A key of a trajectory, for its trainer."""
         caller = await self._identify(request)
-        body = _object(await _body(request))
+        body = await read_json(await _body(request), _object)
         return JSONResponse(self._trainers.issue_key(caller, body))
 
     async def samples(self, request: Request) -> Response:
@@ -230,7 +233,8 @@ async def _health(request: Request) -> Response:
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(content)
+        # By a text: bytes could be in an encoding in which the bounds were looked for in vain.
+        body = json.loads(content.decode("utf-8-sig", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise NoReplyError(BAD_REQUEST, f"the body is no JSON: {error}") from error
     if not isinstance(body, dict):
@@ -238,5 +242,6 @@ def _object(content: bytes) -> dict[str, Any]:
     return body
 
 
-async def _in_thread_if_large(content: bytes, work: Callable[[], Any]) -> Any:
-    return work() if len(content) < _THREAD_BYTES else await anyio.to_thread.run_sync(work)
+async def _written(reply: ChatReply, work: Callable[[], bytes]) -> bytes:
+    """Returns an answer; that of a long reply is written in a thread."""
+    return work() if reply.completion_tokens <= LONG_REPLY else await anyio.to_thread.run_sync(work)

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.abc
@@ -42,7 +42,10 @@ _BUSY_S: Final = 1.0
 _FULL_S: Final = 30.0
 _BROKEN: Final = 500
 _PREFIX: Final = "gateway-"
+LONG_REPLY: Final = 4096
+"""Tokens of a reply beyond which it is read and written in a thread, so that other calls go on meanwhile."""
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class Calls:
@@ -291,7 +294,7 @@ class Calls:
         request = prepared.request
         if self._parser is None or request.prompt is not None:
             return None
-        text = self._renderer.marked_text(generated.token_ids, prepared.token_ids)
+        text = await _read(generated, lambda: self._renderer.marked_text(generated.token_ids, prepared.token_ids))
         tools = () if request.tool_choice == "none" else request.tools
         return await self._parser.parse(text_before(text, request.sampling.stop), tools)
 
@@ -307,7 +310,7 @@ class Calls:
         parsed: ParsedReply | None,
     ) -> None:
         entry, row = running.entry, running.row
-        turn = running.conversation.draft(running.prepared, generated, parsed)
+        turn = await _read(generated, lambda: running.conversation.draft(running.prepared, generated, parsed))
         # Outside of trajectories there are no samples, and the scheduler keeps what was sampled for retries.
         if live.trajectory_id:
             size = await self._store.finish(
@@ -343,6 +346,11 @@ async def _prepare(conversation: Conversation, request: ChatRequest) -> Prepared
         raise NoReplyError(BAD_REQUEST, str(error), field=error.field) from error
     except HistoryNotReplayedError as error:
         raise NoReplyError(BAD_REQUEST, str(error), field="messages") from error
+
+
+async def _read(generated: Generated, work: Callable[[], T]) -> T:
+    """Returns what a reply says, or the like; of a long one in a thread."""
+    return work() if len(generated.token_ids) <= LONG_REPLY else await anyio.to_thread.run_sync(work)
 
 
 def _ids(live: LiveTrajectory, running: RunningCall) -> dict[str, str]:

@@ -17,11 +17,12 @@ import anyio.to_thread
 import structlog
 from callsheet.gateway.chat import Tool
 from callsheet.gateway.conversations.renderer import ParsedReply, WrittenCall
+from callsheet.gateway.model_json import read_json
 
 TIMEOUT_S: Final = 5.0
 """How long one reply may take."""
 _AT_ONCE: Final = 32
-_MOST_BYTES: Final = 64 << 20
+_MOST_BYTES: Final = 16 << 20
 _log = structlog.get_logger(__name__)
 
 
@@ -88,7 +89,7 @@ class EngineParser:
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             try:
                 with opener.open(request, timeout=self._timeout_s) as answer:
-                    return json.loads(answer.read(_MOST_BYTES))
+                    return read_json(answer.read(_MOST_BYTES).decode())
             except urllib.error.HTTPError as error:
                 error.close()
                 raise OSError(f"status {error.code}") from None

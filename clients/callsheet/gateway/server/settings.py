@@ -109,7 +109,7 @@ class GatewaySettings:
     max_trajectory_calls: Annotated[int, AtLeast(1)] = 64
     max_live_trajectories: Annotated[int, AtLeast(1)] = 1024
     max_live_bytes: Annotated[int, AtLeast(1)] = 2 << 30
-    max_request_bytes: Annotated[int, AtLeast(1)] = 64 << 20
+    max_request_bytes: Annotated[int, AtLeast(1)] = 16 << 20
     max_waiting_bytes: Annotated[int, AtLeast(1)] = 1 << 30
     give_up_after_s: Annotated[float, AtLeast(0)] = 60.0
     disconnect_grace_s: Annotated[float, AtLeast(0)] = 2.0

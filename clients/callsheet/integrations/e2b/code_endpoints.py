@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from signal import SIGKILL
 
 import anyio
+from callsheet.http_server.bounded_json import read_json
 from callsheet.integrations.e2b.envd import sandbox_of
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError, unsupported
 from callsheet.integrations.e2b.messages import KEEP_ALIVE, ExecuteCode
@@ -44,7 +45,7 @@ class CodeEndpoints:
     async def execute(self, request: Request) -> Response:
         """Executes code, and sends what comes of it while it runs: JSON objects, one a line."""
         sandbox = sandbox_of(request, self._sandboxes)
-        asked = ExecuteCode.model_validate_json(await request.body())
+        asked = await read_json(await request.body(), ExecuteCode.model_validate_json)
         process = sandbox.processes.prepare(await sandbox.code.process(asked), None)
         reader = process.output.read()
         self._sandboxes.tasks.start_soon(sandbox.run, process)

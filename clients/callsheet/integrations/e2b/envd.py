@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from callsheet.http_server.bounded_json import read_json
 from callsheet.integrations.e2b import connect
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError, gone, invalid, unsupported
 from callsheet.integrations.e2b.messages import (
@@ -185,7 +186,7 @@ class EnvdEndpoints:
             if connect.is_stream(request.headers.get("Content-Type", "")):
                 raise E2bError(ConnectCode.UNIMPLEMENTED, "a stream: must be one message", status=415)
             sandbox = self._sandbox_of_rpc(request)
-            asked = rpc.request.model_validate_json(await request.body() or b"{}")
+            asked = await read_json(await request.body() or b"{}", rpc.request.model_validate_json)
             with anyio.fail_after(connect.timeout_s(request.headers.get("Connect-Timeout-Ms"))):
                 return JSONResponse(await rpc.answer(sandbox, asked))
         except (FacadeError, ValidationError, TimeoutError) as error:
@@ -206,7 +207,7 @@ class EnvdEndpoints:
 
     async def _start(self, request: Request) -> AsyncIterator[Body]:
         sandbox = self._sandbox_of_rpc(request)
-        asked = StartProcess.model_validate_json(connect.one_message(await request.body()))
+        asked = await read_json(connect.one_message(await request.body()), StartProcess.model_validate_json)
         timeout_s = connect.timeout_s(request.headers.get("Connect-Timeout-Ms"))
         deadline = _deadline(timeout_s)
         process = sandbox.processes.prepare(asked, timeout_s)
@@ -220,7 +221,7 @@ class EnvdEndpoints:
 
     async def _connect(self, request: Request) -> AsyncIterator[Body]:
         sandbox = self._sandbox_of_rpc(request)
-        asked = SelectProcess.model_validate_json(connect.one_message(await request.body()))
+        asked = await read_json(connect.one_message(await request.body()), SelectProcess.model_validate_json)
         deadline = _deadline(connect.timeout_s(request.headers.get("Connect-Timeout-Ms")))
         process = sandbox.processes.find(asked.process)
         return self._events(request, process, process.output.read(), deadline)
@@ -232,7 +233,7 @@ class EnvdEndpoints:
         with anyio.fail_after(connect.timeout_s(request.headers.get("Connect-Timeout-Ms"))):
             async for content in request.stream():
                 for message in frames.feed(content):
-                    asked = StreamInput.model_validate_json(message)
+                    asked = await read_json(message, StreamInput.model_validate_json)
                     if asked.start is not None:
                         process = sandbox.processes.find(asked.start.process)
                     elif asked.data is not None and process is not None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from callsheet.http_server.bounded_json import read_json
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, unsupported
 from callsheet.integrations.e2b.messages import Body, NewSandbox, PauseSandbox, SandboxTimeout
 from callsheet.integrations.e2b.sandboxes import AtEnd, E2bSandbox, E2bSandboxes
@@ -209,7 +210,7 @@ def _as_missing(error: E2bError) -> E2bError:
 
 
 async def _body(request: Request, kind: type[BodyT]) -> BodyT:
-    return kind.model_validate_json(await request.body() or b"{}")
+    return await read_json(await request.body() or b"{}", kind.model_validate_json)
 
 
 async def _refuse(request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio.to_thread
 from callsheet.http_server.bounded_body import BoundedBody
+from callsheet.http_server.bounded_json import read_json
 from callsheet.integrations.swerex import protocol
 from callsheet.integrations.swerex.archives import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error
@@ -74,7 +75,7 @@ class _Endpoints:
     async def verb(self, name: str, request: Request) -> Response:
         """Any verb with a body in JSON."""
         body, respond = _VERBS[name]
-        asked = body.validate_json(await request.body())
+        asked = await read_json(await request.body(), body.validate_json)
         runtime = self._runtime(request)
         response = await runtime.answer(request.headers.get("X-Request-ID"), lambda: respond(runtime, asked))
         return JSONResponse(response)
