@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+import torch
 from callsheet.managers.inference.build import build_inference_manager
 from callsheet.managers.inference.driver import (
     EngineBusyError,
@@ -34,9 +36,16 @@ from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.driver import attach_sglang
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec, TensorWeights
+from callsheet.managers.inference.weights import (
+    DiskWeights,
+    FirstWeights,
+    GroupWeights,
+    TensorSpec,
+    TensorWeights,
+)
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1.manager_service_pb2 import NodeSpec
+from safetensors.torch import save_file
 
 from tests.support.contract_engine import Standing
 from tests.support.contract_http import ContractServer, running
@@ -377,3 +386,54 @@ async def test_what_others_have_is_told_and_own_requests_are_never_taken_for_it(
         assert set(told) == {1}
         await stranger.close()
         await both.driver.close()
+
+
+def with_tensors(place: Path, seed: int, dtype: torch.dtype = torch.bfloat16) -> DiskWeights:
+    weights = contract_weights(place, seed)
+    save_file({"w": torch.full((4,), float(seed), dtype=dtype)}, weights / "model.safetensors")
+    return DiskWeights(str(weights))
+
+
+async def test_a_server_that_ignores_an_update_is_found_out_by_its_checksum(tmp_path: Path) -> None:
+    with_tensors(tmp_path, 0)
+    async with served(sglang(tmp_path), sglang_driver) as it:
+        shown = await it.driver.update_weights(WeightUpdate(with_tensors(tmp_path, 1), 1, UpdateMode.DRAIN))
+        assert "its checksum was" in shown
+        incarnation = it.driver.incarnation
+        it.server.engine.ignores = True
+        with pytest.raises(WeightUpdateError, match="as before, though w differs on disk") as refusal:
+            await it.driver.update_weights(WeightUpdate(with_tensors(tmp_path, 2), 2, UpdateMode.DRAIN))
+        assert not refusal.value.intact
+        assert it.driver.incarnation != incarnation
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+async def test_weights_that_a_server_cannot_tell_from_those_of_before_are_taken(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    with_tensors(tmp_path, 0, dtype)
+    async with served(sglang(tmp_path), sglang_driver) as it:
+        same = tmp_path / "same"
+        shutil.copytree(tmp_path / "0", same)
+        if dtype is torch.float32:
+            # A server rounds a small step away.
+            save_file({"w": torch.full((4,), 1e-7)}, same / "model.safetensors")
+        shown = await it.driver.update_weights(WeightUpdate(DiskWeights(str(same)), 1, UpdateMode.DRAIN))
+        assert shown.endswith("as before")
+
+
+async def test_a_server_without_a_checksum_has_its_version_alone(tmp_path: Path) -> None:
+    async with served(server := sglang(tmp_path), sglang_driver) as it:
+        server.gpu = False
+        weights = DiskWeights(str(contract_weights(tmp_path, 1)))
+        assert not await it.driver.update_weights(WeightUpdate(weights, 1, UpdateMode.DRAIN))
+
+
+async def test_a_server_goes_back_to_the_weights_that_it_was_found_with(both: Served, tmp_path: Path) -> None:
+    before = await both.driver.generate(request("a", prompt(20), max_new_tokens=8, temperature=0.0))
+    weights = DiskWeights(str(contract_weights(tmp_path, 1)))
+    await both.driver.update_weights(WeightUpdate(weights, 7, UpdateMode.DRAIN))
+    await both.driver.update_weights(WeightUpdate(FirstWeights(), 0, UpdateMode.ABORT))
+    after = await both.driver.generate(request("b", prompt(20), max_new_tokens=8, temperature=0.0))
+    assert after.token_ids == before.token_ids
+    assert await both.driver.read_policy_version() == 0

@@ -22,9 +22,11 @@ class FaultyEngine(CoreEngine):
     Attributes:
         serving: Whether its manager lets generates begin.
         begun: The newest update that it has begun.
+        unasked: Whether it came with first weights while others were published, and nobody told it to serve them.
     """
 
     def __init__(self, world: CoreWorld, manager_id: str) -> None:
+        self.unasked = False
         self.truth = WeightsTold()
         self.begun: commands.UpdateWeights | None = None
         super().__init__(world, manager_id)
@@ -46,7 +48,12 @@ class FaultyEngine(CoreEngine):
             self.become(WeightsTold(WeightsStanding.UPDATING, version, updating=newest.update), heard=heard)
 
     def _end(self, update: commands.UpdateWeights, how: str, *, heard: bool) -> None:
-        if how == "well":
+        if how == "well" and not update.plan:
+            self.unasked = False
+            first = WeightsTold(WeightsStanding.INITIAL, 0, last_update=UpdateEnd(update.update))
+            self.become(first, heard=heard)
+        elif how == "well":
+            self.unasked = False
             end = UpdateEnd(update.update, canary=f"answer of {update.version}".encode())
             proved = WeightsTold(WeightsStanding.PROVED, update.version, update.rollout, last_update=end)
             self.become(proved, heard=heard)
@@ -109,6 +116,16 @@ class World:
                 engine.restart_engine(heard=heard)
             case "restart manager":
                 engine.restart_manager()
+                engine.unasked = self.version > 0
+            case "heal":
+                if self.core.state.managers[engine.manager.manager_id].accepting:
+                    self.core.heal(engine.manager.manager_id)
+            case "close job":
+                self.core.close_job()
+                self.version = 0
+                for each in self.engines:
+                    each.unasked = False
+                self.core.job()
             case "reconnect":
                 engine.reconnect()
             case "repeat":
@@ -138,12 +155,15 @@ class World:
         for each in self.engines:
             if each.has(name):
                 assert each.told.standing in (WeightsStanding.PROVED, WeightsStanding.INITIAL)
-                old = each.told.standing is WeightsStanding.INITIAL and self.version > 0
-                assert not (old and each.manager.incarnation != "first"), "it came back with its first weights"
+                old = each.told.standing is WeightsStanding.INITIAL and each.unasked
+                assert not old, "it came back with its first weights"
                 each.manager.run(name)
 
     def settle(self) -> None:
-        """After a quiet while every engine serves the newest weights."""
+        """After a quiet while every engine serves the newest weights, or some that it may where there are none."""
+        if self.version:
+            # One that was healed waits for another publish.
+            self.step("publish", 0, heard=True)
         for _ in range(int(QUIET_S / 5.0)):
             for each in self.engines:
                 each.settle()
@@ -157,7 +177,7 @@ class World:
 
 WHAT = (
     *("publish", "well", "well", "well", "badly", "generate", "generate", "wait"),
-    *("restart engine", "restart manager", "restart scheduler", "reconnect", "repeat"),
+    *("restart engine", "restart manager", "restart scheduler", "reconnect", "repeat", "close job", "heal"),
 )
 STEPS = st.tuples(
     st.sampled_from(WHAT),

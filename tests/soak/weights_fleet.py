@@ -211,7 +211,7 @@ class WeightsFleet:
         what, file = await anyio.to_thread.run_sync(self._source, source, version)
         self.newest = version
         async with self._trainer(what, file):
-            await self.job.publish(version, what, mode=mode, canary=canary)
+            await self.job.publish(version, what, mode=mode, canary=canary, wait_s=0)
 
     async def updated(self) -> RolloutStatus:
         """Returns how far the newest version is, once all engines have proved it or have not in time."""
@@ -260,12 +260,15 @@ async def _until_listening(group: TransferGroup) -> None:
 
 
 @asynccontextmanager
-async def embedded_fleet(directory: Path, *, apart: bool = False) -> AsyncIterator[WeightsFleet]:
+async def embedded_fleet(
+    directory: Path, *, apart: bool = False, engines: int = ENGINES
+) -> AsyncIterator[WeightsFleet]:
     """Runs a scheduler and embedded engines.
 
     Args:
         directory: For all files.
         apart: Whether each engine is a process of its own. A process joins a transfer group once.
+        engines: How many there are.
     """
     versions = Versions(
         partial(small_model, config=CONFIG), lambda seed, place: save_weights(small_model(seed, CONFIG), CONFIG, place)
@@ -274,9 +277,9 @@ async def embedded_fleet(directory: Path, *, apart: bool = False) -> AsyncIterat
     settings = InferenceSettings(kv_cache_tokens=SLOTS * CONFIG.context_length, slots=SLOTS, weights=first)
     engine = torch_engine(TorchSettings(shape=CONFIG), settings)
     sources = ("tensors", "group", "disk") if apart else ("disk", "tensors")
-    engines = [] if apart else [(settings, engine, None)] * ENGINES
-    async with _fleet(directory, versions, sources, engines) as fleet, AsyncExitStack() as processes:
-        for index in range(ENGINES if apart else 0):
+    here = [] if apart else [(settings, engine, None)] * engines
+    async with _fleet(directory, versions, sources, here) as fleet, AsyncExitStack() as processes:
+        for index in range(engines if apart else 0):
             spec = _manager_process(fleet.address, f"engine-{index}", first, directory)
             await processes.enter_async_context(run_process(spec))
         yield fleet

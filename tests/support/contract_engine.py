@@ -123,6 +123,7 @@ class ContractEngine:
         self.most_running = most_running
         self.most_waiting = most_waiting
         self.heeds_seeds = heeds_seeds
+        self.ignores = False
         self.standing = Standing.NOT
         self.asleep: set[str] = set()
         self.running: list[EngineRequest] = []
@@ -180,7 +181,8 @@ class ContractEngine:
 
     def load(self, weights: Path, label: str | None = None) -> None:
         """Replaces the weights; ContractWeightsError leaves the old ones."""
-        self.weights_seed = read_contract_weights(weights)
+        seed = read_contract_weights(weights)
+        self.weights_seed = self.weights_seed if self.ignores else seed
         self.model_path = str(weights)
         if label is not None:
             self.label = label

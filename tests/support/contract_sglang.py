@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class ContractSGLang(ContractServer):
         self._starting = starting_answers
         self._half = half
         self.partner = True
+        self.gpu = True
         self.updating = False
         self.groups: set[str] = set()
         self.received: list[list[str]] = []
@@ -85,6 +87,7 @@ class ContractSGLang(ContractServer):
                 "GET /model_info": self._model_info,
                 "POST /begin_weight_update": self._begin,
                 "POST /end_weight_update": self._end,
+                "POST /weights_checker": self._check_weights,
             }
         return routes
 
@@ -247,6 +250,14 @@ class ContractSGLang(ContractServer):
         if body.get("flush_cache", True) and not self._forget():
             return _failed("Weights were updated, but the cache was not flushed because requests are still running.")
         return web.json_response({"success": True, "message": "Succeeded.", "num_paused_requests": 0})
+
+    async def _check_weights(self, request: web.Request) -> web.Response:
+        action = (await json_of(request)).get("action")
+        if action != "checksum" or not self.gpu:
+            return web.json_response({"success": False, "message": "Torch not compiled with CUDA enabled"}, status=400)
+        checksum = hashlib.sha256(str(self.engine.weights_seed).encode()).hexdigest()
+        told = {"success": True, "message": "Success.", "ranks": [], "per_engine_checksum": checksum}
+        return web.json_response(told)
 
     async def _from_tensor(self, request: web.Request) -> web.Response:
         # Tensors come by shared memory, and so from the server's own family of processes alone.

@@ -176,3 +176,8 @@ class CoreClients(ABC):
         """Takes a manager out of service."""
         reply = self._reply()
         self._ask(events.DrainRequested(reply, manager_id), reply)
+
+    def heal(self, manager_id: str) -> None:
+        """Has the quarantined engines of a manager go back to their first weights."""
+        reply = self._reply()
+        self._ask(events.HealRequested(reply, manager_id), reply)

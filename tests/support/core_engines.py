@@ -67,6 +67,9 @@ class CoreEngine:
     def prove(self, canary: bytes = b"answer") -> commands.UpdateWeights:
         """Ends the newest update well and says so."""
         update = self.updates[-1]
+        if not update.plan:
+            self.tell(WeightsTold(WeightsStanding.INITIAL, 0, last_update=UpdateEnd(update.update)))
+            return update
         end = UpdateEnd(update.update, canary=canary)
         self.tell(WeightsTold(WeightsStanding.PROVED, update.version, update.rollout, last_update=end))
         return update

@@ -10,6 +10,7 @@ from callsheet.scheduler.core.adoption import is_of
 from callsheet.scheduler.core.batches import is_over
 from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, Buffer
 from callsheet.scheduler.core.closed import ClosedTogether
+from callsheet.scheduler.core.engine_weights import WeightsStanding
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
@@ -170,6 +171,12 @@ def _check_kept(state: SchedulerState) -> None:
 
 
 def _check_rollouts(state: SchedulerState) -> None:
+    for manager in state.managers.values():
+        for name, service in manager.services.items():
+            lost = service.weights.told.standing is WeightsStanding.UNPROVED and not service.weights.busy
+            due = state.timers.get(("rollout", name))
+            nobody = lost and name not in state.rollouts and manager.accepting and due is None
+            require(not nobody, f"{manager.manager_id} is quarantined, and nobody heals it")
     for name, rollout in state.rollouts.items():
         require(rollout.job_id in state.jobs, f"the weights of {name} belong to {rollout.job_id}, which is not open")
         due = state.timers.get(("rollout", name))

@@ -145,7 +145,7 @@ class FakeManager:
         assert grants, f"{action} was not dispatched to {self.manager_id}; {self.world.why(action)}"
         return grants[-1]
 
-    def has(self, action: str) -> bool:
+    def has(self, action: str | ActionKey) -> bool:
         """Whether an action was dispatched on the present stream."""
         return any(each.request.key == key_of(action) for each in self.stream.all(commands.Dispatch))
 

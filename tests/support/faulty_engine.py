@@ -124,13 +124,13 @@ class FaultyEngine(EngineDriver):
         self.engine.on_change(report)
 
     @override
-    async def update_weights(self, update: WeightUpdate) -> None:
+    async def update_weights(self, update: WeightUpdate) -> str:
         fault = self.faults.pop(0) if self.faults else None
         self.updating.set()
         match fault:
             case None:
                 self._claimed = None
-                await self.engine.update_weights(update)
+                return await self.engine.update_weights(update)
             case Fault.INTACT:
                 raise WeightUpdateError("no such weights", intact=True)
             case Fault.HALF:
@@ -144,6 +144,7 @@ class FaultyEngine(EngineDriver):
             case Fault.DEAD:
                 await self._die(update)
                 raise EngineFailedError("the engine died")
+        return ""
 
     async def _die(self, update: WeightUpdate) -> None:
         if self._kill is None:

@@ -26,5 +26,5 @@ def test_all_processes_hear_that_weights_were_not_published(tmp_path: Path) -> N
             process.kill()
             process.wait()
     assert first.startswith("ConnectionLostError")
-    assert second.startswith("WeightsNotServedError: the first process did not publish")
+    assert second.startswith("WeightsNotProvedError: the first process did not publish")
     assert "ConnectionLostError" in second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.engine_weights import WeightsStanding, WeightsTold
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.model import ActionKey, ActionKind
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.rollouts import FIRST_RETRY_S
 from callsheet.scheduler.planner.answers.explain import explain
@@ -196,6 +196,85 @@ def test_a_service_belongs_to_the_job_that_publishes_for_it_until_that_is_closed
     world.close_job()
     world.publish(1, "other", offer("theirs"))
     assert len(only.updates) == 2
+
+
+def test_a_quarantine_ends_with_the_job_that_caused_it() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.fail()
+    world.job(job_request("other"))
+    world.submit(action_request("theirs", ActionKind.GENERATE, job_id="other"))
+    world.plan()
+    assert not only.manager.has(ActionKey("other", "theirs"))
+    world.close_job()
+    assert not only.updates[-1].plan, "it goes back to its first weights"
+    only.begin()
+    only.prove()
+    world.plan()
+    assert only.manager.has(ActionKey("other", "theirs"))
+    assert len(only.updates) == 2
+
+
+def test_an_engine_that_cannot_go_back_to_its_first_weights_is_tried_again() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.fail()
+    world.close_job()
+    only.fail("no such directory")
+    assert len(only.updates) == 2
+    world.wait(FIRST_RETRY_S)
+    world.wait(FIRST_RETRY_S)
+    assert len(only.updates) == 3
+
+
+def test_an_update_that_fails_after_its_job_was_closed_quarantines_nobody() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.begin()
+    world.close_job()
+    only.fail()
+    assert not only.updates[-1].plan
+
+
+def test_an_engine_that_loses_weights_that_nobody_publishes_any_more_goes_back_to_its_first() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.prove()
+    world.close_job()
+    only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
+    assert not only.updates[-1].plan
+    world = world.restart()
+    only.move_to(world)
+    assert not only.updates[-1].plan, "whoever schedules"
+
+
+def test_an_operator_heals_an_engine_until_the_next_publish() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.fail()
+    world.heal("engine-0")
+    assert not only.updates[-1].plan
+    only.prove()
+    generate(world, "a")
+    assert only.has("a")
+    only.manager.live(480.0)
+    assert len(only.updates) == 2, "what failed is not tried again"
+    world.publish(2, offer=offer("more"))
+    assert only.updates[-1].version == 2
+    world.heal("engine-0")
+    assert len(only.updates) == 3, "it is at it"
+
+
+def test_only_engines_that_are_there_can_be_healed() -> None:
+    world, (only,) = world_with_engines(1)
+    with pytest.raises(RefusedError, match="names no registered manager"):
+        world.heal("engine-9")
+    world.heal("engine-0")
+    assert not only.updates, "there was nothing to heal"
+    world.manager("sandboxes")
+    only.manager.disconnect()
+    with pytest.raises(RefusedError, match="is away or draining"):
+        world.heal("engine-0")
 
 
 def test_a_version_is_published_once_for_a_service() -> None:

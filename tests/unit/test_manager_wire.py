@@ -413,6 +413,11 @@ def test_a_dispatch_without_a_heartbeat_has_none() -> None:
             'release_sandbox { sandbox { job_id: "j" trajectory_id: "t" sandbox_id: "x" } }',
         ),
         (commands.DrainManager(Peer("s")), "drain {}"),
+        (
+            commands.UpdateWeights(Peer("s"), Token(1, 2), Token(1, 2), "policy", 0, b"", b"", 0),
+            "update_weights { update { epoch: 1 sequence: 2 } rollout { epoch: 1 sequence: 2 } "
+            'service: "policy" plan { source { first {} } mode: UPDATE_MODE_ABORT timeout { seconds: 600 } } }',
+        ),
     ],
 )
 def test_commands_are_items(command: commands.ManagerCommand, text: str) -> None:

@@ -16,15 +16,12 @@ from callsheet.client import (
     LogProbsMode,
     Outcome,
     RewardResult,
-    RolloutEngine,
-    RolloutStatus,
     Succeeded,
     TrainingSample,
 )
 from callsheet.client.batch_values import FinishedResult, FinishedTrajectory
 from callsheet.client.outcomes import Failed
 from callsheet.client.reasons import Reason
-from callsheet.client.weights import EngineState
 from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.environments.seats import (
     FilledSeat,
@@ -38,7 +35,7 @@ from callsheet.environments.seats import (
 from callsheet.integrations.trl import CallsheetReward, CallsheetRollout, NothingToTrainOnError, callsheet_score
 from callsheet.integrations.trl.async_worker import endless
 from callsheet.integrations.trl.finished import advantages_of, batch_metrics, graded, group_metrics, result_of
-from callsheet.integrations.trl.publishing import WeightsNotServedError, check_served, saved_before
+from callsheet.integrations.trl.publishing import saved_before
 from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
 from callsheet.integrations.trl.rollout import CallCounter, seats_of
 from callsheet.integrations.trl.rows import columns, row_of
@@ -250,14 +247,6 @@ def test_tasks_come_again_and_again() -> None:
     tasks = [EpisodeTask(str(number)) for number in range(3)]
     order = [task.task_id for task in itertools.islice(endless(tasks, seed=1), 6)]
     assert sorted(order[:3]) == sorted(order[3:]) == ["0", "1", "2"]
-
-
-def test_weights_that_nobody_serves_are_an_error() -> None:
-    waiting = RolloutEngine("m-1", EngineState.QUARANTINED, reason="the canary differs")
-    with pytest.raises(WeightsNotServedError, match="m-1: quarantined the canary differs"):
-        check_served(RolloutStatus("policy", 3, engines=(waiting,)), 3)
-    proved = RolloutEngine("m-2", EngineState.PROVED)
-    check_served(RolloutStatus("policy", 3, engines=(waiting, proved)), 3)
 
 
 def test_old_saved_models_go(tmp_path: Any) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
+import torch
 from callsheet.managers.executor import AttemptResult, Broken, Completed
 from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.engine_kind import UnloadedEngine
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.transformer import LanguageModel
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2, weights_pb2
 from safetensors.torch import save
+from torch import Tensor
 
 from tests.support.attempts_of_models import NoPayloads, generate_attempt
 from tests.support.faulty_engine import Fault, FaultyEngine
@@ -155,7 +160,7 @@ async def test_an_answer_is_compared_with_that_of_the_first_engine(subject: Subj
     ("fault", "said"),
     [
         (Fault.HALF, "after some of the tensors"),
-        (Fault.IGNORED, "the canary is as before"),
+        (Fault.IGNORED, "does not show that it has the tensors"),
         (Fault.MISLABELLED, "names version 2"),
         (Fault.DEAD, "the engine died"),
     ],
@@ -172,6 +177,123 @@ async def test_nothing_is_served_after_an_update_that_failed_until_one_is_proved
     told = await subject.update(subject.order(1))
     assert (told.standing, told.last_update.failure) == (weights_pb2.WEIGHTS_STANDING_PROVED, "")
     assert generated(await subject.generate()).token_ids
+
+
+def moved(model: LanguageModel, by: float) -> LanguageModel:
+    """The model after a step of an optimiser that moves each number by so much."""
+    with torch.no_grad():
+        for index, parameter in enumerate(model.parameters()):
+            parameter.add_(by * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)).sign())
+    return model
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-6])
+async def test_a_step_that_changes_the_answer_by_less_than_can_be_told_is_proved_with_a_warning(
+    subject: Subject, tmp_path: Path, step: float
+) -> None:
+    await subject.update(subject.order(1))
+    save_weights(moved(small_model(1, CONFIG), step), CONFIG, tmp_path)
+    source = weights_pb2.WeightSource(location=str(tmp_path))
+    told = await subject.update(subject.order(2, source=source))
+    assert (told.standing, told.version) == (weights_pb2.WEIGHTS_STANDING_PROVED, 2), told
+    assert "the canary is as before" in told.last_update.warning
+    assert "tensors that came were compared" in told.last_update.warning
+    assert generated(await subject.generate()).policy_versions[0].version == 2
+    canary = weights_pb2.Canary(unchanged=True)
+    told = await subject.update(subject.order(3, source=source, canary=canary))
+    assert (told.version, told.last_update.warning) == (3, "")
+
+
+Spoil = Callable[[BatchRunner, Mapping[str, Tensor]], None]
+
+
+def nothing(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+    """Ignores an update."""
+
+
+def all_but_one(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+    own = runner.model.state_dict()
+    for name, values in state.items():
+        own[name].copy_(values if name != "head.weight" else own[name])
+
+
+def one_number(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+    own = runner.model.state_dict()
+    for name, values in state.items():
+        own[name].copy_(values)
+    own["head.weight"].view(-1)[7].mul_(1.0 + 1e-6)
+
+
+def in_half_precision(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+    own = runner.model.state_dict()
+    for name, values in state.items():
+        own[name].copy_(values.half() if name == "head.weight" else values)
+
+
+@pytest.mark.parametrize("spoil", [nothing, all_but_one, one_number, in_half_precision])
+async def test_an_engine_that_has_other_tensors_than_came_is_refused_by_their_names(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil
+) -> None:
+    await subject.update(subject.order(1))
+    save_weights(moved(small_model(1, CONFIG), 1e-6), CONFIG, tmp_path)
+    monkeypatch.setattr(BatchRunner, "load_state", spoil)
+    told = await subject.update(subject.order(2, source=weights_pb2.WeightSource(location=str(tmp_path))))
+    assert told.standing == weights_pb2.WEIGHTS_STANDING_UNPROVED
+    assert "tensors are not as they came (" in told.last_update.failure
+    assert spoil is nothing or "1 of " in told.last_update.failure
+    assert spoil is nothing or "head.weight" in told.last_update.failure
+    assert refused(await subject.generate()) == "weights_unproved"
+
+
+@pytest.mark.parametrize("what", ["cut short", "misshapen", "no numbers", "empty", "a tensor too few"])
+async def test_weights_that_are_broken_are_refused_by_name_and_the_old_ones_are_served(
+    subject: Subject, tmp_path: Path, what: str
+) -> None:
+    await subject.update(subject.order(1))
+    save_weights(small_model(2, CONFIG), CONFIG, tmp_path)
+    file = tmp_path / "weights.pt"
+    state = torch.load(file, weights_only=True)
+    if what == "misshapen":
+        state["head.weight"] = state["head.weight"][:-1]
+    elif what == "no numbers":
+        state["head.weight"][3, 3] = math.nan
+    elif what == "a tensor too few":
+        del state["head.weight"]
+    torch.save(state, file)
+    if what in ("cut short", "empty"):
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2 if what == "cut short" else 0])
+    told = await subject.update(subject.order(2, source=weights_pb2.WeightSource(location=str(tmp_path))))
+    assert ("weights.pt" if what in ("cut short", "empty") else "head.weight") in told.last_update.failure
+    assert (told.standing, told.version) == (weights_pb2.WEIGHTS_STANDING_PROVED, 1)
+    assert generated(await subject.generate()).policy_versions[0].version == 1
+
+
+@pytest.mark.parametrize("fault", [None, Fault.HALF, Fault.DEAD])
+async def test_an_engine_goes_back_to_the_weights_that_it_was_started_with(
+    subject: Subject, fault: Fault | None
+) -> None:
+    before = generated(await subject.generate())
+    subject.engine.faults = [fault]
+    await subject.update(subject.order(1))
+    first = weights_pb2.WeightSource(first=weights_pb2.FirstWeights())
+    told = await subject.update(subject.order(0, source=first))
+    assert (told.standing, told.version, told.reason) == (weights_pb2.WEIGHTS_STANDING_INITIAL, 0, "")
+    assert not told.HasField("proved_by")
+    after = generated(await subject.generate())
+    assert (after.token_ids, after.log_probs) == (before.token_ids, before.log_probs)
+    told = await subject.update(subject.order(2))
+    assert told.standing == weights_pb2.WEIGHTS_STANDING_PROVED
+
+
+async def test_an_engine_that_cannot_go_back_serves_nothing(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject.engine.faults = [Fault.HALF]
+    await subject.update(subject.order(1))
+    monkeypatch.setattr(BatchRunner, "load_state", nothing)
+    first = weights_pb2.WeightSource(first=weights_pb2.FirstWeights())
+    told = await subject.update(subject.order(0, source=first))
+    assert told.standing == weights_pb2.WEIGHTS_STANDING_UNPROVED
+    assert "are not as they came" in told.reason
 
 
 async def test_an_engine_that_is_certainly_as_before_serves_on(subject: Subject) -> None:

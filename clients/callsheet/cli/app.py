@@ -16,7 +16,7 @@ from callsheet.cli.facade_command import facade_app
 from callsheet.cli.gateway_command import gateway
 from callsheet.cli.health_command import health
 from callsheet.cli.inspect_commands import explain, status, what_if
-from callsheet.cli.job_commands import cancel, close, drain, jobs, rollout
+from callsheet.cli.job_commands import cancel, close, drain, heal, jobs, rollout
 from callsheet.cli.log_command import logs
 from callsheet.cli.manager_commands import manager_app
 from callsheet.cli.output import say
@@ -63,6 +63,7 @@ for command in (
     cancel,
     close,
     drain,
+    heal,
     logs,
     what_if,
     health,

@@ -1,4 +1,4 @@
-"""`callsheet jobs`, `rollout`, `cancel`, `close` and `drain`: what operators do with work and managers."""
+"""`callsheet jobs`, `rollout`, `cancel`, `close`, `drain` and `heal`: what operators do with work and managers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rollout(
 def retry_of(engine: RolloutEngine) -> str:
     """Why an engine is not served from, and when it is tried again, for people."""
     again = "" if engine.retry_in_s is None else f" (again in {span(engine.retry_in_s)})"
-    return engine.reason + again
+    return (engine.reason or engine.warning) + again
 
 
 def cancel(
@@ -130,6 +130,33 @@ def drain(
     """Take a manager out of service once its attempts are over."""
     ask(scheduler, lambda admin: admin.drain(manager))
     _done(f"manager {manager} drains and leaves once its attempts are over", {"manager": manager}, as_json)
+
+
+def heal(
+    manager: Annotated[str, typer.Argument(metavar="MANAGER", help="Its id; status lists them.", show_default=False)],
+    *,
+    wait_s: Annotated[
+        float, typer.Option(help="Wait so long until its engines may serve; else exit code 1.", min=0.0)
+    ] = 600.0,
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """Have quarantined engines go back to the weights that they were started with.
+
+    They serve these until the next publish for their service.
+    """
+    from callsheet.cli.plain import to_plain
+
+    engines = ask(scheduler, lambda admin: admin.heal(manager, wait_s=wait_s))
+    if as_json:
+        print_json({"manager": manager, "engines": [to_plain(each) for each in engines]})
+    for each in engines:
+        weights = each.weights
+        if weights is not None and not as_json:
+            why = f": {weights.reason}" if weights.reason else ""
+            say(f"{each.name} on {manager} has weights {weights.standing.value}, version {weights.version}{why}")
+    if not all(each.weights.may_serve for each in engines if each.weights):
+        raise typer.Exit(1)
 
 
 def life_of(job: JobStatus) -> str:

@@ -53,6 +53,7 @@ from callsheet.client.errors import (
     ResourceLimitError,
     UnavailableError,
     UnimplementedError,
+    WeightsNotProvedError,
 )
 from callsheet.client.gateway import (
     GATEWAY_PLACE,
@@ -239,5 +240,6 @@ __all__ = [
     "UnimplementedError",
     "Unservable",
     "Usage",
+    "WeightsNotProvedError",
     "Where",
 ]

@@ -20,7 +20,7 @@ from callsheet.client.admin_decode import (
     decode_what_if,
 )
 from callsheet.client.admin_predictions import WhatIf
-from callsheet.client.admin_values import Explanation, SchedulerStatus
+from callsheet.client.admin_values import Explanation, SchedulerStatus, ServiceStatus
 from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, open_channel
@@ -137,6 +137,34 @@ class AdminClient:
         """
         request = admin_service_pb2.DrainManagerRequest(manager_id=manager_id)
         await self._call(self._connection().admin.DrainManager, request)
+
+    async def heal(self, manager_id: str, *, wait_s: float = 0.0) -> tuple[ServiceStatus, ...]:
+        """Has a manager's quarantined engines go back to the weights that they were started with.
+
+        They serve these until the next publish for their service.
+
+        Args:
+            manager_id: The manager.
+            wait_s: Wait at most so long until all of its engines may serve.
+
+        Returns:
+            Its engines, as they are then.
+
+        Raises:
+            NotFoundError: It is not registered.
+            FailedPreconditionError: It is away or draining, or has no engine.
+        """
+        request = admin_service_pb2.HealManagerRequest(manager_id=manager_id)
+        await self._call(self._connection().admin.HealManager, request)
+        ends = anyio.current_time() + wait_s
+        while True:
+            managers = (await self.status()).managers
+            found = tuple(each for manager in managers if manager.manager_id == manager_id for each in manager.services)
+            engines = tuple(each for each in found if each.weights is not None)
+            left = ends - anyio.current_time()
+            if all(each.weights.may_serve for each in engines if each.weights) or left <= 0.0:
+                return engines
+            await anyio.sleep(min(_LOOK_S, left))
 
     async def cancel(self, job_id: str, action_id: str, reason: str = "") -> None:
         """Asks for a cancel of an action; the outcome follows.

@@ -4,6 +4,7 @@
     ├── ClientClosedError            the client was closed before there was an answer
     ├── ConnectionLostError          (also a ConnectionError) no connection to the scheduler for too long
     ├── ForkedProcessError           gRPC cannot work in this process: use "spawn" or "forkserver"
+    ├── WeightsNotProvedError        no engine serves the weights that were published; the message has each one's reason
     ├── PayloadError                 stored bytes could not be read or written, or are not what they should be
     ├── NotSucceededError            `unwrap()` of an outcome that is no success; `outcome` is that outcome
     │   ├── PolicyError              the model's own fault
@@ -77,6 +78,10 @@ class ForkedProcessError(CallsheetError):
 
 class PayloadError(CallsheetError):
     """Stored bytes could not be read or written, or are not the bytes that were asked for."""
+
+
+class WeightsNotProvedError(CallsheetError):
+    """No engine serves the weights that were published. The message has each engine's reason."""
 
 
 class NotSucceededError(CallsheetError):

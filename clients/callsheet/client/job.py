@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -13,7 +14,7 @@ from callsheet.client.arguments import items
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.batch import Batch
 from callsheet.client.batch_values import MAX_BATCH, BatchRequest
-from callsheet.client.errors import not_found
+from callsheet.client.errors import WeightsNotProvedError, not_found
 from callsheet.client.group import Group
 from callsheet.client.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
 from callsheet.client.outcomes import FailureKind
@@ -23,11 +24,15 @@ from callsheet.client.verbs import ActionVerbs
 from callsheet.client.weights import (
     DEFAULT_UPDATE_TIMEOUT_S,
     Canary,
+    EngineState,
     PublishedWeights,
     RolloutStatus,
     Source,
+    TransferGroup,
     UpdateModeName,
 )
+
+logger = logging.getLogger("callsheet.client")
 
 # How often the scheduler is asked how far a rollout is.
 _FIRST_LOOKS_S = (0.02, 0.05, 0.1, 0.2)
@@ -172,12 +177,14 @@ class Job(ActionVerbs):
         at_once: int = 1,
         canary: Canary | None = None,
         timeout_s: float = DEFAULT_UPDATE_TIMEOUT_S,
-    ) -> None:
+        wait_s: float = DEFAULT_UPDATE_TIMEOUT_S,
+    ) -> RolloutStatus | None:
         """Tells the scheduler that the trainer has a new policy version; trajectories too stale are cancelled.
 
         With a source the engines of a service take its weights, some at a time, while the others serve. It returns once
-        that is accepted; `rollout` tells how far they are. An engine is given work only for weights that it has proved:
-        by their version, and by a canary. A newer publish overtakes engines that have not begun. While this job is open
+        each engine has proved them or has failed to, and tells what happened; a `TransferGroup` is returned for once it
+        is accepted. An engine is given work only for weights that it has proved: by their version, by its tensors where
+        it can tell them, and by a canary. A newer publish overtakes engines that have not begun. While this job is open
         no other job may publish weights for the service.
 
         Args:
@@ -189,8 +196,13 @@ class Job(ActionVerbs):
             at_once: The most engines that update at a time. Without an answer in `canary` the first one goes alone.
             canary: How engines prove the weights; None asks them a usual prompt.
             timeout_s: The longest wait for a drain and for the update itself, each.
+            wait_s: The longest wait for the engines; 0 returns once it is accepted. See `rollout` then.
+
+        Returns:
+            How far the engines are, some of which may have failed; None without a source.
 
         Raises:
+            WeightsNotProvedError: No engine has proved them, by then or at all; each one's reason is told.
             FailedPreconditionError: The version is older than the newest, the service is not clear, or another open job
                 publishes weights for it.
             AlreadyExistsError: The version was published with other weights.
@@ -201,6 +213,18 @@ class Job(ActionVerbs):
             weights = PublishedWeights(source, mode, service, at_once, canary or Canary(), timeout_s)
         await self.client.backend().publish(self.job_id, version, weights)
         self.client.steps.published(self.job_id, version)
+        if weights is None:
+            return None
+        wait_s = 0.0 if isinstance(source, TransferGroup) else wait_s
+        status = await self._look(service, wait_s, lambda each: each.settled or each.version > version)
+        if wait_s <= 0.0 or status.version > version:
+            return status
+        if not any(each.state is EngineState.PROVED for each in status.engines):
+            raise WeightsNotProvedError(f"no engine serves what was published: {status}")
+        for each in status.engines:
+            if told := each.warning or each.reason:
+                logger.warning("weights job=%s version=%d %s: %s", self.job_id, version, each.manager_id, told)
+        return status
 
     def step_summary(self) -> dict[str, float]:
         """Returns what became of the job's actions since the last summary, for a trainer to log, and begins anew.
@@ -229,13 +253,17 @@ class Job(ActionVerbs):
         Raises:
             NotFoundError: It is not open, or published no weights for the service.
         """
+        return await self._look(
+            service, wait_s, lambda each: each.done and (version is None or each.version >= version)
+        )
+
+    async def _look(self, service: str, wait_s: float, enough: Callable[[RolloutStatus], bool]) -> RolloutStatus:
         ends = anyio.current_time() + wait_s
         pauses = itertools.chain(_FIRST_LOOKS_S, itertools.repeat(_LOOK_S))
         while True:
             status = rollout_of(await self.status(), service)
-            reached = status.done and (version is None or status.version >= version)
             left = ends - anyio.current_time()
-            if reached or left <= 0.0:
+            if enough(status) or left <= 0.0:
                 return status
             await anyio.sleep(min(next(pauses), left))
 

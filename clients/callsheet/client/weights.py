@@ -64,10 +64,9 @@ class Canary:
 
     Attributes:
         prompt_token_ids: The prompt; empty takes one that every vocabulary has.
-        token_ids: The answer; empty where the trainer does not know it. The first engine must then answer otherwise
-            than before, and the others must answer as the first one.
+        token_ids: The answer; empty where the trainer does not know it. All engines must then answer as the first one.
         log_probs: Of each token of the answer, at temperature 1 over the whole vocabulary.
-        unchanged: The weights are those of before under a new version, so the answer need not have changed.
+        unchanged: The weights are those of before under a new version, so no warning says that the answer is as before.
     """
 
     prompt_token_ids: Sequence[int] = ()
@@ -120,6 +119,7 @@ class RolloutEngine:
         retry_in_s: Time until it is tried again; None if it is not quarantined, or waits for another publish.
         exposed_s: Time in which it could not serve for its weights' sake, since its manager registered.
         last_exposed_s: The part of it that its newest update took.
+        warning: What a trainer should know though it proved them, such as that it answers as before; empty if nothing.
     """
 
     manager_id: str
@@ -131,6 +131,7 @@ class RolloutEngine:
     retry_in_s: float | None = None
     exposed_s: float = 0.0
     last_exposed_s: float = 0.0
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +156,14 @@ class RolloutStatus:
     def done(self) -> bool:
         """Whether there are engines, and all of them have proved the version."""
         return bool(self.engines) and all(engine.state is EngineState.PROVED for engine in self.engines)
+
+    def __str__(self) -> str:
+        """One line: version, service, and where each engine is and why."""
+        told = [f"{each.manager_id}: {each.state.value} {each.reason}".strip() for each in self.engines]
+        return f"version {self.version} for {self.service}: " + ("; ".join(told) or "there is no engine")
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are engines, and each has proved the version or has failed to."""
+        ends = (EngineState.PROVED, EngineState.QUARANTINED)
+        return bool(self.engines) and all(engine.state in ends for engine in self.engines)

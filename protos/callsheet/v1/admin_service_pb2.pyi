@@ -607,6 +607,36 @@ class DrainManagerResponse(google.protobuf.message.Message):
 global___DrainManagerResponse = DrainManagerResponse
 
 @typing.final
+class HealManagerRequest(google.protobuf.message.Message):
+    """See HealManager."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MANAGER_ID_FIELD_NUMBER: builtins.int
+    manager_id: builtins.str
+    """Which manager."""
+    def __init__(
+        self,
+        *,
+        manager_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["manager_id", b"manager_id"]) -> None: ...
+
+global___HealManagerRequest = HealManagerRequest
+
+@typing.final
+class HealManagerResponse(google.protobuf.message.Message):
+    """See HealManager."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___HealManagerResponse = HealManagerResponse
+
+@typing.final
 class WhatIfRequest(google.protobuf.message.Message):
     """See WhatIf."""
 

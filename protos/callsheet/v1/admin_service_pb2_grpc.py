@@ -30,6 +30,11 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerResponse.FromString,
                 )
+        self.HealManager = channel.unary_unary(
+                '/callsheet.v1.AdminService/HealManager',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.HealManagerRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.HealManagerResponse.FromString,
+                )
         self.WhatIf = channel.unary_unary(
                 '/callsheet.v1.AdminService/WhatIf',
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.SerializeToString,
@@ -63,6 +68,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HealManager(self, request, context):
+        """Has the quarantined engines of a manager go back to the weights that they were started with. They serve these until the
+        next publish for their service. NOT_FOUND if it is not registered, FAILED_PRECONDITION if it is away or has no engine.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WhatIf(self, request, context):
         """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool.
         """
@@ -87,6 +100,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainManager,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerResponse.SerializeToString,
+            ),
+            'HealManager': grpc.unary_unary_rpc_method_handler(
+                    servicer.HealManager,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.HealManagerRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.HealManagerResponse.SerializeToString,
             ),
             'WhatIf': grpc.unary_unary_rpc_method_handler(
                     servicer.WhatIf,
@@ -152,6 +170,23 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/DrainManager',
             callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.DrainManagerResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def HealManager(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/HealManager',
+            callsheet_dot_v1_dot_admin__service__pb2.HealManagerRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.HealManagerResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -41,6 +41,14 @@ class AdminServiceStub:
     ]
     """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
 
+    HealManager: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.HealManagerRequest,
+        callsheet.v1.admin_service_pb2.HealManagerResponse,
+    ]
+    """Has the quarantined engines of a manager go back to the weights that they were started with. They serve these until the
+    next publish for their service. NOT_FOUND if it is not registered, FAILED_PRECONDITION if it is away or has no engine.
+    """
+
     WhatIf: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.WhatIfRequest,
         callsheet.v1.admin_service_pb2.WhatIfResponse,
@@ -69,6 +77,14 @@ class AdminServiceAsyncStub:
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
     ]
     """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+
+    HealManager: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.HealManagerRequest,
+        callsheet.v1.admin_service_pb2.HealManagerResponse,
+    ]
+    """Has the quarantined engines of a manager go back to the weights that they were started with. They serve these until the
+    next publish for their service. NOT_FOUND if it is not registered, FAILED_PRECONDITION if it is away or has no engine.
+    """
 
     WhatIf: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.WhatIfRequest,
@@ -104,6 +120,16 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.admin_service_pb2.DrainManagerResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.DrainManagerResponse]]:
         """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+
+    @abc.abstractmethod
+    def HealManager(
+        self,
+        request: callsheet.v1.admin_service_pb2.HealManagerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.HealManagerResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.HealManagerResponse]]:
+        """Has the quarantined engines of a manager go back to the weights that they were started with. They serve these until the
+        next publish for their service. NOT_FOUND if it is not registered, FAILED_PRECONDITION if it is away or has no engine.
+        """
 
     @abc.abstractmethod
     def WhatIf(

@@ -797,10 +797,13 @@ class UpdateReport(google.protobuf.message.Message):
     FAILURE_FIELD_NUMBER: builtins.int
     EXPOSED_S_FIELD_NUMBER: builtins.int
     CANARY_FIELD_NUMBER: builtins.int
+    WARNING_FIELD_NUMBER: builtins.int
     failure: builtins.str
     """Why it failed, as a sentence; empty if the weights are proved."""
     exposed_s: builtins.float
     """Seconds in which the engine could begin nothing because of it."""
+    warning: builtins.str
+    """What a trainer should know though the weights are proved, as a sentence; empty if there is nothing."""
     @property
     def update(self) -> global___FencingToken:
         """Which update."""
@@ -816,9 +819,10 @@ class UpdateReport(google.protobuf.message.Message):
         failure: builtins.str = ...,
         exposed_s: builtins.float = ...,
         canary: callsheet.v1.weights_pb2.CanaryAnswer | None = ...,
+        warning: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["canary", b"canary", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["canary", b"canary", "exposed_s", b"exposed_s", "failure", b"failure", "update", b"update"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["canary", b"canary", "exposed_s", b"exposed_s", "failure", b"failure", "update", b"update", "warning", b"warning"]) -> None: ...
 
 global___UpdateReport = UpdateReport
 

@@ -16,33 +16,35 @@ from callsheet.v1 import common_pb2 as callsheet_dot_v1_dot_common__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63\x61llsheet/v1/weights.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\"\x81\x01\n\x0cWeightSource\x12\x12\n\x08location\x18\x01 \x01(\tH\x00\x12%\n\x07tensors\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.BlobH\x00\x12,\n\x05group\x18\x03 \x01(\x0b\x32\x1b.callsheet.v1.TransferGroupH\x00\x42\x08\n\x06source\"\x92\x01\n\rTransferGroup\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\x12\x12\n\ngroup_name\x18\x03 \x01(\t\x12\x12\n\nworld_size\x18\x04 \x01(\x05\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12)\n\x07tensors\x18\x06 \x03(\x0b\x32\x18.callsheet.v1.TensorSpec\"8\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"4\n\x0c\x43\x61naryAnswer\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x11\n\tlog_probs\x18\x02 \x03(\x01\"c\n\x06\x43\x61nary\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\x05\x12,\n\x08\x65xpected\x18\x02 \x01(\x0b\x32\x1a.callsheet.v1.CanaryAnswer\x12\x11\n\tunchanged\x18\x03 \x01(\x08\"\xd5\x01\n\x0bRolloutPlan\x12*\n\x06source\x18\x01 \x01(\x0b\x32\x1a.callsheet.v1.WeightSource\x12&\n\x04mode\x18\x02 \x01(\x0e\x32\x18.callsheet.v1.UpdateMode\x12\x0f\n\x07service\x18\x03 \x01(\t\x12\x0f\n\x07\x61t_once\x18\x04 \x01(\x05\x12$\n\x06\x63\x61nary\x18\x05 \x01(\x0b\x32\x14.callsheet.v1.Canary\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe8\x01\n\x0c\x45ngineStatus\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.callsheet.v1.EngineState\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08\x66\x61ilures\x18\x06 \x01(\x05\x12+\n\x08retry_in\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\texposed_s\x18\x08 \x01(\x01\x12\x16\n\x0elast_exposed_s\x18\t \x01(\x01\"\x97\x01\n\rRolloutStatus\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.callsheet.v1.UpdateMode\x12\x0f\n\x07\x61t_once\x18\x04 \x01(\x05\x12+\n\x07\x65ngines\x18\x05 \x03(\x0b\x32\x1a.callsheet.v1.EngineStatus*m\n\nUpdateMode\x12\x1b\n\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11UPDATE_MODE_DRAIN\x10\x01\x12\x15\n\x11UPDATE_MODE_ABORT\x10\x02\x12\x14\n\x10UPDATE_MODE_KEEP\x10\x03*\xac\x01\n\x0fWeightsStanding\x12 \n\x1cWEIGHTS_STANDING_UNSPECIFIED\x10\x00\x12\x1c\n\x18WEIGHTS_STANDING_INITIAL\x10\x01\x12\x1b\n\x17WEIGHTS_STANDING_PROVED\x10\x02\x12\x1d\n\x19WEIGHTS_STANDING_UPDATING\x10\x03\x12\x1d\n\x19WEIGHTS_STANDING_UNPROVED\x10\x04*\x97\x01\n\x0b\x45ngineState\x12\x1c\n\x18\x45NGINE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NGINE_STATE_WAITING\x10\x01\x12\x19\n\x15\x45NGINE_STATE_UPDATING\x10\x02\x12\x17\n\x13\x45NGINE_STATE_PROVED\x10\x03\x12\x1c\n\x18\x45NGINE_STATE_QUARANTINED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63\x61llsheet/v1/weights.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\"\xae\x01\n\x0cWeightSource\x12\x12\n\x08location\x18\x01 \x01(\tH\x00\x12%\n\x07tensors\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.BlobH\x00\x12,\n\x05group\x18\x03 \x01(\x0b\x32\x1b.callsheet.v1.TransferGroupH\x00\x12+\n\x05\x66irst\x18\x04 \x01(\x0b\x32\x1a.callsheet.v1.FirstWeightsH\x00\x42\x08\n\x06source\"\x0e\n\x0c\x46irstWeights\"\x92\x01\n\rTransferGroup\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\x12\x12\n\ngroup_name\x18\x03 \x01(\t\x12\x12\n\nworld_size\x18\x04 \x01(\x05\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12)\n\x07tensors\x18\x06 \x03(\x0b\x32\x18.callsheet.v1.TensorSpec\"8\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"4\n\x0c\x43\x61naryAnswer\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x11\n\tlog_probs\x18\x02 \x03(\x01\"c\n\x06\x43\x61nary\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\x05\x12,\n\x08\x65xpected\x18\x02 \x01(\x0b\x32\x1a.callsheet.v1.CanaryAnswer\x12\x11\n\tunchanged\x18\x03 \x01(\x08\"\xd5\x01\n\x0bRolloutPlan\x12*\n\x06source\x18\x01 \x01(\x0b\x32\x1a.callsheet.v1.WeightSource\x12&\n\x04mode\x18\x02 \x01(\x0e\x32\x18.callsheet.v1.UpdateMode\x12\x0f\n\x07service\x18\x03 \x01(\t\x12\x0f\n\x07\x61t_once\x18\x04 \x01(\x05\x12$\n\x06\x63\x61nary\x18\x05 \x01(\x0b\x32\x14.callsheet.v1.Canary\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf9\x01\n\x0c\x45ngineStatus\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.callsheet.v1.EngineState\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08\x66\x61ilures\x18\x06 \x01(\x05\x12+\n\x08retry_in\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\texposed_s\x18\x08 \x01(\x01\x12\x16\n\x0elast_exposed_s\x18\t \x01(\x01\x12\x0f\n\x07warning\x18\n \x01(\t\"\x97\x01\n\rRolloutStatus\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.callsheet.v1.UpdateMode\x12\x0f\n\x07\x61t_once\x18\x04 \x01(\x05\x12+\n\x07\x65ngines\x18\x05 \x03(\x0b\x32\x1a.callsheet.v1.EngineStatus*m\n\nUpdateMode\x12\x1b\n\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11UPDATE_MODE_DRAIN\x10\x01\x12\x15\n\x11UPDATE_MODE_ABORT\x10\x02\x12\x14\n\x10UPDATE_MODE_KEEP\x10\x03*\xac\x01\n\x0fWeightsStanding\x12 \n\x1cWEIGHTS_STANDING_UNSPECIFIED\x10\x00\x12\x1c\n\x18WEIGHTS_STANDING_INITIAL\x10\x01\x12\x1b\n\x17WEIGHTS_STANDING_PROVED\x10\x02\x12\x1d\n\x19WEIGHTS_STANDING_UPDATING\x10\x03\x12\x1d\n\x19WEIGHTS_STANDING_UNPROVED\x10\x04*\x97\x01\n\x0b\x45ngineState\x12\x1c\n\x18\x45NGINE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NGINE_STATE_WAITING\x10\x01\x12\x19\n\x15\x45NGINE_STATE_UPDATING\x10\x02\x12\x17\n\x13\x45NGINE_STATE_PROVED\x10\x03\x12\x1c\n\x18\x45NGINE_STATE_QUARANTINED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'callsheet.v1.weights_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_UPDATEMODE']._serialized_start=1202
-  _globals['_UPDATEMODE']._serialized_end=1311
-  _globals['_WEIGHTSSTANDING']._serialized_start=1314
-  _globals['_WEIGHTSSTANDING']._serialized_end=1486
-  _globals['_ENGINESTATE']._serialized_start=1489
-  _globals['_ENGINESTATE']._serialized_end=1640
+  _globals['_UPDATEMODE']._serialized_start=1280
+  _globals['_UPDATEMODE']._serialized_end=1389
+  _globals['_WEIGHTSSTANDING']._serialized_start=1392
+  _globals['_WEIGHTSSTANDING']._serialized_end=1564
+  _globals['_ENGINESTATE']._serialized_start=1567
+  _globals['_ENGINESTATE']._serialized_end=1718
   _globals['_WEIGHTSOURCE']._serialized_start=104
-  _globals['_WEIGHTSOURCE']._serialized_end=233
-  _globals['_TRANSFERGROUP']._serialized_start=236
-  _globals['_TRANSFERGROUP']._serialized_end=382
-  _globals['_TENSORSPEC']._serialized_start=384
-  _globals['_TENSORSPEC']._serialized_end=440
-  _globals['_CANARYANSWER']._serialized_start=442
-  _globals['_CANARYANSWER']._serialized_end=494
-  _globals['_CANARY']._serialized_start=496
-  _globals['_CANARY']._serialized_end=595
-  _globals['_ROLLOUTPLAN']._serialized_start=598
-  _globals['_ROLLOUTPLAN']._serialized_end=811
-  _globals['_ENGINESTATUS']._serialized_start=814
-  _globals['_ENGINESTATUS']._serialized_end=1046
-  _globals['_ROLLOUTSTATUS']._serialized_start=1049
-  _globals['_ROLLOUTSTATUS']._serialized_end=1200
+  _globals['_WEIGHTSOURCE']._serialized_end=278
+  _globals['_FIRSTWEIGHTS']._serialized_start=280
+  _globals['_FIRSTWEIGHTS']._serialized_end=294
+  _globals['_TRANSFERGROUP']._serialized_start=297
+  _globals['_TRANSFERGROUP']._serialized_end=443
+  _globals['_TENSORSPEC']._serialized_start=445
+  _globals['_TENSORSPEC']._serialized_end=501
+  _globals['_CANARYANSWER']._serialized_start=503
+  _globals['_CANARYANSWER']._serialized_end=555
+  _globals['_CANARY']._serialized_start=557
+  _globals['_CANARY']._serialized_end=656
+  _globals['_ROLLOUTPLAN']._serialized_start=659
+  _globals['_ROLLOUTPLAN']._serialized_end=872
+  _globals['_ENGINESTATUS']._serialized_start=875
+  _globals['_ENGINESTATUS']._serialized_end=1124
+  _globals['_ROLLOUTSTATUS']._serialized_start=1127
+  _globals['_ROLLOUTSTATUS']._serialized_end=1278
 # @@protoc_insertion_point(module_scope)

@@ -122,6 +122,7 @@ class WeightSource(google.protobuf.message.Message):
     LOCATION_FIELD_NUMBER: builtins.int
     TENSORS_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
     location: builtins.str
     """A path or a URI that every engine can read, in the engines' own format."""
     @property
@@ -132,18 +133,35 @@ class WeightSource(google.protobuf.message.Message):
     def group(self) -> global___TransferGroup:
         """A group that the trainer broadcasts them to."""
 
+    @property
+    def first(self) -> global___FirstWeights:
+        """Those that each engine was started with. Only the scheduler orders them; nobody can publish them."""
+
     def __init__(
         self,
         *,
         location: builtins.str = ...,
         tensors: callsheet.v1.common_pb2.Blob | None = ...,
         group: global___TransferGroup | None = ...,
+        first: global___FirstWeights | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["group", b"group", "location", b"location", "source", b"source", "tensors", b"tensors"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "location", b"location", "source", b"source", "tensors", b"tensors"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["location", "tensors", "group"] | None: ...
+    def HasField(self, field_name: typing.Literal["first", b"first", "group", b"group", "location", b"location", "source", b"source", "tensors", b"tensors"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["first", b"first", "group", b"group", "location", b"location", "source", b"source", "tensors", b"tensors"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["location", "tensors", "group", "first"] | None: ...
 
 global___WeightSource = WeightSource
+
+@typing.final
+class FirstWeights(google.protobuf.message.Message):
+    """See WeightSource."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___FirstWeights = FirstWeights
 
 @typing.final
 class TransferGroup(google.protobuf.message.Message):
@@ -251,16 +269,14 @@ class Canary(google.protobuf.message.Message):
     EXPECTED_FIELD_NUMBER: builtins.int
     UNCHANGED_FIELD_NUMBER: builtins.int
     unchanged: builtins.bool
-    """The weights are those of before, under a new version: the answer need not have changed."""
+    """The weights are those of before, under a new version: no warning says so."""
     @property
     def prompt_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The prompt; empty takes one that every vocabulary has."""
 
     @property
     def expected(self) -> global___CanaryAnswer:
-        """What the trainer's own model answers. Without it the first engine must answer otherwise than before, and all others
-        must answer as the first one.
-        """
+        """What the trainer's own model answers. Without it all engines must answer as the first one that was proved."""
 
     def __init__(
         self,
@@ -334,6 +350,7 @@ class EngineStatus(google.protobuf.message.Message):
     RETRY_IN_FIELD_NUMBER: builtins.int
     EXPOSED_S_FIELD_NUMBER: builtins.int
     LAST_EXPOSED_S_FIELD_NUMBER: builtins.int
+    WARNING_FIELD_NUMBER: builtins.int
     manager_id: builtins.str
     """Its manager."""
     state: global___EngineState.ValueType
@@ -350,6 +367,8 @@ class EngineStatus(google.protobuf.message.Message):
     """Seconds in which it could not serve for its weights' sake, since its manager registered."""
     last_exposed_s: builtins.float
     """The part of them that its newest update took."""
+    warning: builtins.str
+    """What a trainer should know of a proved engine, such as that its canary is as before; empty if there is nothing."""
     @property
     def retry_in(self) -> google.protobuf.duration_pb2.Duration:
         """Time until it is tried again; unset if it is not quarantined, or waits for another publish."""
@@ -366,9 +385,10 @@ class EngineStatus(google.protobuf.message.Message):
         retry_in: google.protobuf.duration_pb2.Duration | None = ...,
         exposed_s: builtins.float = ...,
         last_exposed_s: builtins.float = ...,
+        warning: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["retry_in", b"retry_in"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["exposed_s", b"exposed_s", "failures", b"failures", "last_exposed_s", b"last_exposed_s", "manager_id", b"manager_id", "reason", b"reason", "retry_in", b"retry_in", "serving", b"serving", "state", b"state", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["exposed_s", b"exposed_s", "failures", b"failures", "last_exposed_s", b"last_exposed_s", "manager_id", b"manager_id", "reason", b"reason", "retry_in", b"retry_in", "serving", b"serving", "state", b"state", "version", b"version", "warning", b"warning"]) -> None: ...
 
 global___EngineStatus = EngineStatus
 

@@ -7,7 +7,7 @@ from callsheet.environments import FailureRule
 from callsheet.environments.seats import SeatSettings
 from callsheet.integrations.trl.async_weights import CallsheetWeights
 from callsheet.integrations.trl.async_worker import CallsheetRolloutWorker
-from callsheet.integrations.trl.publishing import PublishWeights, WeightsNotServedError
+from callsheet.integrations.trl.publishing import PublishWeights
 from callsheet.integrations.trl.reward import CallsheetReward, RewardAction
 from callsheet.integrations.trl.rollout import CallsheetRollout, NothingToTrainOnError
 from callsheet.integrations.trl.score import callsheet_score
@@ -25,6 +25,5 @@ __all__ = [
     "RewardAction",
     "SeatSettings",
     "TrainerSession",
-    "WeightsNotServedError",
     "callsheet_score",
 ]

@@ -52,7 +52,7 @@ class CallsheetWeights:
         """Publishes the weights, and waits until engines serve them.
 
         Raises:
-            WeightsNotServedError: No engine does in time.
+            WeightsNotProvedError: No engine does in time.
         """
         self._publisher.publish(Tensors(tensors_of(dict(iterator))), _ANY_ANSWER)
 

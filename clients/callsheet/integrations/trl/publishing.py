@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from callsheet.client import Canary, EngineState, RolloutStatus, Tensors
+from callsheet.client import Canary, Tensors, WeightsNotProvedError
 from callsheet.client.weights import Source, UpdateModeName
 from callsheet.integrations.trl.rollout import CallsheetRollout
 from callsheet.integrations.trl.session import TrainerSession
@@ -19,10 +19,6 @@ logger = logging.getLogger(__name__)
 
 CANARY_PROMPT: Final = (1, 2, 3, 5, 8, 13, 21, 34)
 CANARY_TOKENS: Final = 8
-
-
-class WeightsNotServedError(RuntimeError):
-    """No engine serves the weights that were published. The message has each engine's reason."""
 
 
 class VersionPublisher:
@@ -56,7 +52,7 @@ class VersionPublisher:
         """Publishes weights, waits until they are served, and returns their version.
 
         Raises:
-            WeightsNotServedError: After `wait_s` no engine has proved them.
+            WeightsNotProvedError: After `wait_s` no engine has proved them.
             FailedPreconditionError: Another open job publishes weights for the service, or the service is not clear.
         """
         return self.session.run(self._publish(source, canary))
@@ -73,28 +69,18 @@ class VersionPublisher:
 
     async def _publish(self, source: Source, canary: Canary | None) -> int:
         job, version = await self.session.job(), await self._next()
-        await job.publish(version, source, mode=self.mode, service=self.service, at_once=self.at_once, canary=canary)
+        # A publish that fails may have been accepted all the same: its version is not taken again.
         self.version = version
-        if self.wait_s > 0:
-            check_served(await job.rollout(version, service=self.service, wait_s=self.wait_s), version)
-        return version
-
-
-def check_served(status: RolloutStatus, version: int) -> None:
-    """Looks whether any engine serves a version.
-
-    Raises:
-        WeightsNotServedError: None does.
-    """
-    proved = [engine for engine in status.engines if engine.state is EngineState.PROVED]
-    if not proved:
-        told = [f"{engine.manager_id}: {engine.state.value} {engine.reason}".strip() for engine in status.engines]
-        raise WeightsNotServedError(
-            f"version {version} of the weights is served by no engine of {status.service}: "
-            + ("; ".join(told) or "there is none")
+        await job.publish(
+            version,
+            source,
+            mode=self.mode,
+            service=self.service,
+            at_once=self.at_once,
+            canary=canary,
+            wait_s=self.wait_s,
         )
-    if not status.done:
-        logger.warning("version %d is served by %d of %d engines", version, len(proved), len(status.engines))
+        return version
 
 
 class PublishWeights(TrainerCallback):
@@ -174,7 +160,7 @@ class PublishWeights(TrainerCallback):
         if error is not None:
             raise error
         if told:
-            raise WeightsNotServedError(f"the first process did not publish the weights: {told}")
+            raise WeightsNotProvedError(f"the first process did not publish the weights: {told}")
 
     def _source(self, model: Any, weights: Mapping[str, Any]) -> Source:
         if self.directory is None:

@@ -248,6 +248,7 @@ class EngineCapabilities:
         seeds: Whether equal seeds, prompts and weights give equal tokens.
         log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
             engines, or between one and the trainer: kernels and batches round differently.
+        shows_tensors: Whether each update shows that the engine has the tensors that came. Others may show it.
     """
 
     update_modes: frozenset[UpdateMode]
@@ -261,6 +262,7 @@ class EngineCapabilities:
     abort: bool = True
     seeds: bool = True
     log_prob_tolerance: float = 1e-3
+    shows_tensors: bool = False
 
 
 class EngineDriver(ABC):
@@ -332,12 +334,15 @@ class EngineDriver(ABC):
     async def abort(self, request_id: str) -> None:
         """Ends a request; its `generate` returns with the tokens so far. An unknown id is no error."""
 
-    async def update_weights(self, update: WeightUpdate) -> None:
+    async def update_weights(self, update: WeightUpdate) -> str:
         """Replaces the weights. Cached prefixes of the old ones are forgotten.
+
+        Returns:
+            What shows that the engine has the tensors, as a sentence; empty where nothing but its version does.
 
         Raises:
             UnsupportedError: The engine lacks the mode, or the kind of source.
-            WeightUpdateError: They cannot be used, or the drain timed out.
+            WeightUpdateError: They cannot be used, the drain timed out, or the engine has other tensors than came.
             EngineFailedError: The engine is dead.
         """
         raise UnsupportedError("this engine cannot change its weights")

@@ -46,46 +46,52 @@ class Evidence:
     Attributes:
         version: The version that was to be had.
         version_read: The version that the engine itself names.
-        before: Its answer before the update; None if it had none.
         after: Its answer now.
+        before: Its answer before the update; None where nobody asked, or it had none.
         expected: The answer of the trainer's own model; None if it is not known.
         reference: The answer of the first engine that was proved; None if there was none.
-        unchanged: Whether the publisher says that the weights are those of before.
+        shown: What shows that it has the tensors that came, see `EngineDriver.update_weights`; empty if nothing does.
+        must_show: Whether engines of its kind always show that.
         tolerance: By how much log-probabilities of the same weights may differ on this kind of engine.
     """
 
     version: int
     version_read: int
-    before: CanaryAnswer | None
     after: CanaryAnswer
+    before: CanaryAnswer | None = None
     expected: CanaryAnswer | None = None
     reference: CanaryAnswer | None = None
-    unchanged: bool = False
+    shown: str = ""
+    must_show: bool = False
     tolerance: float = 1e-3
 
 
 def objection(evidence: Evidence) -> str:
     """Returns why an engine is not proved to have its new weights, as a sentence; empty if it is.
 
-    An answer that must equal another's need not differ from the one before as well: an engine that was started with the
-    newest weights answers alike before and after.
+    An answer need not differ from the one before: a small step changes it by less than can be told.
     """
     if evidence.version_read != evidence.version:
         return f"the engine names version {evidence.version_read} after an update to {evidence.version}"
+    if evidence.must_show and not evidence.shown:
+        return f"the engine names version {evidence.version}, and does not show that it has the tensors that came"
+    if not all(map(math.isfinite, evidence.after.log_probs)):
+        return "the canary has log-probabilities that are no numbers"
     for of_whom, known in (("the trainer's model", evidence.expected), ("the first engine", evidence.reference)):
         if known is not None:
             difference = largest_difference(evidence.after, known)
             if difference > evidence.tolerance:
                 return f"the canary differs from that of {of_whom} by {_shown(difference, evidence.tolerance)}"
-    if evidence.expected is not None or evidence.reference is not None or evidence.unchanged:
-        return ""
-    if evidence.before is None:
-        return "the canary has nothing to be compared with"
-    difference = largest_difference(evidence.after, evidence.before)
-    if difference <= evidence.tolerance:
-        shown = _shown(difference, evidence.tolerance)
-        return f"the canary is as before: it differs by {shown}; weights that did not change are published as unchanged"
     return ""
+
+
+def warning(evidence: Evidence) -> str:
+    """Returns what a trainer should know of an engine that is proved, as a sentence; empty if that is nothing."""
+    difference = None if evidence.before is None else largest_difference(evidence.after, evidence.before)
+    if difference is None or difference > evidence.tolerance:
+        return ""
+    shown = evidence.shown or "only the engine's word speaks for the update"
+    return f"the canary is as before: it differs by {difference:.3g}, within {evidence.tolerance:.3g}; {shown}"
 
 
 def _shown(difference: float, tolerance: float) -> str:

@@ -72,7 +72,12 @@ class GroupWeights:
     tensors: tuple[TensorSpec, ...]
 
 
-WeightSource = DiskWeights | TensorWeights | GroupWeights
+@dataclass(frozen=True, slots=True)
+class FirstWeights:
+    """Those that the engine was started with, or was found with."""
+
+
+WeightSource = DiskWeights | TensorWeights | GroupWeights | FirstWeights
 
 
 @dataclass(frozen=True, slots=True)

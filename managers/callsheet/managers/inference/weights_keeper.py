@@ -11,7 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from time import monotonic
@@ -30,9 +30,17 @@ from callsheet.managers.inference.driver import (
     UnsupportedError,
     WeightUpdateError,
 )
-from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT, CanaryAnswer, Evidence, objection
+from callsheet.managers.inference.proof import (
+    CANARY_TOKENS,
+    USUAL_PROMPT,
+    CanaryAnswer,
+    Evidence,
+    objection,
+    warning,
+)
 from callsheet.managers.inference.weights import (
     DiskWeights,
+    FirstWeights,
     GroupWeights,
     TensorSpec,
     TensorWeights,
@@ -114,6 +122,7 @@ class UpdateEnding:
     failure: str
     exposed_s: float
     answer: CanaryAnswer | None
+    warning: str = ""
 
 
 @dataclass(slots=True)
@@ -123,6 +132,7 @@ class _Change:
     failure: str = ""
     intact: bool = False
     answer: CanaryAnswer | None = None
+    warning: str = ""
 
 
 class WeightsKeeper:
@@ -141,6 +151,7 @@ class WeightsKeeper:
         self.updating: Token | None = None
         self.last: UpdateEnding | None = None
         self._report = report
+        self._first_version = version
         self._eras: deque[_Era] = deque([_Era(0, version)], maxlen=_KEPT_ERAS)
         self._spoilt = 0
         self._before: tuple[Token, CanaryAnswer | None] | None = None
@@ -225,6 +236,8 @@ class WeightsKeeper:
             if self.standing is Standing.PROVED and self.proved_by == order.rollout:
                 self._end(order, _Change(), began=monotonic())
                 return
+            if isinstance(order.source, FirstWeights):
+                order = replace(order, version=self._first_version)
             await self._change(order, driver)
 
     async def refuse(self, update: Token, reason: str) -> None:
@@ -248,9 +261,11 @@ class WeightsKeeper:
                 # Requests that began before have the same weights still.
                 self.standing, self.reason, self._eras = former
             else:
-                self.standing = Standing.UNPROVED if change.failure else Standing.PROVED
+                first = isinstance(order.source, FirstWeights)
+                good = Standing.INITIAL if first else Standing.PROVED
+                self.standing = Standing.UNPROVED if change.failure else good
                 self.reason = change.failure
-                self.proved_by = None if change.failure else order.rollout
+                self.proved_by = None if change.failure or first else order.rollout
                 self._proved_on = driver.incarnation
                 if change.failure:
                     self._spoilt = self._eras[-1].serial
@@ -259,13 +274,15 @@ class WeightsKeeper:
     def _end(self, order: UpdateOrder, change: _Change, *, began: float) -> None:
         exposed_s = monotonic() - began
         answer = change.answer if not change.failure else None
-        self.last = UpdateEnding(order.update, change.failure, exposed_s, answer)
+        self.last = UpdateEnding(order.update, change.failure, exposed_s, answer, change.warning)
         self.updating = None
         self._settled.set()
         self._report()
         said = {"version": order.version, "mode": order.mode.value, "exposed_s": round(exposed_s, 3)}
         if change.failure:
             log.warning("weights not proved", reason=change.failure, intact=change.intact, **said)
+        elif change.warning:
+            log.warning("weights proved", warning=change.warning, **said)
         else:
             log.info("weights proved", **said)
 
@@ -274,7 +291,7 @@ class WeightsKeeper:
         if self._before is not None and self._before[0] == order.rollout:
             return self._before[1]
         answer: CanaryAnswer | None = None
-        if order.expected is None and order.reference is None and not order.unchanged:
+        if not (order.unchanged or isinstance(order.source, FirstWeights)):
             try:
                 answer = await ask(driver, order.prompt, timeout_s=order.timeout_s)
             except (EngineError, TimeoutError) as error:
@@ -296,7 +313,7 @@ async def _replace(order: UpdateOrder, driver: EngineDriver, before: CanaryAnswe
     """Changes the weights and judges what the engine has then."""
     try:
         with anyio.fail_after(2 * order.timeout_s):
-            await driver.update_weights(
+            shown = await driver.update_weights(
                 WeightUpdate(source=order.source, version=order.version, mode=order.mode, timeout_s=order.timeout_s)
             )
     except WeightUpdateError as error:
@@ -319,14 +336,15 @@ async def _replace(order: UpdateOrder, driver: EngineDriver, before: CanaryAnswe
     evidence = Evidence(
         version=order.version,
         version_read=version,
-        before=before,
         after=answer,
+        before=before,
         expected=order.expected,
         reference=order.reference,
-        unchanged=order.unchanged,
+        shown=shown,
+        must_show=driver.capabilities.shows_tensors,
         tolerance=driver.capabilities.log_prob_tolerance,
     )
-    return _Change(objection(evidence), answer=answer)
+    return _Change(objection(evidence), answer=answer, warning=warning(evidence))
 
 
 async def ask(
@@ -364,7 +382,7 @@ async def _first_of(*events: anyio.Event) -> None:
 
 def _fill_report(report: manager_service_pb2.UpdateReport, ending: UpdateEnding) -> None:
     report.update.epoch, report.update.sequence = ending.update
-    report.failure, report.exposed_s = ending.failure, ending.exposed_s
+    report.failure, report.exposed_s, report.warning = ending.failure, ending.exposed_s, ending.warning
     if ending.answer is not None:
         report.canary.token_ids.extend(ending.answer.token_ids)
         report.canary.log_probs.extend(ending.answer.log_probs)
@@ -405,6 +423,8 @@ def _source(update: manager_service_pb2.UpdateWeights) -> WeightSource:
     source = update.plan.source
     if source.WhichOneof("source") == "location":
         return DiskWeights(source.location)
+    if source.WhichOneof("source") == "first":
+        return FirstWeights()
     group = source.group
     return GroupWeights(
         address=group.address,

@@ -177,7 +177,7 @@ class UpdateWeights(ManagerCommand):
     Attributes:
         update: This command's own token.
         rollout: What it is for.
-        plan: What was published, encoded.
+        plan: What was published, encoded; empty where it is to go back to its first weights.
         reference: What the first engine that was proved answered to the canary, encoded; empty if none was yet.
         rank: Of the engine's first worker in the trainer's group; 0 if there is none.
     """

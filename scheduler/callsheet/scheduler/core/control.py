@@ -1,14 +1,15 @@
-"""Requests of operators and clients about what is already there: cancel and drain."""
+"""Requests of operators and clients about what is already there: cancel, drain and heal."""
 
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import DrainManager
-from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import cancel
 from callsheet.scheduler.core.recall import unknown_action
 from callsheet.scheduler.core.refusals import not_found
+from callsheet.scheduler.core.rollouts import heal
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -25,11 +26,22 @@ def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) 
     state.accept(event.reply_to)
 
 
+def on_heal(state: SchedulerState, event: events.HealRequested, now: float) -> None:
+    """Has the quarantined engines of a manager go back to the weights that they were started with."""
+    heal(state, _registered(state, event.manager_id), now)
+    state.accept(event.reply_to)
+
+
+def _registered(state: SchedulerState, manager_id: str) -> Manager:
+    manager = state.managers.get(manager_id)
+    if manager is None:
+        raise not_found("manager_id", manager_id, "names no registered manager")
+    return manager
+
+
 def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) -> None:
     """Takes a manager out of service once its attempts are over."""
-    manager = state.managers.get(event.manager_id)
-    if manager is None:
-        raise not_found("manager_id", event.manager_id, "names no registered manager")
+    manager = _registered(state, event.manager_id)
     manager.draining = manager.drain_asked = True
     state.fleet_changed()
     if manager.session is not None:

@@ -27,12 +27,14 @@ class UpdateEnd:
         failure: Why it failed, as a sentence; empty if the weights are proved.
         exposed_s: Seconds in which the engine could begin nothing because of it.
         canary: What it answered to the canary, encoded; empty if it came to none.
+        warning: What a trainer should know though the weights are proved; empty if there is nothing.
     """
 
     update: Token
     failure: str = ""
     exposed_s: float = 0.0
     canary: bytes = b""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,10 @@ class EngineWeights:
         told: What its manager said last.
         trusted: Whether it may serve what it has: what it proved, or its first weights if none were published then.
         updating: The update that it was told to do and has not answered for; None if there is none.
-        rollout: The rollout of that update, or of the one before.
+        rollout: The rollout of that update, or of the one before; None where it was to restore the first weights.
         answer_by: When the manager must have answered, in seconds since the epoch.
         failures: Updates that failed since the last good one.
-        retry_at: When it may be tried again; infinite where only another publish helps.
+        retry_at: When it may be tried again; infinite where only another publish helps, or an operator healed it.
         reason: Why the last one failed, as a sentence; empty if it did not.
         gated_since: Since when it is given nothing; None if it is given work.
         exposed_s: Seconds in which it was given nothing, before that.

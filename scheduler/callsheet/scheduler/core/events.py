@@ -338,6 +338,13 @@ class DrainRequested(Request):
 
 
 @dataclass(slots=True)
+class HealRequested(Request):
+    """An operator has the quarantined engines of a manager go back to the weights that they were started with."""
+
+    manager_id: str
+
+
+@dataclass(slots=True)
 class TimerFired(Event):
     """The time of the next deadline has come."""
 

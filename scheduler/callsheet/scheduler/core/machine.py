@@ -33,6 +33,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.PolicyPublished: submission.on_policy_published,
     events.CancelRequested: control.on_cancel,
     events.DrainRequested: control.on_drain,
+    events.HealRequested: control.on_heal,
     events.ManagerJoined: fleet.on_joined,
     events.ManagerDisconnected: fleet.on_disconnected,
     events.ManagerHeartbeat: fleet.on_heartbeat,

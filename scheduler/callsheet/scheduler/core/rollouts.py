@@ -34,6 +34,8 @@ FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
 # Beside the limits of a drain, of the update and of the canaries before and after.
 ANSWER_MARGIN_S = 120.0
+RESTORE_TIMEOUT_S = 600.0
+"""The longest wait for running requests and for the load, each, where an engine goes back to its first weights."""
 NO_ANSWER = "its manager did not say in time what became of the update"
 RANKS_DIFFER = "the group has {} ranks for {} engines; each must have as many as the others"
 
@@ -120,10 +122,47 @@ def end_rollouts(state: SchedulerState, job_id: str, now: float) -> None:
     """A job is closed: nobody owns the weights of its services now. Engines keep what they have."""
     for service in [name for name, each in state.rollouts.items() if each.job_id == job_id]:
         del state.rollouts[service]
-        state.timers.drop(("rollout", service))
         for engine in engines_of(state, service):
-            if engine.weights.told.standing is WeightsStanding.INITIAL:
-                _change(engine, now, trusted=True)
+            engine.weights.retry_at = -math.inf
+            # What an engine was started with needs no proof, and what is not proved is not served in any case.
+            _change(engine, now, trusted=True)
+        restore_lost(state, service, now)
+
+
+def restore_lost(state: SchedulerState, service: str, now: float) -> None:
+    """Has engines go back to their first weights that have none that are proved, where nobody publishes others."""
+    engines = engines_of(state, service)
+    for engine in engines:
+        unproved = engine.weights.told.standing is WeightsStanding.UNPROVED and not engine.weights.busy
+        if unproved and engine.manager.accepting and engine.weights.retry_at <= now:
+            _restore(state, engine, now)
+    lost = [each for each in engines if each.weights.told.standing is WeightsStanding.UNPROVED]
+    _set_timer(state, service, engines, lost, now)
+
+
+def heal(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Has the quarantined engines of a manager go back to their first weights, also where others are published.
+
+    Raises:
+        RefusedError: FAILED_PRECONDITION: it is away, draining, or has no engine.
+    """
+    engines = [PolicyEngine(manager, each) for each in manager.services.values()]
+    engines = [each for each in engines if ActionKind.GENERATE in each.service.description.kinds]
+    if not engines or not manager.accepting:
+        rule = "is away or draining" if engines else "has no engine"
+        raise failed_precondition("manager_id", manager.manager_id, rule)
+    for engine in engines:
+        if engine.weights.gated and not engine.weights.busy:
+            _restore(state, engine, now)
+        advance_services(state, [engine.service.description.name], now)
+
+
+def _restore(state: SchedulerState, engine: PolicyEngine, now: float) -> None:
+    weights = engine.weights
+    weights.updating, weights.rollout = state.next_token(), None
+    weights.answer_by = now + 4 * RESTORE_TIMEOUT_S + ANSWER_MARGIN_S
+    service = engine.service.description.name
+    state.emit(UpdateWeights(engine.manager.session, weights.updating, weights.updating, service, 0, b"", b"", 0))
 
 
 def registered(state: SchedulerState, manager: Manager, service: Service, told: WeightsTold | None, now: float) -> None:
@@ -148,9 +187,7 @@ def weights_told(
     end = told.last_update
     if end is not None and end.update == service.weights.updating:
         _settle(state, engine, end, now)
-    rollout = state.rollouts.get(service.description.name)
-    if rollout is not None:
-        advance(state, rollout, now)
+    advance_services(state, [service.description.name], now)
 
 
 def reconnected(state: SchedulerState, manager: Manager, now: float) -> None:
@@ -171,6 +208,8 @@ def advance_services(state: SchedulerState, services: Iterable[str], now: float)
         rollout = state.rollouts.get(name)
         if rollout is not None:
             advance(state, rollout, now)
+        else:
+            restore_lost(state, name, now)
 
 
 def rollout_due(state: SchedulerState, service: str, now: float) -> None:
@@ -193,6 +232,9 @@ def _settle(state: SchedulerState, engine: PolicyEngine, end: UpdateEnd, now: fl
     rollout = state.rollouts.get(engine.service.description.name)
     if not end.failure:
         weights.failures, weights.reason, weights.retry_at = 0, "", -math.inf
+        if weights.rollout is None:
+            weights.retry_at = math.inf if rollout is not None else -math.inf
+            _change(engine, now, trusted=True)
         if rollout is not None and weights.has_proved(rollout) and not rollout.reference and end.canary:
             rollout.reference = end.canary
             _persist_changes(state, rollout)
@@ -201,7 +243,7 @@ def _settle(state: SchedulerState, engine: PolicyEngine, end: UpdateEnd, now: fl
     weights.reason = end.failure
     last_chance = rollout is not None and rollout.offer.group_ranks and weights.rollout == rollout.token
     wait_s = math.inf if last_chance else backoff_s(weights.failures, FIRST_RETRY_S, LONGEST_RETRY_S)
-    superseded = rollout is not None and weights.rollout != rollout.token
+    superseded = weights.rollout != (None if rollout is None else rollout.token)
     weights.retry_at = -math.inf if superseded else now + wait_s
 
 
@@ -217,7 +259,7 @@ def advance(state: SchedulerState, rollout: WeightsRollout, now: float) -> None:
         able.sort(key=_turn)
         for engine in able[: max(room, 0)]:
             _tell(state, rollout, engine, 0, now)
-    _set_timer(state, rollout, engines, now)
+    _set_timer(state, rollout.service, engines, waiting, now)
 
 
 def _turn(engine: PolicyEngine) -> tuple[int, bool, int, str]:
@@ -258,17 +300,16 @@ def _tell(state: SchedulerState, rollout: WeightsRollout, engine: PolicyEngine, 
     )
 
 
-def _set_timer(state: SchedulerState, rollout: WeightsRollout, engines: list[PolicyEngine], now: float) -> None:
+def _set_timer(
+    state: SchedulerState, service: str, engines: list[PolicyEngine], waiting: list[PolicyEngine], now: float
+) -> None:
     due = [each.weights.answer_by for each in engines if each.weights.updating is not None]
-    due += [
-        each.weights.retry_at
-        for each in engines
-        if not each.weights.busy and not each.weights.has_proved(rollout) and now < each.weights.retry_at < math.inf
-    ]
+    idle = [each.weights for each in waiting if not each.weights.busy]
+    due += [each.retry_at for each in idle if now < each.retry_at < math.inf]
     if due:
-        state.timers.set(("rollout", rollout.service), min(due))
+        state.timers.set(("rollout", service), min(due))
     else:
-        state.timers.drop(("rollout", rollout.service))
+        state.timers.drop(("rollout", service))
 
 
 def _persist_changes(state: SchedulerState, rollout: WeightsRollout) -> None:

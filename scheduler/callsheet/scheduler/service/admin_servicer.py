@@ -76,6 +76,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         await reply.result(ANSWER_TIMEOUT)
         return admin_service_pb2.DrainManagerResponse()
 
+    async def HealManager(  # noqa: N802
+        self, request: admin_service_pb2.HealManagerRequest, context: Context
+    ) -> admin_service_pb2.HealManagerResponse:
+        """Has quarantined engines go back to the weights that they were started with."""
+        reply = UnaryReply()
+        self._loop.post([events.HealRequested(events.ReplyTo(reply, 0), request.manager_id)])
+        await reply.result(ANSWER_TIMEOUT)
+        return admin_service_pb2.HealManagerResponse()
+
     async def WhatIf(  # noqa: N802
         self, request: admin_service_pb2.WhatIfRequest, context: Context
     ) -> admin_service_pb2.WhatIfResponse:

@@ -159,6 +159,7 @@ def _decode_end(path: str, report: manager_service_pb2.UpdateReport) -> UpdateEn
     return UpdateEnd(
         update=_token(report.update),
         failure=report.failure[:MAX_REASON],
+        warning=report.warning[:MAX_REASON],
         exposed_s=within(f"{path}.weights.last_update.exposed_s", report.exposed_s, 0.0, MAX_SECONDS),
         canary=report.canary.SerializeToString(deterministic=True) if report.canary.token_ids else b"",
     )

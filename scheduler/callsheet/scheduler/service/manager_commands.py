@@ -8,8 +8,9 @@ from typing import Final
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.model import Token
 from callsheet.scheduler.core.plan import GrantPrediction
+from callsheet.scheduler.core.rollouts import RESTORE_TIMEOUT_S
 from callsheet.scheduler.service.refusals import fill_duration
-from callsheet.v1 import manager_service_pb2
+from callsheet.v1 import manager_service_pb2, weights_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
 _DISPATCH: Final = tag(manager_service_pb2.SchedulerItem.DISPATCH_FIELD_NUMBER)
@@ -53,7 +54,12 @@ def _fill_update(message: manager_service_pb2.UpdateWeights, command: commands.U
     _fill_token(message.update, command.update)
     _fill_token(message.rollout, command.rollout)
     message.service, message.version, message.rank = command.service, command.version, command.rank
-    message.plan.ParseFromString(command.plan)
+    if command.plan:
+        message.plan.ParseFromString(command.plan)
+    else:
+        message.plan.source.first.SetInParent()
+        message.plan.mode = weights_pb2.UPDATE_MODE_ABORT
+        fill_duration(message.plan.timeout, RESTORE_TIMEOUT_S)
     if command.reference:
         message.reference.ParseFromString(command.reference)
 

@@ -11,6 +11,7 @@ from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.v1 import weights_pb2
 
+HEALED = "it was healed, and serves the weights that it was started with until another publish"
 ANOTHER_PUBLISH = "; the trainer broadcasts to a group once: publish the weights again"
 
 
@@ -45,6 +46,8 @@ def _fill_engine(
     status.exposed_s = weights.exposed_until(now)
     if weights.told.last_update is not None:
         status.last_exposed_s = weights.told.last_update.exposed_s
+        if status.state == weights_pb2.ENGINE_STATE_PROVED:
+            status.warning = weights.told.last_update.warning
     status.reason = _reason(rollout, engine, engines, status.state)
     if status.state == weights_pb2.ENGINE_STATE_QUARANTINED and weights.retry_at < math.inf:
         status.retry_in.SetInParent()
@@ -56,7 +59,8 @@ def _state_of(rollout: WeightsRollout, weights: EngineWeights) -> weights_pb2.En
         return weights_pb2.ENGINE_STATE_UPDATING
     if weights.has_proved(rollout):
         return weights_pb2.ENGINE_STATE_PROVED
-    return weights_pb2.ENGINE_STATE_QUARANTINED if weights.failures else weights_pb2.ENGINE_STATE_WAITING
+    failed = weights.failures > 0 and weights.rollout == rollout.token
+    return weights_pb2.ENGINE_STATE_QUARANTINED if failed else weights_pb2.ENGINE_STATE_WAITING
 
 
 def _reason(
@@ -69,6 +73,8 @@ def _reason(
         return ""
     if not engine.manager.accepting:
         return "its manager is away or draining"
+    if weights.rollout is None and weights.retry_at == math.inf:
+        return HEALED
     ranks = rollout.offer.group_ranks
     if ranks and not rollout.begun and ranks % engines:
         return RANKS_DIFFER.format(ranks, engines)

@@ -33,8 +33,8 @@ from callsheet.managers.inference.http_engine.live_requests import LiveRequest, 
 from callsheet.managers.inference.http_engine.requests import FoundServer, check_request
 from callsheet.managers.inference.http_engine.versions import label_of, version_of
 from callsheet.managers.inference.http_engine.watch import Look, OthersBooks, ServerState, after_look
-from callsheet.managers.inference.http_engine.weights_check import check_weights
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights
+from callsheet.managers.inference.http_engine.weights_check import check_weights, differing_tensor
+from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
 
 LOOK_AGAIN_S = 0.1
 
@@ -120,6 +120,9 @@ class HttpEngineDriver(EngineDriver):
     ) -> None:
         self._http = http
         self._bounds = server.bounds
+        self._first_model = server.model
+        # Where the weights lie that the server has now; empty where they came otherwise, or others updated it before.
+        self._model_now = "" if str(server.label).isdigit() else server.model
         self._abilities = server.abilities
         self._start_version = start_version
         self._state = ServerState(identity=server.identity, version=server.label)
@@ -265,10 +268,12 @@ class HttpEngineDriver(EngineDriver):
                         await live.ended.wait()
         live.scope.cancel()
 
-    async def update_weights(self, update: WeightUpdate) -> None:
+    async def update_weights(self, update: WeightUpdate) -> str:
         """See `EngineDriver`."""
         self._check_open()
         abilities = self.capabilities
+        if isinstance(update.source, FirstWeights) and self._first_model:
+            update = replace(update, source=DiskWeights(self._first_model))
         if update.version < 0:
             raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
         if update.mode not in abilities.update_modes:
@@ -279,9 +284,15 @@ class HttpEngineDriver(EngineDriver):
             await anyio.to_thread.run_sync(check_weights, update.source.location, await self._served_path())
         if isinstance(update.source, GroupWeights) and update.source.group_name not in self._groups:
             await await_trainer(update.source, update.timeout_s)
+        before = await self._checksum()
         async with self._controlling():
+            former = self._model_now
+            self._model_now = ""
             await self._update(update)
+            shown = await self._show_tensors(update, former, before)
+            self._model_now = update.source.location if isinstance(update.source, DiskWeights) else ""
         log.info("weights updated", version=update.version, mode=update.mode.value)
+        return shown
 
     async def close(self) -> None:
         """See `EngineDriver`. A server that somebody else runs lives on."""
@@ -323,6 +334,10 @@ class HttpEngineDriver(EngineDriver):
         """Where the weights lie that the server serves, as it sees it; empty where that is not known."""
         return ""
 
+    async def _checksum(self) -> str:
+        """The server's own checksum of its tensors; empty where it tells none."""
+        return ""
+
     def _server_lost(self) -> None:
         """The server may be another one than before."""
 
@@ -348,6 +363,22 @@ class HttpEngineDriver(EngineDriver):
                     await self._quietly(self._send_resume)
             self._state = replace(self._state, paused=False)
             self._live.release()
+
+    async def _show_tensors(self, update: WeightUpdate, former: str, before: str) -> str:
+        """Compares the server's checksum with that of before, when its weights lay at `former`."""
+        after = await self._checksum()
+        if not (before and after):
+            return ""
+        if before != after:
+            return f"its checksum was {before:.12} and is {after:.12}"
+        differing = ""
+        if isinstance(update.source, DiskWeights) and former:
+            differing = await anyio.to_thread.run_sync(differing_tensor, update.source.location, former)
+        if differing:
+            error = WeightUpdateError(f"its checksum is {after:.12} as before, though {differing} differs on disk")
+            self._note_failed_update(error)
+            raise error
+        return f"its checksum is {after:.12} as before"
 
     def _note_failed_update(self, error: BaseException) -> None:
         if not (isinstance(error, WeightUpdateError) and error.intact):
@@ -400,6 +431,7 @@ class HttpEngineDriver(EngineDriver):
         if after.losses != before.losses:
             log.warning("engine may have lost its weights", version=after.version)
             self._live.cut(_WEIGHTS_LOST, held=True)
+            self._model_now = ""
             self._server_lost()
         if replace(before, unanswered=0, problem="") != replace(after, unanswered=0, problem=""):
             self._report()

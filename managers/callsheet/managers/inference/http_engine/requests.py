@@ -48,11 +48,13 @@ class FoundServer(ABC):
         bounds: What requests it takes.
         identity: Tells one start of the server from another; empty where nothing does.
         label: What it calls its weights; None where it does not say.
+        model: Where the weights are that it serves; empty where it does not say.
     """
 
     bounds: RequestBounds
     identity: str
     label: str | None = None
+    model: str = ""
 
     @property
     @abstractmethod

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import structlog
 from callsheet.managers.inference.driver import WeightUpdateError
 from callsheet.managers.models.config_file import WeightsError
-from callsheet.managers.models.safetensors_files import read_tensor_files
+from callsheet.managers.models.safetensors_files import StoredTensor, TensorsFile, read_tensor_files
+
+log = structlog.get_logger(__name__)
 
 Shapes = dict[str, tuple[int, ...]]
+_NARROW = frozenset({"BF16", "F16"})
 
 
 def check_weights(location: str, served: str) -> None:
@@ -44,8 +48,36 @@ def check_weights(location: str, served: str) -> None:
         raise WeightUpdateError(message, intact=True)
 
 
+def differing_tensor(location: str, served: str) -> str:
+    """Names a tensor that differs between two directories; blocks on files.
+
+    Numbers of 16 bits are compared alone: a server may round wider ones to the same.
+
+    Returns:
+        Its name; empty if there is none, or the files cannot be read from here.
+    """
+    try:
+        new, old = _stored_in(Path(location)), _stored_in(Path(served))
+        for name in sorted(new.keys() & old.keys()):
+            if new[name][1].dtype in _NARROW and _bytes_of(*new[name]) != _bytes_of(*old[name]):
+                return name
+    except (OSError, WeightsError):
+        log.debug("weights not compared on disk", location=location, served=served)
+    return ""
+
+
+def _stored_in(directory: Path) -> dict[str, tuple[TensorsFile, StoredTensor]]:
+    return {name: (file, tensor) for file in read_tensor_files(directory) for name, tensor in file.tensors.items()}
+
+
+def _bytes_of(file: TensorsFile, tensor: StoredTensor) -> bytes:
+    with file.path.open("rb") as opened:
+        opened.seek(file.begin + tensor.begin)
+        return opened.read(tensor.end - tensor.begin)
+
+
 def _shapes_in(directory: Path) -> Shapes:
     """Shapes of all tensors in a directory; none where it has no file of safetensors."""
     if not any(directory.glob("*.safetensors*")):
         return {}
-    return {name: tensor.shape for file in read_tensor_files(directory) for name, tensor in file.tensors.items()}
+    return {name: tensor.shape for name, (_, tensor) in _stored_in(directory).items()}

@@ -137,6 +137,7 @@ def _succeeded(answer: HttpAnswer) -> bool:
 log = structlog.get_logger(__name__)
 
 PAUSE_TIMEOUT_S = 60.0
+CHECKSUM_TIMEOUT_S = 120.0
 PAIR_REQUEST_TIMEOUT_S = 600.0
 """Of a pair for prefill and decode of which one half is gone, the other keeps requests without a word."""
 _SEED_BITS = 63
@@ -271,6 +272,17 @@ class SGLangDriver(HttpEngineDriver):
             # It looks for all files before it touches a weight.
             intact = "Failed to get weights iterator" in answer.message
             raise WeightUpdateError(f"{source.location}: {answer.message}", intact=intact)
+
+    async def _checksum(self) -> str:
+        if not self._server.modern:
+            return ""
+        try:
+            answer = await self._http.post("/weights_checker", {"action": "checksum"}, timeout_s=CHECKSUM_TIMEOUT_S)
+        except EngineUnreachableError as error:
+            log.warning("no checksum of the weights", reason=str(error))
+            return ""
+        # Servers without a GPU compute none.
+        return str(answer.field("per_engine_checksum") or "") if answer.ok else ""
 
     def _server_lost(self) -> None:
         self._groups.clear()

@@ -20,7 +20,7 @@ from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUn
 from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights
+from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
 from typing_extensions import override
 
 _WITH_SPANS = (0, 5, 23)
@@ -63,7 +63,7 @@ class SGLangServer(FoundServer):
             prefix_cache=self.prefix_cache,
             batch_invariant=False,
             stop_texts=self.bounds.stop_texts > 0,
-            weight_sources=frozenset({DiskWeights, GroupWeights}),
+            weight_sources=frozenset({DiskWeights, GroupWeights, FirstWeights}),
             kv_namespaces=True,
             seeds=self.deterministic,
         )
@@ -103,6 +103,7 @@ def server_of(info: Mapping[str, Any], model: Mapping[str, Any], settings: SGLan
         version=tuple(int(part) for part in re.findall(r"\d+", str(info.get("version", "")))[:3]),
         bounds=bounds,
         label=str(model.get("weight_version")),
+        model=str(model.get("model_path") or ""),
         identity=identity_of(info),
         deterministic=bool(info.get("enable_deterministic_inference")),
         prefix_cache=not info.get("disable_radix_cache"),

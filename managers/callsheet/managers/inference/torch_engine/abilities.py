@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callsheet.managers.inference.driver import EngineCapabilities
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorWeights, UpdateMode
+from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights, TensorWeights, UpdateMode
 
 
 def torch_abilities(
@@ -23,7 +23,8 @@ def torch_abilities(
         prefix_cache=prefix_cache,
         batch_invariant=batch_invariant,
         stop_texts=stop_texts,
-        weight_sources=frozenset({DiskWeights, TensorWeights, GroupWeights}),
+        weight_sources=frozenset({DiskWeights, TensorWeights, GroupWeights, FirstWeights}),
         kv_namespaces=True,
         log_prob_tolerance=0.1 if half_precision else 1e-3,
+        shows_tensors=True,
     )

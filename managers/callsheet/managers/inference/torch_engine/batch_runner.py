@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
 from callsheet.managers.models.requests import SequenceBounds
 from callsheet.managers.models.weights import shapes
@@ -122,3 +123,8 @@ class BatchRunner(ABC):
         own = self.model.state_dict()
         for name, values in state.items():
             own[name].copy_(values)
+
+    def differing(self, state: Mapping[str, Tensor]) -> list[str]:
+        """Names of tensors in which the model is not what a state makes of it."""
+        own = self.model.state_dict()
+        return [name for name, values in state.items() if not torch.equal(own[name], values.to(own[name]))]

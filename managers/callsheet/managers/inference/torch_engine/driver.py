@@ -30,7 +30,7 @@ from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, check_request
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.thread import ComputeThread, in_daemon_thread
-from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
+from callsheet.managers.inference.torch_engine.weight_sources import FirstState, WeightSources
 from torch import Tensor
 
 log = structlog.get_logger(__name__)
@@ -58,6 +58,7 @@ class TorchEngineDriver(EngineDriver):
         threads: int = 1,
         cores: Sequence[int] = (),
         max_requests: int = 4096,
+        first_weights: FirstState | None = None,
     ) -> None:
         """Starts the engine.
 
@@ -70,6 +71,7 @@ class TorchEngineDriver(EngineDriver):
             threads: Threads of torch's kernels.
             cores: Cores to pin them to; empty leaves the process's cores.
             max_requests: The most live requests, running and waiting; more are refused as busy.
+            first_weights: Reads the weights that the model has now; None where they cannot be had again.
         """
         self._runner = runner
         self._batcher = Batcher(
@@ -83,7 +85,7 @@ class TorchEngineDriver(EngineDriver):
             half_precision=runner.half_precision,
         )
         self._report: Callable[[], None] = _tell_nobody
-        self._sources = WeightSources(runner)
+        self._sources = WeightSources(runner, first_weights)
         self._max_requests = max_requests
         self._live: dict[str, asyncio.Future[Generation]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,7 +146,7 @@ class TorchEngineDriver(EngineDriver):
         """See `EngineDriver`."""
         self._post_if_alive(partial(self._batcher.abort, request_id))
 
-    async def update_weights(self, update: WeightUpdate) -> None:
+    async def update_weights(self, update: WeightUpdate) -> str:
         """See `EngineDriver`."""
         if update.version < 0:
             raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
@@ -162,6 +164,7 @@ class TorchEngineDriver(EngineDriver):
                 self._post_if_alive(partial(self._set_admits, True))
         log.info("weights updated", version=update.version, mode=update.mode.value)
         self._report()
+        return f"all of its {len(state)} tensors that came were compared"
 
     async def read_policy_version(self) -> int:
         """See `EngineDriver`."""
@@ -197,6 +200,9 @@ class TorchEngineDriver(EngineDriver):
             self._batcher.replace_weights(state, update.version)
         except Exception as error:  # A device may run out of memory between two tensors.
             raise WeightUpdateError(f"the weights were replaced in part: {error}", intact=False) from error
+        if differing := self._runner.differing(state):
+            named = f"{len(differing)} of {len(state)} tensors are not as they came ({', '.join(differing[:5])})"
+            raise WeightUpdateError(f"the engine has other weights than were published: {named}")
 
     async def _drain(self, timeout_s: float) -> None:
         """Returns once nothing runs, with admission stopped."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -13,8 +15,10 @@ from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
+from callsheet.managers.inference.torch_engine.weight_sources import FirstState
 from callsheet.managers.models.transformer import LanguageModel
 from callsheet.managers.models.weights import load_model
+from torch import Tensor
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +34,11 @@ def load_engine(torch: TorchSettings, settings: InferenceSettings) -> TorchEngin
     runner = ModelRunner(model, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
     # A model with another vocabulary brings no tokenizer with its weights.
     text = token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None
-    return _start(runner, torch, settings, text, frozenset())
+
+    def first() -> Mapping[str, Tensor]:
+        return load_model(LanguageModel, settings.weights, torch.shape, settings.seed).state_dict()
+
+    return _start(runner, torch, settings, text, frozenset(), first=first)
 
 
 def load_own_model(directory: Path, torch: TorchSettings, settings: InferenceSettings) -> TorchEngineDriver:
@@ -50,7 +58,8 @@ def load_own_model(directory: Path, torch: TorchSettings, settings: InferenceSet
         dtype=torch.dtype,
         batch_invariant=torch.batch_invariant,
     )
-    return _start(loaded.runner, torch, settings, loaded.token_bytes, loaded.end_tokens)
+    first = partial(loaded.runner.read_weights, directory)
+    return _start(loaded.runner, torch, settings, loaded.token_bytes, loaded.end_tokens, first=first)
 
 
 def _start(
@@ -59,6 +68,8 @@ def _start(
     settings: InferenceSettings,
     text: TokenBytes | None,
     end_tokens: frozenset[int],
+    *,
+    first: FirstState,
 ) -> TorchEngineDriver:
     limits = BatchLimits(
         # One more than attempts: a canary must not wait until one of them has ended.
@@ -74,6 +85,7 @@ def _start(
         end_tokens=end_tokens,
         threads=settings.thread_count,
         cores=settings.cores,
+        first_weights=first,
     )
     log.info("torch engine started", model=settings.model, device=torch.device)
     return driver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +13,13 @@ import torch
 import torch.distributed as dist
 from callsheet.managers.inference.driver import WeightUpdateError
 from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorWeights, WeightSource
+from callsheet.managers.inference.weights import (
+    DiskWeights,
+    FirstWeights,
+    GroupWeights,
+    TensorWeights,
+    WeightSource,
+)
 from callsheet.managers.models.config_file import WeightsError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -21,6 +27,8 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
+FirstState = Callable[[], Mapping[str, Tensor]]
+"""Reads the weights that an engine was started with; blocks."""
 _TRAINER_RANK = 0
 _POLL_S = 0.1
 
@@ -144,9 +152,10 @@ def _receive(group: dist.ProcessGroup, source: GroupWeights, ends: float) -> dic
 class WeightSources:
     """Reads weights of all kinds of sources. Its methods block, and may be called from any thread."""
 
-    def __init__(self, runner: BatchRunner) -> None:
-        """Notes the shapes of a model that is awake."""
+    def __init__(self, runner: BatchRunner, first: FirstState | None = None) -> None:
+        """Notes the shapes of a model that is awake, and how the weights are read again that it has."""
         self._runner = runner
+        self._first = first
         self._shapes = dict(runner.state_shapes())
         self._groups = TransferGroups()
 
@@ -161,18 +170,29 @@ class WeightSources:
             WeightUpdateError: They cannot be used, or did not come in time; the running weights are as they were.
         """
         try:
-            match source:
-                case DiskWeights(location):
-                    return self._runner.read_weights(Path(location.removeprefix("file://")))
-                case TensorWeights(path):
-                    state = self._loaded(path)
-                    check_tensors({name: tuple(value.shape) for name, value in state.items()}, self._shapes, f"{path}")
-                    return state
-                case GroupWeights(group_name=name, tensors=tensors):
-                    check_tensors({each.name: each.shape for each in tensors}, self._shapes, f"group {name}")
-                    return self._groups.receive(source, timeout_s)
+            state = self._read(source, timeout_s)
+            broken = [name for name, values in state.items() if values.is_floating_point() and values.isnan().any()]
+            if broken:
+                raise WeightsError(f"{len(broken)} tensors hold what is no number ({', '.join(broken[:5])})")
         except WeightsError as error:
             raise WeightUpdateError(str(error), intact=True) from error
+        return state
+
+    def _read(self, source: WeightSource, timeout_s: float) -> Mapping[str, Tensor]:
+        match source:
+            case DiskWeights(location):
+                return self._runner.read_weights(Path(location.removeprefix("file://")))
+            case TensorWeights(path):
+                state = self._loaded(path)
+                check_tensors({name: tuple(value.shape) for name, value in state.items()}, self._shapes, f"{path}")
+                return state
+            case GroupWeights(group_name=name, tensors=tensors):
+                check_tensors({each.name: each.shape for each in tensors}, self._shapes, f"group {name}")
+                return self._groups.receive(source, timeout_s)
+            case FirstWeights():
+                if self._first is None:
+                    raise WeightsError("nobody knows where the first weights of this engine are")
+                return self._first()
 
     def _loaded(self, path: Path) -> Mapping[str, Tensor]:
         state = _load(path)

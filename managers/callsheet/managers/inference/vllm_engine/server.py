@@ -19,7 +19,7 @@ from callsheet.managers.inference.http_engine.log_probs import ToldLogProbs
 from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights
+from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
 from typing_extensions import override
 
 _TOLD = {"raw_logprobs": ToldLogProbs.RAW, "processed_logprobs": ToldLogProbs.SAMPLED}
@@ -32,12 +32,10 @@ class VLLMServer(FoundServer):
     """A server as it was found.
 
     Attributes:
-        model: The path of its model.
         told: Of which distribution it tells log-probabilities; None where it tells none.
         prefix_cache: Whether it reuses KV.
     """
 
-    model: str
     told: ToldLogProbs | None
     prefix_cache: bool
 
@@ -50,7 +48,7 @@ class VLLMServer(FoundServer):
             prefix_cache=self.prefix_cache,
             batch_invariant=False,
             stop_texts=self.bounds.stop_texts > 0,
-            weight_sources=frozenset({DiskWeights, GroupWeights}),
+            weight_sources=frozenset({DiskWeights, GroupWeights, FirstWeights}),
             kv_namespaces=True,
         )
 
