@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.model import ActionKind, ActionState, TimeoutKind, Timeouts
 from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import SandboxRef
@@ -194,7 +193,7 @@ def test_deadlines_stand_still_while_no_scheduler_runs() -> None:
     world.now += 86_400.0
     after = restarted(world)
     after.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
-    assert next_deadline(after.state) == pytest.approx(after.now + 15.0, abs=0.01)
+    assert after.state.timers.get(("action", after.live("a").key)) == pytest.approx(after.now + 15.0, abs=0.01)
     after.wait(14.0)
     assert after.state_of("a") is ActionState.QUEUED
     after.wait(2.0)
@@ -258,7 +257,7 @@ def test_a_journal_that_tells_no_sign_of_life_lets_deadlines_begin_anew() -> Non
     world.journal.alive_at = None
     world.now += 86_400.0
     after = restarted(world)
-    assert next_deadline(after.state) == pytest.approx(after.now + 20.0, abs=0.01)
+    assert after.state.timers.get(("action", after.live("a").key)) == pytest.approx(after.now + 20.0, abs=0.01)
 
 
 def test_an_adopted_attempt_must_give_signs_of_life() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from callsheet.deploy.roles import expected_roles
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, Timeouts
-from callsheet.scheduler.core.refusals import RefusedError
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import CoreSettings
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.core_engines import offer
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld, service
 
@@ -152,3 +153,66 @@ def test_roles_are_told_apart_by_what_they_serve() -> None:
 def test_an_unknown_role_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"manager kind: 'gpu' is none of inference, noop, reward, sandbox"):
         expected_roles(("gpu",))
+
+
+def restarted(*roles: str) -> CoreWorld:
+    """A scheduler that was restarted; two managers of a role serve different images, and the first one is back."""
+    made = world(*roles).restart()
+    made.manager("sandbox", *OFFERS["sandbox"])
+    return made
+
+
+@pytest.mark.parametrize("roles", [(), ("sandbox",)])
+def test_what_was_served_before_a_restart_waits_until_its_manager_is_back(roles: tuple[str, ...]) -> None:
+    made = restarted(*roles)
+    made.submit(action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"))
+    made.submit(action_request("b", ActionKind.GENERATE, service="second-model"))
+    why = explain(made.state, made.live("a"), made.now, made.planner)
+    assert why.sentence == "its manager is on its way: one from before the scheduler's restart has not registered yet"
+    made.wait(9.0)
+    second = made.manager("second", service("sandbox:ubuntu", (ActionKind.ENV_RESET,)))
+    model = made.manager("model", service("second-model", (ActionKind.GENERATE,)))
+    made.wait(2.0)
+    made.plan()
+    second.run("a")
+    model.run("b")
+    assert made.state_of("a") is made.state_of("b") is ActionState.SUCCEEDED
+
+
+@pytest.mark.parametrize("roles", [(), ("sandbox",)])
+def test_a_lease_after_a_restart_the_usual_rule_holds(roles: tuple[str, ...]) -> None:
+    made = restarted(*roles)
+    made.submit(action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"))
+    made.submit(action_request("patient", ActionKind.GENERATE, service="another", wait=True))
+    made.step("behind")
+    made.wait(9.0)
+    assert made.state_of("a") is ActionState.QUEUED
+    made.wait(2.0)
+    assert made.failure("a").reason == "unservable"
+    assert made.failure("behind").reason == "state_lost"
+    assert made.state_of("patient") is ActionState.QUEUED
+    with pytest.raises(RefusedError, match="no registered manager serves"):
+        made.submit(action_request("b", ActionKind.GENERATE, service="another"))
+
+
+def test_a_role_that_never_registers_is_awaited_longer_than_a_restart() -> None:
+    made = world("inference").restart()
+    submit(made, "a", "inference")
+    made.wait(60.0)
+    assert made.state_of("a") is ActionState.QUEUED
+    with pytest.raises(RefusedError, match="no registered manager serves"):
+        made.submit(action_request("b", ActionKind.TOOL_CALL, service="weather"))
+
+
+def test_weights_for_a_model_that_is_not_back_yet_wait_for_it() -> None:
+    made = world("inference").restart()
+    made.manager("first", service("first-model", (ActionKind.GENERATE,)))
+    with pytest.raises(RefusedError, match="must be named until") as refusal:
+        made.publish(1, offer=offer())
+    assert (refusal.value.code, refusal.value.retry_after) == (RefusalCode.UNAVAILABLE, 1.0)
+    made.publish(1, offer=offer(service="second-model"))
+    assert list(made.state.rollouts) == ["second-model"]
+    made.wait(11.0)
+    made.manager("again", service("first-model", (ActionKind.GENERATE,)))
+    with pytest.raises(RefusedError, match="no registered manager serves generate"):
+        made.publish(2, offer=offer(service="third-model"))

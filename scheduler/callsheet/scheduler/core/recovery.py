@@ -55,6 +55,8 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     """Fills an empty state. Dispatched actions and sandboxes wait one lease for their managers to register again."""
     if state.epoch > 1:
         state.restored_at = now
+        state.awaits_returns = True
+        state.timers.set(("returns", ""), now + state.settings.manager_lease)
     for job in recovered.jobs:
         _restore_job(state, job, decode, now)
     for rollout in recovered.rollouts:

@@ -108,10 +108,14 @@ def _with_service(state: SchedulerState, offer: WeightsOffer) -> WeightsOffer:
         if ActionKind.GENERATE in service.description.kinds
     }
     if offer.service:
-        if names and offer.service not in names:
+        if names and offer.service not in names and not state.awaits_returns:
             rule = f"no registered manager serves generate under this name{did_you_mean(offer.service, names)}"
             raise failed_precondition("rollout.service", offer.service, rule)
         return offer
+    if state.awaits_returns:
+        rule = "must be named until the managers from before the scheduler's restart had time to come back"
+        retry_after = state.settings.full_retry_after
+        raise RefusedError(RefusalCode.UNAVAILABLE, "rollout.service", "", rule, retry_after)
     if len(names) != 1:
         rule = f"must name one of {sorted(names)}" if names else "must be named, as no manager serves generate yet"
         raise failed_precondition("rollout.service", "", rule)

@@ -28,6 +28,7 @@ _NO_BUILDER = (
     "no registered manager builds images: a sandbox manager with --build-images does, "
     "and needs the system package buildah"
 )
+_ONE_FROM_BEFORE = "one from before the scheduler's restart"
 # Some clients ask for other units with each action.
 MAX_CACHED = 4096
 
@@ -58,10 +59,10 @@ def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Dem
 
 
 def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> bool:
-    """Refuses an action that no manager can ever serve, registered or announced, unless its client wants to wait.
+    """Refuses an action that no manager can ever serve, registered or awaited, unless its client wants to wait.
 
     Returns:
-        Whether it can be served only by a manager that was announced and has not registered yet.
+        Whether it can be served only by a manager that was announced, or is to come back, and has not registered yet.
 
     Raises:
         RefusedError: FAILED_PRECONDITION, naming the service or the resource that is missing.
@@ -78,23 +79,24 @@ def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Tr
         return False
     if _some_manager_can_ever_serve(state, request) or (request.needs_sandbox and trajectory is not None):
         return False
-    if not _roles_on_their_way(state, request):
+    if not _on_their_way(state, request):
         _refuse(request, list(state.managers.values()))
     return True
 
 
 def awaited_roles(state: SchedulerState, action: Action) -> list[str]:
-    """Names of the announced roles that a queued action waits for, as no registered manager can ever serve it."""
+    """Names of the managers that a queued action waits for, as no registered one can ever serve it."""
     trajectory = action.trajectory
     if action.request.needs_sandbox and trajectory is not None and trajectory.manager_id:
         return []
     if _some_manager_can_ever_serve(state, action.request):
         return []
-    return _roles_on_their_way(state, action.request)
+    return _on_their_way(state, action.request)
 
 
-def _roles_on_their_way(state: SchedulerState, request: ActionRequest) -> list[str]:
-    return [role.name for role in state.expected if role.may_serve(request.kind, request.service)]
+def _on_their_way(state: SchedulerState, request: ActionRequest) -> list[str]:
+    roles = [role.name for role in state.expected if role.may_serve(request.kind, request.service)]
+    return [*roles, _ONE_FROM_BEFORE] if state.awaits_returns else roles
 
 
 def note_arrival(state: SchedulerState, manager: Manager, now: float) -> None:
@@ -104,6 +106,17 @@ def note_arrival(state: SchedulerState, manager: Manager, now: float) -> None:
     if still_expected == state.expected:
         return
     state.expected = still_expected
+    if not state.awaits_returns:
+        _settle_waiting(state, now)
+
+
+def returns_over(state: SchedulerState, now: float) -> None:
+    """A manager's lease has passed since the restart: who has not come back is lost, and its work with it."""
+    state.awaits_returns = False
+    _settle_waiting(state, now)
+
+
+def _settle_waiting(state: SchedulerState, now: float) -> None:
     waiting = [
         action
         for job in state.jobs.values()

@@ -26,7 +26,7 @@ TimerKey = (
     | tuple[Literal["trajectory"], TrajectoryKey]
     | tuple[Literal["batch", "group"], tuple[str, str]]
     | tuple[Literal["job", "idle", "manager", "rollout"], str]
-    | tuple[Literal["retention", "round"], Literal[""]]
+    | tuple[Literal["retention", "round", "returns"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
 
@@ -100,6 +100,8 @@ class SchedulerState:
         rollouts: The newest weights of services that open jobs published, by the service.
         managers: The registered ones, by id; also one whose stream is down while its lease runs.
         expected: Announced roles of which no manager has registered yet.
+        awaits_returns: Whether a restart is less than a manager's lease ago. What no registered manager serves may have
+            been served before, by one that comes back still: until then it waits.
         nodes: Those of registered managers, by id.
         metered_nodes: Those with quotas; `machine.handle` brings these up to now.
         buckets: The quotas by node id and resource, for nodes that come back.
@@ -147,6 +149,7 @@ class SchedulerState:
         self.rollouts: dict[str, WeightsRollout] = {}
         self.managers: dict[str, Manager] = {}
         self.expected = self.settings.expected
+        self.awaits_returns = False
         self.nodes: dict[str, Node] = {}
         self.metered_nodes: dict[str, Node] = {}
         self.buckets: dict[tuple[str, str], TokenBucket] = {}

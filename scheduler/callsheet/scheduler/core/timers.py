@@ -21,6 +21,7 @@ from callsheet.scheduler.core.lifecycle import (
 from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
 from callsheet.scheduler.core.retention import retention_due
 from callsheet.scheduler.core.rollouts import rollout_due
+from callsheet.scheduler.core.servability import returns_over
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import group_due, trajectory_due
 
@@ -61,6 +62,8 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 idle_due(state, job_id, now)
             case ("retention", ""):
                 retention_due(state, now)
+            case ("returns", ""):
+                returns_over(state, now)
             case ("rollout", str() as service):
                 rollout_due(state, service, now)
             case ("manager", str() as manager_id):

@@ -51,7 +51,7 @@ def explain(
         return Explanation(WaitReason.NONE, f"it is {action.state.value}")
     if roles := awaited_roles(state, action):
         who = " or ".join(roles)
-        sentence = f"its manager is on its way: {who} was announced and has not registered yet"
+        sentence = f"its manager is on its way: {who} has not registered yet"
         return Explanation(WaitReason.NO_SERVICE, sentence)
     trajectory = action.trajectory
     if trajectory is not None and trajectory.admitted_at is None:
