@@ -102,11 +102,13 @@ class ReplyToken:
         token_id: Its id.
         text: Its text; a token that is a part of a character only has replacement characters.
         log_prob: Natural logarithm of its probability.
+        raw: Its bytes; those of all tokens make the text. None where they are those of `text`.
     """
 
     token_id: int
     text: str
     log_prob: float
+    raw: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

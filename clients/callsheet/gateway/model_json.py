@@ -36,6 +36,19 @@ def read_json_at(text: str, place: int) -> tuple[object, int]:
     return value, end
 
 
+def arguments_text(given: object) -> str:
+    """Returns the arguments of a call as a text that every program reads; none are an empty object.
+
+    A text that is no JSON, whatever a model may leave out, stays as it is.
+    """
+    if isinstance(given, str):
+        try:
+            given = read_json(given) if given.strip() else None
+        except ValueError:
+            return str(given)
+    return "{}" if given is None else json.dumps(given, ensure_ascii=False)
+
+
 def _check_depth(value: object) -> None:
     level = [value]
     for _ in range(MAX_DEPTH + 1):
@@ -61,4 +74,5 @@ def _finite(text: str) -> float:
     return number
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+# Models write line feeds into texts as they are.
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, strict=False)

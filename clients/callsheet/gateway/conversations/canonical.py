@@ -30,11 +30,12 @@ def text_of(content: object) -> str | None:
 
 
 def arguments_of(text: object) -> object:
-    """Returns the arguments of a call as an object where they are JSON, else as they are."""
+    """Returns the arguments of a call as an object where they are JSON, else as they are; none are an empty object."""
     if not isinstance(text, str):
-        return text
+        return {} if text is None else text
     try:
-        return read_json(text)
+        found = read_json(text) if text.strip() else None
+        return {} if found is None else found
     except ValueError:
         return text.strip()
 

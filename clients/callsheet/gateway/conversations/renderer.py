@@ -108,5 +108,8 @@ class Renderer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, without markers of structure. A part of a character becomes U+FFFD."""
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes of a token, which may be a part of a character; a marker of structure has none."""
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the tokens of a text to go on from, markers of structure in it included."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from callsheet.gateway.chat import Message
 from callsheet.gateway.dialects.fields import Fields, text_of_parts
+from callsheet.gateway.dialects.tools import called_arguments
 from callsheet.gateway.model_json import read_json
 
 TEXT_PARTS: Final = {"text": "text"}
@@ -71,14 +71,15 @@ def _assistant_message(message: Fields) -> Message:
 
 
 def _tool_call(block: Fields) -> dict[str, Any]:
-    function = {"name": block.name("name"), "arguments": _arguments(block.required_object("input").values)}
+    function = {"name": block.name("name"), "arguments": _arguments(block)}
     return {"id": block.name("id"), "type": "function", "function": function}
 
 
-def _arguments(told: Mapping[str, Any]) -> str:
-    if set(told) == {_UNPARSED} and isinstance(raw := told[_UNPARSED], str):
+def _arguments(block: Fields) -> str:
+    told = block.values.get("input")
+    if isinstance(told, Mapping) and set(told) == {_UNPARSED} and isinstance(raw := told[_UNPARSED], str):
         return raw
-    return json.dumps(told, ensure_ascii=False)
+    return called_arguments(block, "input")
 
 
 def _input(arguments: str) -> Mapping[str, Any]:

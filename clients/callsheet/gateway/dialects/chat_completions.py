@@ -15,7 +15,7 @@ from callsheet.gateway.dialects.openai_fields import (
     usage,
 )
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
-from callsheet.gateway.dialects.tools import declared_function, named_tool
+from callsheet.gateway.dialects.tools import called_arguments, declared_function, named_tool
 
 __all__ = ["REFUSED", "answer", "error", "events", "read"]
 
@@ -92,7 +92,7 @@ def _tool_call(call: Fields) -> dict[str, Any]:
     return {
         "id": call.name("id"),
         "type": "function",
-        "function": {"name": function.name("name"), "arguments": function.required_text("arguments")},
+        "function": {"name": function.name("name"), "arguments": called_arguments(function, "arguments")},
     }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
 from callsheet.gateway.chat import ChatReply, ChatRequest, ReplyEnd
 from callsheet.gateway.dialects.fields import Fields, Refusal
-from callsheet.gateway.dialects.openai_fields import REFUSED_SAMPLING, error, sampling, usage
+from callsheet.gateway.dialects.openai_fields import REFUSED_SAMPLING, bytes_of, error, sampling, usage
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
 
 __all__ = ["REFUSED", "answer", "error", "events", "read"]
@@ -84,12 +85,14 @@ def _finish_reason(reply: ChatReply) -> str:
 def _log_probs(request: ChatRequest, reply: ChatReply) -> dict[str, Any]:
     if not request.sampling.log_probs:
         return {}
-    texts = [token.text for token in reply.tokens]
+    characters = codecs.getincrementaldecoder("utf-8")("replace")
     told = {
-        "tokens": texts,
+        "tokens": [token.text for token in reply.tokens],
         "token_logprobs": [token.log_prob for token in reply.tokens],
         "top_logprobs": None,
-        "text_offset": [*accumulate(map(len, texts[:-1]), initial=0)] if texts else [],
+        "text_offset": [0, *accumulate(len(characters.decode(bytes(bytes_of(token) or ()))) for token in reply.tokens)][
+            :-1
+        ],
     }
     return {"logprobs": told}
 

@@ -69,14 +69,16 @@ def _top_k(body: Fields) -> int | None:
 def log_probs(tokens: Sequence[ReplyToken]) -> list[dict[str, Any]]:
     """Log-probabilities as chat completions and responses have them."""
     return [
-        {"token": token.text, "bytes": _bytes(token.text), "logprob": token.log_prob, "top_logprobs": []}
+        {"token": token.text, "bytes": bytes_of(token), "logprob": token.log_prob, "top_logprobs": []}
         for token in tokens
     ]
 
 
-def _bytes(text: str) -> list[int] | None:
-    """The bytes of a token; unknown where it is a part of a character only."""
-    return None if "\N{REPLACEMENT CHARACTER}" in text else list(text.encode(errors="surrogatepass"))
+def bytes_of(token: ReplyToken) -> list[int] | None:
+    """The bytes of a token; None where nobody knows which part of a character it is."""
+    if token.raw is None and "\N{REPLACEMENT CHARACTER}" in token.text:
+        return None
+    return list(token.text.encode(errors="surrogatepass") if token.raw is None else token.raw)
 
 
 def usage(reply: ChatReply) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from callsheet.gateway.chat import Message
 from callsheet.gateway.dialects.fields import Fields, text_of_parts
 from callsheet.gateway.dialects.response_tools import CUSTOM_INPUT, LOCAL_SHELL, known_name
+from callsheet.gateway.dialects.tools import called_arguments
 
 _TEXT_PARTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _ROLES: Final[Mapping[str, str]] = {
@@ -62,7 +62,7 @@ class _Reader:
 
     def function_call(self, item: Fields) -> None:
         name = known_name(item.name("name"), item.text("namespace") or "")
-        self._call(item, name, item.required_text("arguments"))
+        self._call(item, name, called_arguments(item, "arguments"))
 
     def custom_tool_call(self, item: Fields) -> None:
         arguments = json.dumps({CUSTOM_INPUT: item.required_text("input")}, ensure_ascii=False)
@@ -120,6 +120,6 @@ def _reasoning_text(item: Fields) -> str:
     if told := item.text("encrypted_content"):
         try:
             return base64.b64decode(told, validate=True).decode(errors="surrogatepass")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             raise item.error("encrypted_content", "what this gateway gave") from None
     return text_of_parts(item, "summary", {"summary_text": "text"})

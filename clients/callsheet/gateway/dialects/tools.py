@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callsheet.gateway.chat import BadRequestError, Tool
@@ -27,6 +28,18 @@ def function(name: str, description: str | None, parameters: Any) -> Tool:
     """A function as chat completions declare it."""
     described = {"description": description} if description else {}
     return {"type": "function", "function": {"name": name} | described | {"parameters": parameters}}
+
+
+def called_arguments(call: Fields, name: str) -> str:
+    """The arguments of a call as a JSON text. Agents send them as that, as an object, or leave them out.
+
+    Raises:
+        BadRequestError: They are something else.
+    """
+    given = call.values.get(name)
+    if name not in call.values:
+        raise call.error(name, "a string or an object")
+    return json.dumps(given, ensure_ascii=False) if isinstance(given, Mapping) else call.text(name) or "{}"
 
 
 def named_tool(place: str, name: str, tools: Sequence[Tool]) -> str:

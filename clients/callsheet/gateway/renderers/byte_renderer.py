@@ -77,6 +77,10 @@ class ByteRenderer:
         """Returns the text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return bytes(token for token in token_ids if token < BEGIN_TOKEN).decode("utf-8", errors="replace")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the byte of a token; markers have none."""
+        return bytes((token_id,)) if token_id < BEGIN_TOKEN else b""
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the bytes of a text behind the marker that starts a conversation; no text is a marker itself."""
         return (BEGIN_TOKEN, *text.encode("utf-8", errors="replace"))

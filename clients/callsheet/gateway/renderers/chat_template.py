@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from callsheet.gateway.chat import BadRequestError, Message, Tool
@@ -52,10 +52,18 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Tool],
         template_arguments: Mapping[str, Any],
+        broken: Callable[[Any], Any] = lambda value: value,
         *,
         generation_prompt: bool = True,
     ) -> str:
         """Returns messages as the template writes them.
+
+        Args:
+            messages: The messages.
+            tools: The tools.
+            template_arguments: What it is given besides.
+            broken: Returns what is given with the control tokens in its texts broken.
+            generation_prompt: Whether what has the model reply comes last.
 
         Raises:
             BadRequestError: It refuses them.
@@ -66,10 +74,10 @@ class ChatTemplate:
                 raise BadRequestError(f"template_arguments.{name}", template_arguments[name], rule)
         try:
             return self._template.render(
-                **template_arguments,
+                **broken(template_arguments),
                 **self._special_tokens,
-                messages=_with_one_system([_for_template(message, place) for place, message in enumerate(messages)]),
-                tools=[dict(tool) for tool in tools] or None,
+                messages=broken(_with_one_system([_for_template(*placed) for placed in enumerate(messages)])),
+                tools=broken([dict(tool) for tool in tools]) or None,
                 documents=None,
                 add_generation_prompt=generation_prompt,
             )
@@ -87,7 +95,7 @@ def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**messages[0], "content": joined}, *messages[count:]]
 
 
-def _for_template(message: Message, place: int) -> dict[str, Any]:
+def _for_template(place: int, message: Message) -> dict[str, Any]:
     """Returns a message as templates want it: the content a text, the arguments of calls objects."""
     content = text_of(message.get("content"))
     if content is None:

@@ -10,6 +10,8 @@ from callsheet.gateway.chat import BadRequestError, Message, Tool
 from callsheet.gateway.conversations.renderer import ParsedReply
 from callsheet.gateway.renderers.chat_template import ChatTemplate
 from callsheet.gateway.renderers.reply_text import END_THINK, THINK, parse_text
+from callsheet.gateway.renderers.text_markers import BREAK, REPLY_MARKERS, TextMarkers
+from callsheet.gateway.renderers.token_bytes import token_bytes
 from callsheet.gateway.renderers.tool_calls import detect
 from tokenizers import Tokenizer
 
@@ -17,8 +19,6 @@ _SENTINEL: Final = "q7Zk0vSentinelX3"
 """A text that stands for a reply; no message has it."""
 _TAIL_TOKENS: Final = 8
 """Tokens at the end of a prompt in which an opened reasoning would be seen."""
-_MARKERS: Final = frozenset((THINK, END_THINK, "<tool_call>", "</tool_call>", "<|python_tag|>"))
-"""Special tokens whose text says what a reply consists of."""
 
 
 class TemplateRenderer:
@@ -40,6 +40,7 @@ class TemplateRenderer:
         self._tool_format = detect(template.source)
         self._reasoning = END_THINK in template.source
         added = tokenizer.get_added_tokens_decoder()
+        self._markers = TextMarkers(tokenizer)
         self._special = {token: entry.content for token, entry in added.items() if entry.special}
         self._takes_system = self._try_system()
         own = self._find_end_of_turn()
@@ -57,7 +58,7 @@ class TemplateRenderer:
         self, messages: Sequence[Message], tools: Sequence[Tool], template_arguments: Mapping[str, Any]
     ) -> tuple[int, ...]:
         """Returns the prompt of a whole conversation."""
-        return self._encode(self._template.text(messages, tools, template_arguments))
+        return self._encode(self._template.text(messages, tools, template_arguments, self._markers.broken))
 
     def bridge(
         self,
@@ -69,11 +70,12 @@ class TemplateRenderer:
         """Returns the tokens to append, or None where the template's turns depend on what is before them."""
         if _SENTINEL in json.dumps([dict(message) for message in messages], default=str):
             return None
+        broken = self._markers.broken
         found: set[str] = set()
         whole = ""
         for beginning in _beginnings(messages, tools, self._takes_system):
             try:
-                whole = self._template.text([*beginning, *messages], tools, template_arguments)
+                whole = self._template.text([*beginning, *messages], tools, template_arguments, broken)
             except BadRequestError:
                 return None
             found.add(self._from_end_of_turn(whole[whole.rfind(_SENTINEL) + len(_SENTINEL) :]))
@@ -115,8 +117,14 @@ class TemplateRenderer:
         """Returns the text of tokens, special ones left out."""
         return self._decode(token_ids, markers=False)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes of a token; special ones have none."""
+        if token_id in self._special:
+            return b""
+        return token_bytes(self._tokenizer.id_to_token(token_id) or "", self._decode((token_id,)))
+
     def _text(self, token_ids: Sequence[int]) -> str:
-        said = [token for token in token_ids if self._special.get(token, THINK) in _MARKERS]
+        said = [token for token in token_ids if self._special.get(token, THINK) in REPLY_MARKERS]
         return self._decode(said)
 
     def _is_within_reasoning(self, prompt_token_ids: Sequence[int]) -> bool:
@@ -125,6 +133,8 @@ class TemplateRenderer:
 
     # By batches, as only these let other threads run meanwhile.
     def _encode(self, text: str, *, around: bool = False) -> tuple[int, ...]:
+        if BREAK in text and not around:
+            return self._markers.encode(_whole_characters(text))
         (found,) = self._tokenizer.encode_batch_fast([_whole_characters(text)], add_special_tokens=around)
         return tuple(found.ids)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from callsheet.gateway.chat import Tool
 from callsheet.gateway.conversations.renderer import WrittenCall
-from callsheet.gateway.model_json import read_json, read_json_at
+from callsheet.gateway.model_json import arguments_text, read_json, read_json_at
 from callsheet.gateway.renderers.qwen_xml import read_function
 
 ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
@@ -158,9 +158,7 @@ def _from_json(value: object, key: str) -> WrittenCall | None:
         return None
     if set(value) - {"name", key, "id", "type"}:
         return None
-    arguments = value.get(key, {})
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return WrittenCall(value["name"], text)
+    return WrittenCall(value["name"], arguments_text(value.get(key)))
 
 
 def _parameters(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:

@@ -334,7 +334,7 @@ class Calls:
             prompt_tokens=turn.prompt_length,
             completion_tokens=len(turn.reply.token_ids),
             cached_tokens=turn.reply.cached_tokens,
-            tokens=reply_tokens(turn.reply, self._renderer.decode) if request.sampling.log_probs else (),
+            tokens=reply_tokens(turn.reply, self._renderer.token_bytes) if request.sampling.log_probs else (),
         )
 
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 import structlog
 from callsheet.gateway.chat import Tool
 from callsheet.gateway.conversations.renderer import ParsedReply, WrittenCall
-from callsheet.gateway.model_json import read_json
+from callsheet.gateway.model_json import arguments_text, read_json
 
 TIMEOUT_S: Final = 5.0
 """How long one reply may take."""
@@ -103,7 +103,7 @@ class EngineParser:
 def _call(found: object) -> WrittenCall:
     if not isinstance(found, dict):
         raise ValueError("calls: an entry is no object")
-    return WrittenCall(_text(found, "name"), _text(found, "parameters"))
+    return WrittenCall(_text(found, "name"), arguments_text(found.get("parameters")))
 
 
 def _text(found: Mapping[str, Any], name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from callsheet.client import FinishReason, GenerateResult, Sampling
@@ -61,10 +61,11 @@ def generated_of(result: GenerateResult) -> Generated:
     return Generated(result.token_ids, result.log_probs, spans, end, result.cached_tokens)
 
 
-def reply_tokens(generated: Generated, decode: Callable[[Sequence[int]], str]) -> tuple[ReplyToken, ...]:
+def reply_tokens(generated: Generated, bytes_of: Callable[[int], bytes]) -> tuple[ReplyToken, ...]:
     """Returns the tokens of a reply for a caller that asked for their log-probabilities."""
     pairs = zip(generated.token_ids, generated.log_probs, strict=True) if generated.log_probs else ()
-    return tuple(ReplyToken(token, decode((token,)), log_prob) for token, log_prob in pairs)
+    told = ((token, bytes_of(token), log_prob) for token, log_prob in pairs)
+    return tuple(ReplyToken(token, raw.decode(errors="replace"), log_prob, raw) for token, raw, log_prob in told)
 
 
 def _first(*values: Any) -> Any:

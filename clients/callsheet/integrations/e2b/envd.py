@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import math
 import zlib
@@ -331,7 +330,7 @@ def user_of(authorization: str) -> str:
         return ""
     try:
         return base64.b64decode(encoded, validate=True).decode().partition(":")[0]
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise invalid("Authorization", authorization, "must be basic credentials") from error
 
 
