@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from aiohttp import web
 from callsheet.client import InvalidArgumentError, NotFoundError, PromptDrift
 from callsheet.gateway.dialects.dialect import DIALECTS
+from callsheet.gateway.server.keys import TrajectoryKey, write_key
 
 from tests.support.gateways import CHAT, RETRY, RunningGateway, chat, running_gateway, scripted_stack
 from tests.support.ports import free_port
@@ -105,6 +107,17 @@ async def test_a_key_generates_and_does_nothing_else(gateway: RunningGateway) ->
     assert len((await gateway.job.trajectory("mine").samples()).turns) == 1
     with pytest.raises(InvalidArgumentError, match="temperature"):
         await gateway.job.trajectory("mine").gateway(temperature=-1.0)
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_a_foreign_key_is_told_so(gateway: RunningGateway, path: str) -> None:
+    trajectory = TrajectoryKey("job", "t", time.time() + 60.0)
+    for foreign in ("sk-proj-1234", "cs-cut", write_key(trajectory, b"another gateway's"), "nobody/t", ""):
+        answer = await gateway.post(f"/v1{path}", _BODIES[path], foreign)
+        assert answer.status == (401 if foreign else 400), (foreign, answer.body)
+    # A job that a header names is no key.
+    named = {"x-callsheet-job": "nobody"}
+    assert (await gateway.post(f"/v1{path}", _BODIES[path], "sk-proj-1234", named)).status == 409
 
 
 async def test_a_trajectory_can_be_named_by_header_path_or_in_place_of_a_key(gateway: RunningGateway) -> None:
@@ -221,9 +234,19 @@ async def test_models_are_listed_with_their_context(gateway: RunningGateway) -> 
         assert (model["id"], model["context_length"]) == ("policy", 131_072)
     async with gateway.session.get(f"{gateway.url}/v1/models/none", headers={"x-api-key": "job"}) as answer:
         assert answer.status == 404
-    too_long = await gateway.post(CHAT, chat("x" * 140_000), "job")
-    assert too_long.status == 400
-    assert "maximum context length is 131072" in too_long.body["error"]["message"]
+    long = "x" * 140_000
+    for path, fields, param in (
+        ("/chat/completions", {"messages": [{"role": "user", "content": long}]}, "messages"),
+        ("/completions", {"prompt": long}, "prompt"),
+        ("/responses", {"input": long}, "input"),
+        ("/messages", {"messages": [{"role": "user", "content": long}]}, None),
+    ):
+        too_long = await gateway.post(f"/v1{path}", {**_BODIES[path], **fields}, "job")
+        assert too_long.status == 400
+        error = too_long.body["error"]
+        assert "prompt is too long: " in error["message"]
+        assert "maximum context length is 131072" in error["message"]
+        assert param is None or (error["code"], error["param"]) == ("context_length_exceeded", param)
 
 
 async def test_a_closed_trajectory_is_forgotten_after_its_time(scheduler: str, tmp_path: Path) -> None:

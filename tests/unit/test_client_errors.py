@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import traceback
 
 import pytest
 from callsheet.client import (
@@ -13,7 +14,9 @@ from callsheet.client import (
     ClientClosedError,
     ConnectionLostError,
     Expired,
+    Failed,
     FailedPreconditionError,
+    FailureKind,
     ForkedProcessError,
     InvalidArgumentError,
     NotFoundError,
@@ -96,3 +99,20 @@ def test_the_drawn_tree_names_every_exception() -> None:
     for name, value in vars(errors_module).items():
         if isinstance(value, type) and issubclass(value, CallsheetError):
             assert name in drawn
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PayloadError("\x1b]52;c;eA==\x07\x9b2J\r\u202eoh\ud800"),
+        NotSucceededError(Failed(kind=FailureKind.ENV, message="\x1b[2J\x07")),
+        refused(RefusalCode.NOT_FOUND, field="job_id", value="\x1b[2J", rule="\x1b[2J\x07 is none"),
+        refused(RefusalCode.INTERNAL, rule="\x00\u2028"),
+        ConnectionLostError(OSError("\x1bc")),
+    ],
+)
+def test_what_others_wrote_is_text_in_an_exception(error: CallsheetError) -> None:
+    said = "".join(traceback.format_exception(error))
+    assert all(each.isprintable() or each == "\n" for each in said)
+    assert "\\x1b" in said or "\\u2028" in said
+    assert str(PayloadError("two\n\tlines, \u00e9\xa0\U0001f600")) == "two\n\tlines, \u00e9\xa0\U0001f600"

@@ -121,3 +121,10 @@ def test_a_refusal_says_whether_to_try_again(error: CallsheetError, status: int)
 )
 def test_an_outcome_says_whether_to_try_again(outcome: Any, status: int) -> None:
     assert of_outcome(outcome).status == status
+
+
+def test_a_prompt_that_is_too_long_has_its_code_and_field_whoever_finds_out() -> None:
+    with pytest.raises(NoReplyError) as raised:
+        sampled(AskedSampling(), ForcedSampling(), context=10)
+    for fault in (raised.value, of_outcome(Failed(kind=FailureKind.ENV, reason=Reason.PROMPT_TOO_LONG))):
+        assert (fault.status, fault.code, fault.field) == (400, "context_length_exceeded", "messages")

@@ -60,6 +60,10 @@ class RefusalCode(StrEnum):
 class CallsheetError(Exception):
     """The base of everything the client raises."""
 
+    def __str__(self) -> str:
+        """What is wrong, with the control characters of others' texts as escapes."""
+        return _as_text(super().__str__())
+
 
 class ClientClosedError(CallsheetError):
     """The client was closed before there was an answer. Actions that were accepted go on in the scheduler."""
@@ -97,7 +101,7 @@ class NotSucceededError(CallsheetError):
 
     def __str__(self) -> str:
         """One line: kind, reason, message and action."""
-        return str(self.outcome)
+        return _as_text(str(self.outcome))
 
 
 class PolicyError(NotSucceededError):
@@ -163,7 +167,7 @@ class RefusedError(CallsheetError):
         """One line: code, field, value and rule."""
         subject = f" {self.field} = {self.value!r}:" if self.field else ""
         retry = "" if self.retry_after_s is None else f" (try again after {self.retry_after_s:g} s)"
-        return f"{self.code}:{subject} {self.rule}{retry}"
+        return _as_text(f"{self.code}:{subject} {self.rule}{retry}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by the attributes: the keyword-only parameters would be lost by Exception's own rule."""
@@ -255,3 +259,8 @@ def unfit(field: str, value: str, rule: str) -> RefusedError:
 
 def _rebuild(error: type[RefusedError], code: RefusalCode, given: dict[str, Any]) -> RefusedError:
     return error(code, **given)
+
+
+def _as_text(said: str) -> str:
+    """Returns a text as a terminal shows it without obeying it."""
+    return "".join(each if each.isprintable() or each in "\n\t\xa0" else ascii(each)[1:-1] for each in said)

@@ -234,5 +234,5 @@ def _message(error: urllib.error.HTTPError) -> str:
     content = error.read(65_536)
     try:
         return str(json.loads(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"status {error.code}"

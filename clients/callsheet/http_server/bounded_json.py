@@ -13,12 +13,12 @@ import anyio
 import anyio.to_thread
 from starlette.exceptions import HTTPException
 
+# Objects and arrays within each other.
 MAX_DEPTH: Final = 100
-"""Objects and arrays within each other."""
+# Objects, arrays and fields of objects in one body.
 MAX_FIELDS: Final = 1 << 16
-"""Objects, arrays and fields of objects in one body."""
+# Values in one body, such as token ids.
 MAX_VALUES: Final = 1 << 19
-"""Values in one body, such as token ids."""
 _TOO_MUCH: Final = 413
 _STEP: Final = 1 << 16
 _NO_MARKS: Final = bytes(set(range(256)) - set(b"[]{},:"))

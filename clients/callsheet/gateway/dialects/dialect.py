@@ -29,7 +29,7 @@ class Dialect(Protocol):
         """The server-sent events of an answer to a call that asked for a stream."""
         ...
 
-    def error(self, status: int, message: str, *, field: str | None = None) -> dict[str, Any]:
+    def error(self, status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:
         """The body of an error, by its HTTP status."""
         ...
 

@@ -202,7 +202,7 @@ _ERROR_TYPES: Final[Mapping[int, str]] = {
 }
 
 
-def error(status: int, message: str, *, field: str | None = None) -> dict[str, Any]:
+def error(status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The body of an error, by its HTTP status; `message` names the field."""
     kind = _ERROR_TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}

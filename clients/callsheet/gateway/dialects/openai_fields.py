@@ -101,13 +101,14 @@ _ERROR_TYPES: Final[Mapping[int, str]] = {
 }
 
 
-def error(status: int, message: str, *, field: str | None = None) -> dict[str, Any]:
+def error(status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The body of an error.
 
     Args:
         status: The answer's HTTP status.
         message: For people.
         field: The request's field that broke a rule.
+        code: What programs tell it by.
     """
     kind = _ERROR_TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": field, "code": None}}
+    return {"error": {"message": message, "type": kind, "param": field, "code": code}}

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
+# Tokens whose text says what a reply consists of; templates look for some of them in replies.
 REPLY_MARKERS: Final = frozenset(("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>"))
-"""Tokens whose text says what a reply consists of; templates look for some of them in replies."""
 _MARKERS: Final = REPLY_MARKERS | {"<tool_response>", "</tool_response>"}
+# Stands within a text that reads like a control token, and within a text that reads like this one.
 BREAK: Final = "q7Zk0vBreakX3"
-"""Stands within a text that reads like a control token, and within a text that reads like this one."""
 
 
 class TextMarkers:

@@ -36,8 +36,8 @@ _END_CALL: Final = "</tool_call>"
 _MARKER: Final = re.compile(f"{_CALL}|{_END_CALL}")
 _END: Final = re.compile(rf"</function>\s*{_END_CALL}")
 _SPACE: Final = re.compile(r"\s*")
+# What is looked at of one reply: ids of calls have three digits, and each look may read on to the reply's end.
 _MOST_CALLS: Final = 1000
-"""What is looked at of one reply: ids of calls have three digits, and each look may read on to the reply's end."""
 _PYTHON_TAG: Final = "<|python_tag|>"
 
 

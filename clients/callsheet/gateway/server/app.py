@@ -19,9 +19,9 @@ from callsheet.gateway.chat import BadRequestError, ChatReply
 from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
 from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
-from callsheet.gateway.server.callers import Caller, Callers
+from callsheet.gateway.server.callers import Caller, Callers, unknown
 from callsheet.gateway.server.calls import LONG_REPLY, Calls
-from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, NoReplyError
+from callsheet.gateway.server.faults import BAD_REQUEST, PROMPT, TOO_MANY, NoReplyError
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retries import mark_of
 from callsheet.gateway.server.trainers import Trainers
@@ -37,6 +37,7 @@ from starlette.routing import Route
 _PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
 _FAILURE_HEADER: Final = "x-callsheet-failure"
 _CHAT: Final = DIALECTS["/chat/completions"]
+_PROMPTS: Final = {DIALECTS["/completions"]: "prompt", DIALECTS["/responses"]: "input"}
 _CLIENT_GONE: Final = 499
 _NOT_FOUND: Final = 404
 _BROKEN: Final = 500
@@ -77,7 +78,12 @@ class GatewayApi:
         asked, mark = await read_json(
             content, lambda body: (dialect.read(_object(body)), mark_of(path, body, request.headers))
         )
-        reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, mark))
+        try:
+            reply = await unless_disconnected(request, lambda: self._calls.reply(caller, asked, mark))
+        except NoReplyError as fault:
+            if caller.is_named_by_key and fault.field == "job_id":
+                raise unknown("the API key is no key, and names no open job") from None
+            raise
         if reply is None:
             return Response(status_code=_CLIENT_GONE)
         headers = {"x-request-id": reply.call_id}
@@ -200,7 +206,8 @@ def _told(dialect: Dialect, fault: NoReplyError) -> Response:
     headers = error_headers(fault.status, fault.retry_after_s)
     if fault.failure:
         headers = {**headers, _FAILURE_HEADER: fault.failure}
-    return JSONResponse(dialect.error(fault.status, str(fault), field=fault.field), fault.status, headers)
+    field = _PROMPTS.get(dialect, PROMPT) if fault.field == PROMPT else fault.field
+    return JSONResponse(dialect.error(fault.status, str(fault), field=field, code=fault.code), fault.status, headers)
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:

@@ -13,12 +13,11 @@ from urllib.parse import unquote
 import anyio
 from callsheet.client import AccessDeniedError, CallsheetError, ClientOptions
 from callsheet.client.admin import AdminClient, CallerIdentity
-from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError, of_error
+from callsheet.gateway.server.faults import BAD_REQUEST, UNKNOWN, NoReplyError, of_error
 from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, is_key, read_key
 
 JOB_HEADER: Final = "x-callsheet-job"
 TRAJECTORY_HEADER: Final = "x-callsheet-trajectory"
-_UNKNOWN: Final = 401
 _FORBIDDEN: Final = 403
 _LONGEST_ID: Final = 256
 _REMEMBERED_S: Final = 10.0
@@ -36,12 +35,14 @@ class Caller:
         trajectory_id: Its trajectory; empty for a call that belongs to none.
         sampling: What the trainer forces.
         is_trainer: Whether it acts for the job, and not for one trajectory.
+        is_named_by_key: Whether the job is what stands in place of a key, where no tokens are asked for.
     """
 
     job_id: str
     trajectory_id: str
     sampling: ForcedSampling = field(default_factory=ForcedSampling)
     is_trainer: bool = False
+    is_named_by_key: bool = False
 
 
 class Callers:
@@ -81,7 +82,7 @@ class Callers:
             raise NoReplyError(_FORBIDDEN, "a program in a sandbox calls: it must show the key of its trajectory")
         identity = await self._ask(shown)
         if identity is None:
-            raise NoReplyError(_UNKNOWN, f"the caller is not known: show {_HOW}")
+            raise unknown("the caller is not known")
         if identity.scope not in _OF_JOBS:
             raise NoReplyError(_FORBIDDEN, f"a token of scope {identity.scope} makes no calls")
         job_id, trajectory_id = named(headers, session, shown if not identity.scope else "", identity.subject)
@@ -92,7 +93,8 @@ class Callers:
             raise NoReplyError(BAD_REQUEST, f"no job is named: give {JOB_HEADER}, or a trajectory's key")
         if identity.subject and job_id != identity.subject:
             raise NoReplyError(_FORBIDDEN, f"the token is for job {identity.subject!r}, not for {job_id!r}")
-        return Caller(job_id, trajectory_id, is_trainer=True)
+        is_named_by_key = not identity.scope and job_id == shown.partition("/")[0]
+        return Caller(job_id, trajectory_id, is_trainer=True, is_named_by_key=is_named_by_key)
 
     async def asks_for_tokens(self) -> bool:
         """Whether the scheduler does.
@@ -107,7 +109,7 @@ class Callers:
         try:
             key = read_key(text, self.secret, time.time())
         except KeyRefusedError as error:
-            raise NoReplyError(_UNKNOWN, f"the API key {error}") from None
+            raise NoReplyError(UNKNOWN, f"the API key {error}") from None
         return Caller(key.job_id, key.trajectory_id, key.sampling)
 
     async def _ask(self, token: str) -> CallerIdentity | None:
@@ -135,6 +137,11 @@ class Callers:
             return None
         except CallsheetError as error:
             raise of_error(error) from error
+
+
+def unknown(said: str) -> NoReplyError:
+    """The fault of a caller whom nobody knows."""
+    return NoReplyError(UNKNOWN, f"{said}: show {_HOW}")
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:

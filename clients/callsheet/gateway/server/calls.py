@@ -24,7 +24,7 @@ from callsheet.gateway.conversations.turns import ConversationTurn, Generated, P
 from callsheet.gateway.server.call_store import CallRow, CallStore
 from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.engine_parser import EngineParser
-from callsheet.gateway.server.faults import BAD_REQUEST, TOO_MANY, UNAVAILABLE, NoReplyError, of_error
+from callsheet.gateway.server.faults import BAD_REQUEST, PROMPT, TOO_MANY, UNAVAILABLE, NoReplyError, of_error
 from callsheet.gateway.server.generations import generate
 from callsheet.gateway.server.kept_actions import from_kept, to_kept
 from callsheet.gateway.server.live_trajectories import LiveTrajectories, LiveTrajectory
@@ -42,8 +42,8 @@ _BUSY_S: Final = 1.0
 _FULL_S: Final = 30.0
 _BROKEN: Final = 500
 _PREFIX: Final = "gateway-"
+# Tokens of a reply beyond which it is read and written in a thread, so that other calls go on meanwhile.
 LONG_REPLY: Final = 4096
-"""Tokens of a reply beyond which it is read and written in a thread, so that other calls go on meanwhile."""
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -345,7 +345,7 @@ async def _prepare(conversation: Conversation, request: ChatRequest) -> Prepared
     except BadRequestError as error:
         raise NoReplyError(BAD_REQUEST, str(error), field=error.field) from error
     except HistoryNotReplayedError as error:
-        raise NoReplyError(BAD_REQUEST, str(error), field="messages") from error
+        raise NoReplyError(BAD_REQUEST, str(error), field=PROMPT) from error
 
 
 async def _read(generated: Generated, work: Callable[[], T]) -> T:

@@ -30,15 +30,18 @@ BAD_REQUEST: Final = 400
 CONFLICT: Final = 409
 TOO_MANY: Final = 429
 UNAVAILABLE: Final = 503
+UNKNOWN: Final = 401
+# OpenAI's code of a prompt that is longer than the model's context.
+TOO_LONG: Final = "context_length_exceeded"
+# The field of a request that has the prompt, until its dialect names its own.
+PROMPT: Final = "messages"
 _BROKEN: Final = 500
 _FORBIDDEN: Final = 403
 _REQUEST_TIMEOUT: Final = 408
 _TIMEOUT: Final = 504
 _RETRY_S: Final = 1.0
 # What the caller's own request brought about; the same would come again.
-_OF_THE_REQUEST: Final = frozenset(
-    {Reason.PROMPT_TOO_LONG, Reason.TOKEN_OUT_OF_VOCABULARY, Reason.INVALID_SAMPLING, Reason.NO_TOKENIZER}
-)
+_OF_THE_REQUEST: Final = frozenset({Reason.TOKEN_OUT_OF_VOCABULARY, Reason.INVALID_SAMPLING, Reason.NO_TOKENIZER})
 _CLOSED: Final = "is closed, or was never opened: it takes no more calls"
 
 
@@ -50,6 +53,7 @@ class NoReplyError(Exception):
         retry_after_s: When to try again, for those who are to.
         field: The field of the request that it is about; None if it is about none.
         failure: Kind and reason of the action's failure, as "INFRA/manager_lost"; empty if no action failed.
+        code: What programs tell the fault by; None for most.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class NoReplyError(Exception):
         retry_after_s: float | None = None,
         field: str | None = None,
         failure: str = "",
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
         self.field = field
         self.failure = failure
+        self.code = code
 
     @property
     def is_passing(self) -> bool:
@@ -80,7 +86,7 @@ def of_error(error: CallsheetError) -> NoReplyError:
         case ForgottenError() | AlreadyExistsError():
             return NoReplyError(CONFLICT, said)
         case NotFoundError() | FailedPreconditionError() if error.field in {"job_id", "trajectory_id"}:
-            return NoReplyError(CONFLICT, f"{error.field} {error.value!r} {_CLOSED}")
+            return NoReplyError(CONFLICT, f"{error.field} {error.value!r} {_CLOSED}", field=error.field)
         case InvalidArgumentError():
             return NoReplyError(BAD_REQUEST, said, field=error.field)
         case QueueFullError():
@@ -102,6 +108,8 @@ def of_outcome(outcome: Failed[GenerateResult] | Cancelled[GenerateResult] | Exp
         return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S)
     failure = f"{outcome.kind.name}/{outcome.reason.value}"
     match outcome.kind:
+        case FailureKind.ENV if outcome.reason is Reason.PROMPT_TOO_LONG:
+            return NoReplyError(BAD_REQUEST, said, field=PROMPT, failure=failure, code=TOO_LONG)
         case FailureKind.ENV if outcome.reason in _OF_THE_REQUEST:
             return NoReplyError(BAD_REQUEST, said, failure=failure)
         case FailureKind.TIMEOUT:

@@ -8,7 +8,7 @@ from typing import Any
 from callsheet.client import FinishReason, GenerateResult, Sampling
 from callsheet.gateway.chat import AskedSampling, ReplyEnd, ReplyToken
 from callsheet.gateway.conversations.turns import Generated, GeneratedSpan
-from callsheet.gateway.server.faults import BAD_REQUEST, NoReplyError
+from callsheet.gateway.server.faults import BAD_REQUEST, PROMPT, TOO_LONG, NoReplyError
 from callsheet.gateway.server.keys import ForcedSampling
 
 
@@ -41,7 +41,7 @@ def sampling_of(
         room = context_length - prompt_tokens
         if room < 1:
             said = f"the prompt has {prompt_tokens} tokens; the model's maximum context length is {context_length}"
-            raise NoReplyError(BAD_REQUEST, f"prompt is too long: {said}", field="messages")
+            raise NoReplyError(BAD_REQUEST, f"prompt is too long: {said}", field=PROMPT, code=TOO_LONG)
         limits.append(room)
     return Sampling(
         max_new_tokens=min(limits),
