@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -168,6 +169,35 @@ async def test_a_mistake_in_a_rollout_ends_the_block(fake: FakeClient, job: Job)
     with pytest.raises(ZeroDivisionError):
         await use()
     assert set(fake.closed_trajectories.values()) == {TrajectoryEnd.ABANDONED}
+
+
+@pytest.mark.parametrize("own_tasks", [False, True])
+@pytest.mark.parametrize("cause", [None, KeyError("whence")])
+async def test_a_mistake_is_told_by_one_traceback(job: Job, own_tasks: bool, cause: Exception | None) -> None:
+    async def mistaken(trajectory: Trajectory) -> None:
+        await anyio.lowlevel.checkpoint()
+        try:
+            if cause is not None:
+                raise cause
+        except KeyError:
+            raise ZeroDivisionError from None if own_tasks else cause
+        raise ZeroDivisionError
+
+    async def with_tasks(trajectory: Trajectory) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(mistaken, trajectory)
+
+    async def use() -> None:
+        async with job.group("g", size=3) as group:
+            group.start(with_tasks if own_tasks else mistaken)
+            async for _ in group:
+                pass
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        await use()
+    told = "".join(traceback.format_exception(raised.value))
+    assert told.count("Traceback") == (2 if cause is not None and not own_tasks else 1)
+    assert ("whence" in told) == (cause is not None and not own_tasks)
 
 
 async def test_a_verb_refused_after_a_quorum_elsewhere_ends_its_member_and_is_no_mistake(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import anyio
-from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.errors import CommandError, first_error, needs
 from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.signals import cancel_on_signal
@@ -31,7 +31,7 @@ def gateway(
     try:
         anyio.run(_serve, settings, link)
     except* (OSError, ValueError) as group:
-        raise CommandError(str(_first(group))) from None
+        raise CommandError(str(first_error(group))) from None
 
 
 async def _serve(settings: GatewaySettings, link: ParentLink) -> None:
@@ -45,8 +45,3 @@ async def _serve(settings: GatewaySettings, link: ParentLink) -> None:
             link.report_ready(url=url)
             await anyio.sleep_forever()
         stop.set()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

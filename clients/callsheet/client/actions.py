@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from callsheet.client.commands import Command, CommandDefaults, CommandLike, ImageBuild, SandboxFile, as_command
+from callsheet.client.commands import (
+    Command,
+    CommandDefaults,
+    CommandLike,
+    FilesLike,
+    ImageBuild,
+    SandboxFile,
+    as_command,
+    as_files,
+    with_stdin,
+)
 from callsheet.client.options import ActionOptions
 from callsheet.client.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 from callsheet.client.sampling import Sampling
@@ -125,7 +135,7 @@ class EnvReset(Action[EnvResetResult]):
 
     def __init__(
         self,
-        files: Sequence[SandboxFile] = (),
+        files: FilesLike = (),
         set_up: CommandLike | None = None,
         *,
         disk_mib: int | None = None,
@@ -139,7 +149,19 @@ class EnvReset(Action[EnvResetResult]):
     ) -> None:
         """Takes a command as people type it."""
         command = None if set_up is None else as_command(set_up, "set_up")
-        values = (files, command, disk_mib, max_processes, service, image, repeat_set_up, network, defaults, build)
+        written = as_files(files)
+        values = (
+            written,
+            command,
+            disk_mib,
+            max_processes,
+            service,
+            image,
+            repeat_set_up,
+            network,
+            defaults,
+            build,
+        )
         _set_fields(self, *values)
 
 
@@ -169,13 +191,15 @@ class EnvStep(Action[CommandResult]):
         self,
         command: CommandLike,
         *,
-        files: Sequence[SandboxFile] = (),
+        files: FilesLike = (),
+        stdin: str | bytes = b"",
         session: str = "",
         download: Sequence[str] = (),
         stream_output: bool = False,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(self, as_command(command, "command"), files, session, download, stream_output)
+        program = with_stdin(as_command(command, "command"), stdin)
+        _set_fields(self, program, as_files(files), session, download, stream_output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +248,13 @@ class RewardTests(Action[RewardResult]):
         command: CommandLike,
         *,
         where: Where = Where.FRESH,
-        files: Sequence[SandboxFile] = (),
+        files: FilesLike = (),
         image: str = "",
         service: str = "",
         background: BackgroundProcesses | None = None,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(self, as_command(command, "command"), where, files, image, service, background)
+        _set_fields(self, as_command(command, "command"), where, as_files(files), image, service, background)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -268,13 +292,14 @@ class RewardScript(Action[RewardResult]):
         *,
         where: Where = Where.FRESH,
         score_file: str = "",
-        files: Sequence[SandboxFile] = (),
+        files: FilesLike = (),
         image: str = "",
         service: str = "",
         background: BackgroundProcesses | None = None,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(self, as_command(command, "command"), where, score_file, files, image, service, background)
+        written = as_files(files)
+        _set_fields(self, as_command(command, "command"), where, score_file, written, image, service, background)
 
 
 @dataclass(frozen=True, slots=True)

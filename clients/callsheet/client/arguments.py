@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 from callsheet.client.errors import invalid
@@ -22,6 +23,17 @@ def instance(field: str, value: object, expected: type[T], rule: str) -> T:
     raise invalid(field, _shown(value), rule)
 
 
+def whole(field: str, value: object, rule: str) -> int:
+    """Returns a whole number, numpy's too, as Python's.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    raise invalid(field, _shown(value), rule)
+
+
 def optional(field: str, value: object, expected: type[T], rule: str) -> T | None:
     """Returns None, or a value of the type that is expected; see `instance`."""
     return None if value is None else instance(field, value, expected, f"{rule}, or None")
@@ -36,6 +48,15 @@ def items(field: str, values: object, expected: type[T], rule: str) -> tuple[T, 
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise invalid(field, _shown(values), f"a sequence, each {rule}")
     return tuple(instance(f"{field}[{index}]", value, expected, rule) for index, value in enumerate(values))
+
+
+def listed(values: Iterable[T]) -> Sequence[T]:
+    """Iterates over what may be iterated only once; what is no sequence of values is refused when it is encoded."""
+    given: Any = values
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        given = tuple(given)
+    sequence: Sequence[T] = given
+    return sequence
 
 
 def identifier(field: str, value: object) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from callsheet.client.arguments import instance
+from callsheet.client.arguments import instance, listed
+from callsheet.client.errors import invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,40 @@ class ImageBuild:
     dockerfile: str = "Dockerfile"
     arguments: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
+
+
+FilesLike: TypeAlias = Iterable[SandboxFile] | Mapping[str, str | bytes]
+"""Files as people type them: values of `SandboxFile`, or contents by path, where a text is written as UTF-8."""
+
+
+def as_files(given: FilesLike) -> Sequence[SandboxFile]:
+    """Returns files as they were typed as values of `SandboxFile`; what is none is refused when it is encoded."""
+    if isinstance(given, Mapping):
+        return tuple(SandboxFile(path, as_bytes(f"files[{path!r}]", content)) for path, content in given.items())
+    return listed(given)
+
+
+def as_bytes(where: str, given: str | bytes) -> bytes:
+    """Returns bytes as they are, and a text as UTF-8; raises InvalidArgumentError for what is neither."""
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise invalid(where, repr(given), "bytes, or text that UTF-8 can write") from error
+    return instance(where, given, bytes, "bytes, or text")
+
+
+def with_stdin(command: Command, stdin: str | bytes) -> Command:
+    """Returns a command with that standard input, or its own where that is empty.
+
+    Raises:
+        InvalidArgumentError: It has one of its own, too.
+    """
+    if not stdin:
+        return command
+    if command.stdin:
+        raise invalid("stdin", repr(stdin), "stands in the command already; give it once")
+    return replace(command, stdin=as_bytes("stdin", stdin))
 
 
 def as_command(given: CommandLike, where: str) -> Command:

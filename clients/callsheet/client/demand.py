@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Final, TypeGuard
 
 from callsheet.client.arguments import instance
@@ -90,9 +91,9 @@ class Resource:
             raise invalid("demand.resource", self.name, "a resource has a name")
         where = f"demand.{self.name}"
         instance(f"{where}.hold", self.hold, Hold, "a Hold: Hold.ACTION or Hold.TRAJECTORY")
-        self._check_units(f"{where}.min_units", self.min_units)
+        object.__setattr__(self, "min_units", self._checked(f"{where}.min_units", self.min_units))
         if self.max_units is not None:
-            self._check_units(f"{where}.max_units", self.max_units)
+            object.__setattr__(self, "max_units", self._checked(f"{where}.max_units", self.max_units))
         if self.max_units is not None and self.max_units < self.min_units:
             raise invalid(f"{where}.max_units", self.max_units, f"at least min_units ({self.min_units})")
         if self.amdahl_fraction is not None and not (
@@ -113,9 +114,11 @@ class Resource:
         """`max_units` in thousandths; 0 where it is not elastic."""
         return round((self.max_units or 0) * _MILLI)
 
-    def _check_units(self, where: str, units: object) -> None:
-        if not _is_number(units):
-            raise invalid(where, units, _UNITS_RULE)
+    def _checked(self, where: str, given: object) -> int | float:
+        """Units as one of Python's numbers: those of other libraries may overflow when they are multiplied."""
+        if not _is_number(given):
+            raise invalid(where, given, _UNITS_RULE)
+        units = int(given) if isinstance(given, Integral) else float(given)
         if units < 0:
             raise invalid(where, units, "units are 0 or more")
         if units > _MOST_UNITS:
@@ -124,6 +127,7 @@ class Resource:
             raise invalid(where, units, 'units are whole: only those of "cpu" have fractions')
         if abs(units * _MILLI - round(units * _MILLI)) > _ROUNDING * max(units, 1):
             raise invalid(where, units, "cores come in thousandths")
+        return units
 
     def _check_points(self, where: str) -> None:
         if not _are_points(self.speed_up):
@@ -180,14 +184,14 @@ class Demand:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    if isinstance(value, float):
+    if isinstance(value, Real) and not isinstance(value, Integral):
         return not math.isnan(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _are_points(points: object) -> bool:
     return isinstance(points, Sequence) and all(
-        isinstance(point, Sequence) and len(point) == 2 and isinstance(point[0], int) and _is_number(point[1])
+        isinstance(point, Sequence) and len(point) == 2 and isinstance(point[0], Integral) and _is_number(point[1])
         for point in points
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from callsheet.client.arguments import instance
+from callsheet.client.arguments import instance, whole
 from callsheet.client.batch_values import (
     MAX_BATCH,
     BatchContent,
@@ -48,7 +48,7 @@ def encode_batch_request(job_id: str, request: BatchRequest) -> client_service_p
         InvalidArgumentError: A value does not fit; it is named.
     """
     for name, most, rule in (("at_most", MAX_BATCH, "1 to 2,048"), ("at_least", request.at_most, "1 to at_most")):
-        if not 1 <= instance(name, getattr(request, name), int, rule) <= most:
+        if not 1 <= whole(name, getattr(request, name), rule) <= most:
             raise invalid(name, getattr(request, name), f"{rule}, which is {most}" if most < MAX_BATCH else rule)
     duration("wait_s", request.wait_s)
     message = client_service_pb2.TakeBatchRequest()

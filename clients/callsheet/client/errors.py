@@ -31,8 +31,10 @@ How an action of the user ends is never an exception: that is an `Outcome`. `unw
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 
 
 class RefusalCode(StrEnum):
@@ -255,6 +257,25 @@ def not_found(field: str, value: str, rule: str) -> RefusedError:
 def unfit(field: str, value: str, rule: str) -> RefusedError:
     """Returns the refusal of what does not fit the present state."""
     return refused(RefusalCode.FAILED_PRECONDITION, field=field, value=value, rule=rule)
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """Raises the first of the errors that end a block of tasks: its author looks for that; the others are alike.
+
+    An exception group around a mistake in a rollout hides its few lines among those of every task.
+    """
+    try:
+        yield
+    except ExceptionGroup as errors:
+        raise_alone(errors)
+
+
+def raise_alone(error: Exception) -> NoReturn:
+    """Raises an error, the first of a group, without what went on where it is raised: that says nothing of it."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    raise error from (error.__cause__ if error.__suppress_context__ else error.__context__)
 
 
 def _rebuild(error: type[RefusedError], code: RefusalCode, given: dict[str, Any]) -> RefusedError:

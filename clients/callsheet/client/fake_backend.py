@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from callsheet.client.actions import Submission
-from callsheet.client.arguments import instance
+from callsheet.client.arguments import instance, whole
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.batch_values import (
     BatchContent,
@@ -130,7 +130,7 @@ class FakeBackend:
         """Records the version and its weights, and cancels trajectories that are too stale."""
         self._check_job(job_id)
         encode_publish(job_id, 0, weights)  # its rules are the contract's
-        if not 0 <= instance("version", version, int, "a whole number, 0 or more") < 2**63:
+        if not 0 <= whole("version", version, "a whole number, 0 or more") < 2**63:
             raise invalid("version", version, "0 or more")
         newest = self._policy_version(job_id)
         if version < newest:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -24,6 +25,7 @@ from callsheet.client.errors import (
     RefusedError,
     invalid,
     not_found,
+    raise_alone,
     unfit,
 )
 from callsheet.client.jobs import (
@@ -93,7 +95,7 @@ class Group:
         lost_to: frozenset[FailureKind] = LOST_TO_INFRA,
     ) -> None:
         encode_group(job_pb2.GroupSpec(), description)  # its rules are the contract's
-        if max_replacements is not None and not (isinstance(max_replacements, int) and max_replacements >= 0):
+        if max_replacements is not None and not (isinstance(max_replacements, Integral) and max_replacements >= 0):
             raise invalid("max_replacements", max_replacements, "0 or more, or None for the group's size")
         self.client = client
         self.job_id = job_id
@@ -232,7 +234,7 @@ class Group:
             if self._ended is not None:
                 self._ended.close()
         if self._mistake is not None and (error is None or handled):
-            raise self._mistake
+            raise_alone(self._mistake)
         if error is None and self._ended is not None and not self.has_quorum:
             await self._end_if_short()
         return handled

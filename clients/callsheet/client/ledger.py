@@ -60,13 +60,18 @@ class Item(Generic[OutcomeT]):
 
 
 class Ledger(Generic[OutcomeT]):
-    """The open items of one session."""
+    """The open items of one session.
+
+    Attributes:
+        newest: The sequence of the item that was added last.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, Item[OutcomeT]] = {}
         self._by_key: dict[ActionKey, Item[OutcomeT]] = {}
         # Not a dict: taking the first of a dict again and again walks over all that were taken before.
         self._waiting: OrderedDict[int, Item[OutcomeT]] = OrderedDict()
+        self.newest = 0
 
     def __len__(self) -> int:
         """Open items."""
@@ -84,6 +89,7 @@ class Ledger(Generic[OutcomeT]):
     def add(self, item: Item[OutcomeT]) -> None:
         """Adds an item with a sequence above all earlier ones; its key must not be open."""
         self._open[item.sequence] = item
+        self.newest = item.sequence
         if item.key is not None:
             self._by_key[item.key] = item
         self._waiting[item.sequence] = item

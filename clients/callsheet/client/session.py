@@ -30,12 +30,20 @@ from callsheet.client.errors import (
 from callsheet.client.handshake import greeting, mismatch
 from callsheet.client.held_jobs import HeldJobs
 from callsheet.client.ledger import ActionKey, Item, Ledger
+from callsheet.client.long_waits import tell_long_waits
 from callsheet.client.payloads import PayloadTransfer
 from callsheet.client.settings import ClientOptions
 from callsheet.client.ticket import Ticket
 from callsheet.credentials.channel import Metadata
 from callsheet.timing.backoff import backoff_s
-from callsheet.v1 import client_service_pb2, client_service_pb2_grpc, outcome_pb2
+from callsheet.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    client_service_pb2,
+    client_service_pb2_grpc,
+    common_pb2,
+    outcome_pb2,
+)
 from callsheet.v1.encoded_fields import embedded, tag
 
 logger = logging.getLogger("callsheet.client")
@@ -94,6 +102,7 @@ class Session:
         self.held = HeldJobs()
         self._channel = open_channel(target, options)
         self.stub: Any = client_service_pb2_grpc.ClientServiceStub(self._channel)
+        self._admin: Any = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.payloads = PayloadTransfer(self._channel, options)
         # Not a child of the caller's task group: the session serves every task of its loop and ends with the client.
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"callsheet session with {target}")
@@ -276,12 +285,21 @@ class Session:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._write, call, name="callsheet session writer")
+                group.start_soon(tell_long_waits, self._ledger, self._explain)
                 end = await self._read(call)
                 group.cancel_scope.cancel()
         finally:
             self._streaming = False
             call.cancel()
         return end
+
+    async def _explain(self, key: ActionKey) -> admin_service_pb2.ExplainResponse:
+        request = admin_service_pb2.ExplainRequest(key=common_pb2.ActionKey(job_id=key[0], action_id=key[1]))
+        metadata, timeout_s = self._options.credentials.metadata(), self._options.call_timeout_s
+        found: admin_service_pb2.ExplainResponse = await self._admin.Explain(
+            request, timeout=timeout_s, metadata=metadata
+        )
+        return found
 
     async def _write(self, call: Any) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Final
 
 from callsheet.client.arguments import instance, optional
@@ -92,7 +93,7 @@ class ClientOptions:
             value = getattr(self, name)
             if not (is_number(value) and value > 0):
                 raise invalid(name, value, "seconds above 0")
-        if not (isinstance(self.outbox_items, int) and self.outbox_items >= 1):
+        if not (isinstance(self.outbox_items, Integral) and self.outbox_items >= 1):
             raise invalid("outbox_items", self.outbox_items, "a whole number, at least 1")
         optional("tls", self.tls, Tls, "a Tls")
         if self.token is not None and not isinstance(self.token, str):

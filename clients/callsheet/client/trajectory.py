@@ -9,9 +9,10 @@ from typing import Any, Final, Self, Unpack
 
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
+from callsheet.client.arguments import listed
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.batch_values import FinishedResult
-from callsheet.client.commands import CommandDefaults, CommandLike, ImageBuild, SandboxFile
+from callsheet.client.commands import CommandDefaults, CommandLike, FilesLike, ImageBuild
 from callsheet.client.errors import (
     AlreadyExistsError,
     CallsheetError,
@@ -28,7 +29,7 @@ from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Failed, FailureKind, Outcome
 from callsheet.client.results import CommandResult, EnvResetResult
 from callsheet.client.status import TrajectoryStatus
-from callsheet.client.verbs import ActionVerbs, listed
+from callsheet.client.verbs import ActionVerbs
 
 logger = logging.getLogger("callsheet.client")
 
@@ -240,7 +241,7 @@ class Trajectory(ActionVerbs):
     async def env_reset(
         self,
         *,
-        files: Iterable[SandboxFile] = (),
+        files: FilesLike = (),
         set_up: CommandLike | None = None,
         disk_mib: int | None = None,
         max_processes: int | None = None,
@@ -257,7 +258,7 @@ class Trajectory(ActionVerbs):
         The word "gateway" in `network` stands for `ClientOptions.gateway`: an agent in the sandbox reaches it then.
         """
         reset = EnvReset(
-            listed(files),
+            files,
             set_up,
             disk_mib=disk_mib,
             max_processes=max_processes,
@@ -274,7 +275,8 @@ class Trajectory(ActionVerbs):
         self,
         command: CommandLike,
         *,
-        files: Iterable[SandboxFile] = (),
+        files: FilesLike = (),
+        stdin: str | bytes = b"",
         session: str = "",
         download: Iterable[str] = (),
         **options: Unpack[ActionOptions],
@@ -285,13 +287,14 @@ class Trajectory(ActionVerbs):
 
         Args:
             command: A text for the shell, a list of a program and its arguments, or a `Command`.
-            files: Written before the command.
+            files: Written before the command: values of `SandboxFile`, or contents by path.
+            stdin: Its standard input; a text is given as UTF-8.
             session: Name of the persistent session to run it in.
             download: Paths of files to return.
             **options: See `ActionOptions`.
         """
         return await self._perform(
-            EnvStep(command, files=listed(files), session=session, download=listed(download)), options
+            EnvStep(command, files=files, stdin=stdin, session=session, download=listed(download)), options
         )
 
 

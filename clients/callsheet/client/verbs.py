@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 import anyio
@@ -21,7 +21,7 @@ from callsheet.client.actions import (
     Where,
 )
 from callsheet.client.backend import ActionHandle, Connector
-from callsheet.client.commands import CommandLike, SandboxFile
+from callsheet.client.commands import CommandLike, FilesLike
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import GenerateResult, RewardResult, ToolCallResult
@@ -102,7 +102,7 @@ class ActionVerbs:
         command: CommandLike,
         *,
         where: Where = Where.FRESH,
-        files: Iterable[SandboxFile] = (),
+        files: FilesLike = (),
         image: str = "",
         service: str = "",
         background: BackgroundProcesses | None = None,
@@ -113,9 +113,7 @@ class ActionVerbs:
         Raises:
             InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
-        tests = RewardTests(
-            command, where=where, files=listed(files), image=image, service=service, background=background
-        )
+        tests = RewardTests(command, where=where, files=files, image=image, service=service, background=background)
         return await self._perform(tests, options)
 
     async def reward_script(
@@ -124,7 +122,7 @@ class ActionVerbs:
         *,
         where: Where = Where.FRESH,
         score_file: str = "",
-        files: Iterable[SandboxFile] = (),
+        files: FilesLike = (),
         image: str = "",
         service: str = "",
         background: BackgroundProcesses | None = None,
@@ -139,7 +137,7 @@ class ActionVerbs:
             command,
             where=where,
             score_file=score_file,
-            files=listed(files),
+            files=files,
             image=image,
             service=service,
             background=background,
@@ -190,12 +188,3 @@ class ActionVerbs:
         if self.observer is not None:
             self.observer(action, options, outcome)
         return outcome
-
-
-def listed(values: Iterable[T]) -> Sequence[T]:
-    """Iterates over what may be iterated only once; what is no sequence of values is refused when it is encoded."""
-    given: Any = values
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        given = tuple(given)
-    sequence: Sequence[T] = given
-    return sequence

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import anyio
 import anyio.to_thread
 from callsheet.client import FailureKind, Job, Member, Trajectory
+from callsheet.client.errors import one_error
 from callsheet.environments.environment import EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeEnd, EpisodeRecord, run_episode
 from callsheet.environments.failures import EpisodeFailure, failure_of
@@ -77,13 +78,10 @@ async def run_batch(
         group_id = f"{batch_id}/{index}"
         groups[index] = await run_group(job, group_id, task_set, task, policy_factory, settings=settings)
 
-    try:
+    with one_error():
         async with anyio.create_task_group() as running:
             for index, task in enumerate(tasks):
                 running.start_soon(run, index, task)
-    except ExceptionGroup as errors:
-        # The first mistake is what its author looks for; the others are alike, or its consequence.
-        raise _first(errors) from errors
     return [record for group in groups for record in group]
 
 
@@ -135,10 +133,3 @@ def _unrun(task: EpisodeTask, member: Member[None]) -> EpisodeRecord:
 def _redundant(task: EpisodeTask, trajectory_id: str) -> EpisodeRecord:
     failure = EpisodeFailure(FailureKind.CANCELLED, "redundant", "its group had its quorum")
     return EpisodeRecord(task, trajectory_id, EpisodeEnd.FAILED, failure=failure)
-
-
-def _first(errors: ExceptionGroup) -> Exception:
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -27,6 +27,7 @@ from callsheet.client import (
     TrajectoryEnd,
 )
 from callsheet.client.batch_values import FinishedResult
+from callsheet.client.errors import one_error
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
 from callsheet.environments.failures import NOBODYS_FAULT
@@ -146,16 +147,10 @@ async def fill_seats(
             job, task_set, seat, policy_factory, budget, settings=settings, result_of=result_of
         )
 
-    try:
+    with one_error():
         async with anyio.create_task_group() as running:
             for index, seat in enumerate(everyone):
                 running.start_soon(run, index, seat)
-    except ExceptionGroup as errors:
-        # The first mistake is what its author looks for; the others are alike, or its consequence.
-        error: Exception = errors
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
-        raise error from errors
     return take_spares(everyone, [filled[index] for index in range(len(everyone))])[: len(seats)]
 
 

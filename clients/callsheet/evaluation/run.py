@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import anyio
 import anyio.to_thread
 from callsheet.client import Client, FailedPreconditionError, FailureKind, Job, PriorityClass, Reason, RefusedError
+from callsheet.client.errors import one_error
 from callsheet.client.gateway import gateway_url, is_serving
 from callsheet.environments import (
     AgentEnvironment,
@@ -152,9 +153,10 @@ class Evaluation:
                     self.results.append(result)
                     on_result(result, len(self.results), in_all)
 
-            async with anyio.create_task_group() as workers:
-                for _ in range(min(self._settings.concurrency, len(trials))):
-                    workers.start_soon(work)
+            with one_error():
+                async with anyio.create_task_group() as workers:
+                    for _ in range(min(self._settings.concurrency, len(trials))):
+                        workers.start_soon(work)
 
     async def _run_trial(self, job: Job, trial: Trial) -> TrialResult:
         """Runs trajectories of a trial until one is not lost to the service, or too many were."""

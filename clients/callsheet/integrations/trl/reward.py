@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import anyio
 from callsheet.client import Client, ClientOptions, Job, Outcome, RewardResult
-from callsheet.client.errors import CallsheetError
+from callsheet.client.errors import CallsheetError, one_error
 from callsheet.environments import FailureRule, TrainerReward, count_failures
 from callsheet.environments.failures import failure_of, failure_of_outcome
 
@@ -75,9 +75,10 @@ class CallsheetReward:
             row = {"prompt": prompts[index], **row_of_columns(columns, index, len(completions))}
             found[index] = await self._score(job, text_of_completion(completions[index]), row)
 
-        async with anyio.create_task_group() as tasks:
-            for index in range(len(completions)):
-                tasks.start_soon(score, index)
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                for index in range(len(completions)):
+                    tasks.start_soon(score, index)
         rewards = [found[index] for index in range(len(completions))]
         if log_metric is not None:
             for name, value in count_failures(rewards).metrics().items():
