@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -33,6 +33,11 @@ test: $(SETUP)
 examples: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/pytest tests/examples
+
+# The newer versions of Python that this machine has, without torch.
+pythons: $(SETUP)
+	scripts/system_packages.sh demo
+	$(BIN)/python scripts/pythons.py
 
 # Not a part of `make test`, which runs three of the ten tasks. docs/how-to/harbor-tasks.md.
 harbor-tasks: $(SETUP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -58,7 +59,8 @@ def _parameter(declared: DeclaredOption) -> inspect.Parameter:
     default = declared.default
     if callable(default) or default is ...:
         default = inspect.Parameter.empty
-    annotation: Any = Annotated.__class_getitem__((declared.type, typer_option(declared)))  # type: ignore[attr-defined]
+    # Written as a subscript it would be a type for checkers, which a value is not.
+    annotation: Any = operator.getitem(Annotated, (declared.type, typer_option(declared)))
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
