@@ -179,3 +179,48 @@ async def test_what_is_too_large_to_copy_is_told_as_a_limit(settings: SandboxSet
     left = list((small.data_directory / "sandboxes" / small.manager_id / "copies").iterdir())
     assert left == []
     await executor.close()
+
+
+REPORTS = (
+    'echo "<testsuite>" >{report}; for name in $(cat names); do echo "<testcase/>" >>{report}; done; '
+    'echo "</testsuite>" >>{report}'
+)
+RESETS = {
+    "files alone": reset(inline_file("names", b"a b c")),
+    "a set-up that is kept": reset(set_up="echo a b >names; echo c >>names"),
+    "a set-up that leaves a process": reset(set_up="echo a b c >names; sleep 1000 >/dev/null 2>&1 &"),
+    "a set-up that is repeated": reset(set_up="echo a b c >names"),
+}
+RESETS["a set-up that is repeated"].env_reset.repeat_set_up = True
+
+
+async def counted(executor: SandboxExecutor, action: action_pb2.ActionSpec) -> None:
+    for trajectory in ("first", "second"):
+        action.trajectory_id = trajectory
+        sandbox_id = await began(executor, action)
+        judge = suite(REPORTS)
+        judge.trajectory_id = trajectory
+        for names, expected in (("a b c", 1.0), ("a b c d", 1.0), ("a b", "tests_missing"), ("a b c", 1.0)):
+            await stepped(executor, f"echo {names} >names", sandbox_id, trajectory)
+            result = await executor.run(attempt_of(judge, sandbox_id=sandbox_id))
+            if isinstance(result, Completed):
+                assert result.succeeded.reward.score == expected
+            else:
+                assert failure(result) == ("POLICY", expected)
+        held = [state for state in executor.sandboxes() if state.trajectory_id == trajectory]
+        assert len(held) == 1
+
+
+@pytest.mark.parametrize("name", RESETS)
+async def test_the_tests_that_there_are_after_a_reset_are_counted(executor: SandboxExecutor, name: str) -> None:
+    copied = action_pb2.ActionSpec()
+    copied.CopyFrom(RESETS[name])
+    await counted(executor, copied)
+
+
+@pytest.mark.parametrize("name", RESETS)
+async def test_the_tests_of_an_image_are_counted(with_image: SandboxExecutor, name: str) -> None:
+    copied = action_pb2.ActionSpec()
+    copied.CopyFrom(RESETS[name])
+    copied.env_reset.image = "tiny"
+    await counted(with_image, copied)

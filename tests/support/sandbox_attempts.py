@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from callsheet.managers.executor import Attempt, PayloadMissingError
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2
@@ -87,8 +88,29 @@ def step(script: str, *files: action_pb2.SandboxFile, trajectory: str = "traject
     )
 
 
+@dataclass(frozen=True)
+class Judge:
+    """A test suite that scores a trajectory.
+
+    Attributes:
+        command: The runner.
+        files: Its own.
+        in_sandbox: Whether it runs beside the policy's files, and not in a copy.
+        tests: As many as there are; 0 does not say.
+    """
+
+    command: action_pb2.Command
+    files: tuple[action_pb2.SandboxFile, ...] = ()
+    in_sandbox: bool = False
+    tests: int = 0
+
+    def action(self) -> action_pb2.ActionSpec:
+        """Returns the reward."""
+        where = action_pb2.REWARD_PLACE_IN_SANDBOX if self.in_sandbox else action_pb2.REWARD_PLACE_FRESH
+        tests = action_pb2.TestSuiteInput(where=where, files=self.files, command=self.command, tests=self.tests)
+        return action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(test_suite=tests))
+
+
 def suite(script: str, *files: action_pb2.SandboxFile, in_sandbox: bool = False) -> action_pb2.ActionSpec:
     """Returns a test-suite reward."""
-    where = action_pb2.REWARD_PLACE_IN_SANDBOX if in_sandbox else action_pb2.REWARD_PLACE_FRESH
-    tests = action_pb2.TestSuiteInput(where=where, files=files, command=sh(script))
-    return action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(test_suite=tests))
+    return Judge(sh(script), files, in_sandbox).action()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from callsheet.managers.sandbox.test_suite import LARGEST_REPORT_BYTES, ReportCounts, ReportError, count_tests
 
@@ -27,6 +29,53 @@ def test_a_single_suite_is_a_report_too() -> None:
 
 def test_an_empty_suite_has_no_tests() -> None:
     assert count_tests(b"<testsuites/>").total == 0
+
+
+def test_suites_may_state_more_tests_than_have_a_verdict_but_not_fewer() -> None:
+    inner = (
+        "<testsuite tests='1'><testcase/></testsuite><testsuite tests='2'><testcase><skipped/></testcase></testsuite>"
+    )
+    assert count_tests(f"<testsuites><testsuite tests='3'>{inner}</testsuite></testsuites>".encode()).total == 1
+    for stated in ("0", "00", "1"):
+        # As pytest writes down the test in which it was interrupted.
+        cut = (
+            f"<testsuites><testsuite tests='{stated}'><testcase name='a'/><testcase time='0'/></testsuite></testsuites>"
+        )
+        with pytest.raises(ReportError, match="states"):
+            count_tests(cut.encode())
+    for odd in ("", "two", "-1", "9" * 5000):
+        assert count_tests(f"<testsuite tests='{odd}'><testcase/></testsuite>".encode()).total == 1
+
+
+def ctrf(*statuses: object) -> bytes:
+    tests = [{"name": f"test {number}", "status": status} for number, status in enumerate(statuses)]
+    summary = {"tests": 900, "passed": 900, "failed": 0}
+    return json.dumps({"results": {"tool": {"name": "pytest"}, "summary": summary, "tests": tests}}).encode()
+
+
+def test_reports_of_ctrf_are_counted_alike() -> None:
+    assert count_tests(ctrf("passed", "failed", "skipped", "pending", "other", 7)) == ReportCounts(1, 3, 2)
+    assert count_tests(b"\n " + ctrf()).total == 0
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"{",
+        b"{}",
+        b'{"results": []}',
+        b'{"results": {"tests": 3}}',
+        b'{"results": {"tests": [{}]}}',
+        b'{"results": {"tests": ["passed"]}}',
+        b'{"results": ' * 100_000,
+        b'{"results": {"tests": [' + b"[" * 100_000,
+        ctrf("passed")[:-2],
+        b"{" + b" " * (5 << 20) + b"}",
+    ],
+)
+def test_what_is_no_ctrf_is_refused(report: bytes) -> None:
+    with pytest.raises(ReportError, match="CTRF"):
+        count_tests(report)
 
 
 @pytest.mark.parametrize(

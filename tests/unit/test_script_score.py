@@ -90,3 +90,14 @@ def test_what_has_no_score_is_no_zero(run: ScriptRun, reason: str) -> None:
     failed = run.judge()
     assert isinstance(failed, outcome_pb2.Failed)
     assert (failed.kind, failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
+
+
+def test_counts_of_tests_are_told_where_a_file_has_both() -> None:
+    assert parse_score(b'{"score": 1, "passed": 3, "failed": 1}').total == 4
+    assert parse_score(b'{"score": 1, "passed": 3, "failed": 1}').passed == 3
+    for odd in (
+        b'{"score": 1, "passed": 3}',
+        b'{"score": 1, "passed": 1e300, "failed": 0}',
+        b'{"score":1,"passed":-1,"failed":2}',
+    ):
+        assert (parse_score(odd).passed, parse_score(odd).total) == (0, 0)

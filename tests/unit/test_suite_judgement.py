@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -27,7 +28,7 @@ def report(passed: int, failed: int, skipped: int = 0) -> bytes:
     return f"<testsuite>{cases}</testsuite>".encode()
 
 
-@pytest.mark.parametrize(("outcome", "score"), [(ended(), 1.0), (ended(1), 0.0), (ended(2), 0.0), (ended(0, 9), 0.0)])
+@pytest.mark.parametrize(("outcome", "score"), [(ended(), 1.0), (ended(1), 0.0), (ended(2), 0.0), (ended(0, 11), 0.0)])
 def test_without_a_report_the_exit_code_is_the_score(outcome: CommandOutcome, score: float) -> None:
     assert SuiteRun(outcome, wants_report=False, report=None).judge() == Score(score)
 
@@ -55,6 +56,50 @@ def test_what_cannot_be_scored_is_no_zero(
     failed = SuiteRun(outcome, True, content).judge()
     assert isinstance(failed, outcome_pb2.Failed)
     assert (failed.kind, failed.reason) == (kind, reason)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "content", "reason"),
+    [
+        # Interrupted, internal error, usage, and codes above that a shell gives for signals.
+        *((ended(code), report(2, 1), "runner_ended") for code in (2, 3, 4, 5, 124, 126, 130, 137)),
+        *((ended(0, number), report(2, 0), "runner_ended") for number in (2, 6, 9, 11)),
+        (ended(1), report(3, 0), "bad_report"),
+        (ended(0), b"<testsuite tests='1'><testcase/><testcase/></testsuite>", "bad_report"),
+        (replace(ended(0), stderr=b"Killed\n"), report(2, 0), "runner_ended"),
+        (replace(ended(0), stderr=b"bash: line 1:   12 Terminated   pytest\n"), report(2, 0), "runner_ended"),
+    ],
+)
+def test_a_report_of_a_runner_that_did_not_end_by_itself_does_not_count(
+    outcome: CommandOutcome, content: bytes, reason: str
+) -> None:
+    failed = SuiteRun(outcome, True, content).judge()
+    assert isinstance(failed, outcome_pb2.Failed)
+    assert (failed.kind, failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+
+
+def test_what_could_not_be_collected_scores_nothing() -> None:
+    assert SuiteRun(ended(2), True, report(0, 1)).judge() == Score(0.0, 0, 1)
+
+
+def test_as_many_tests_count_as_there_are() -> None:
+    assert SuiteRun(ended(0), True, report(3, 0), tests=3).judge() == Score(1.0, 3, 3)
+    assert SuiteRun(ended(1), True, report(9, 1), tests=2).judge() == Score(0.5, 9, 10)
+    assert SuiteRun(ended(1), True, report(9, 3), tests=2).judge() == Score(0.0, 9, 12)
+    failed = SuiteRun(ended(0), True, report(2, 0, skipped=1), tests=3).judge()
+    assert isinstance(failed, outcome_pb2.Failed)
+    assert (failed.reason, failed.message) == (
+        "tests_missing",
+        "2 tests ran, and there are 3; it ended with exit code 0",
+    )
+
+
+def test_the_end_of_what_was_printed_is_told_as_text() -> None:
+    said = replace(ended(0), stderr=b"x" * 1000 + b"\x1b[31mno\x00\xff such\nthing", stdout=b"not this")
+    failed = SuiteRun(said, True, None).judge()
+    assert isinstance(failed, outcome_pb2.Failed)
+    assert failed.message.endswith("xx [31mno \ufffd such thing")
+    assert len(failed.message) < 400
 
 
 def test_placeholders_are_filled_everywhere() -> None:

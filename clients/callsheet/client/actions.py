@@ -233,6 +233,8 @@ class RewardTests(Action[RewardResult]):
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
         service: Name of the hosted service that must serve it; empty takes any.
         background: In the trajectory's sandbox, what becomes of processes that are there already.
+        tests: How many tests run, skipped ones left out. A report of fewer does not count, and further ones add nothing
+            to the score. 0 takes the number that the same run has in the trajectory's state after its reset.
     """
 
     kind = ActionKind.REWARD
@@ -242,6 +244,7 @@ class RewardTests(Action[RewardResult]):
     image: str = ""
     service: str = ""
     background: BackgroundProcesses | None = None
+    tests: int = 0
 
     def __init__(
         self,
@@ -252,9 +255,10 @@ class RewardTests(Action[RewardResult]):
         image: str = "",
         service: str = "",
         background: BackgroundProcesses | None = None,
+        tests: int = 0,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(self, as_command(command, "command"), where, as_files(files), image, service, background)
+        _set_fields(self, as_command(command, "command"), where, as_files(files), image, service, background, tests)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -182,6 +182,7 @@ def _take_tool_call(message: outcome_pb2.ToolCallResult, blobs: BlobReader) -> T
 
 def _put_reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobWriter) -> None:
     _put_reward_in_sandbox(spec, spec.reward.test_suite, "reward.test_suite", action, blobs)
+    put(spec.reward.test_suite, "reward.test_suite", tests=action.tests)
 
 
 def _put_reward_script(spec: action_pb2.ActionSpec, action: RewardScript, blobs: BlobWriter) -> None:

@@ -106,6 +106,7 @@ class ActionVerbs:
         image: str = "",
         service: str = "",
         background: BackgroundProcesses | None = None,
+        tests: int = 0,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
@@ -113,8 +114,16 @@ class ActionVerbs:
         Raises:
             InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
-        tests = RewardTests(command, where=where, files=files, image=image, service=service, background=background)
-        return await self._perform(tests, options)
+        suite = RewardTests(
+            command,
+            where=where,
+            files=files,
+            image=image,
+            service=service,
+            background=background,
+            tests=tests,
+        )
+        return await self._perform(suite, options)
 
     async def reward_script(
         self,

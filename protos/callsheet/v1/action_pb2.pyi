@@ -1046,11 +1046,16 @@ class TestSuiteInput(google.protobuf.message.Message):
     FILES_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
+    TESTS_FIELD_NUMBER: builtins.int
     BACKGROUND_FIELD_NUMBER: builtins.int
     where: global___RewardPlace.ValueType
     """Where it runs."""
     image: builtins.str
     """The root file system of a fresh sandbox; see EnvResetInput."""
+    tests: builtins.int
+    """How many tests run, as whoever set the task knows: a report of fewer does not count, and further ones add nothing.
+    0: as many as the same run has in the trajectory's state after its reset, if that tells.
+    """
     background: global___RewardBackground.ValueType
     """What becomes of processes that are there already; unset in a fresh sandbox."""
     @property
@@ -1072,10 +1077,11 @@ class TestSuiteInput(google.protobuf.message.Message):
         files: collections.abc.Iterable[global___SandboxFile] | None = ...,
         command: global___Command | None = ...,
         image: builtins.str = ...,
+        tests: builtins.int = ...,
         background: global___RewardBackground.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "files", b"files", "image", b"image", "where", b"where"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "files", b"files", "image", b"image", "tests", b"tests", "where", b"where"]) -> None: ...
 
 global___TestSuiteInput = TestSuiteInput
 

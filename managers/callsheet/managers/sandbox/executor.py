@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
+import structlog
 from callsheet.managers.ends import infra_failure
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.executor import (
+    Attempt,
+    AttemptResult,
+    Broken,
+    Completed,
+    PayloadError,
+    Stopped,
+)
 from callsheet.managers.kind import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, FileSpec, SandboxSpec
@@ -21,6 +30,7 @@ from callsheet.managers.sandbox.errors import (
     CopyDiedError,
     CopyLostError,
     SandboxDiedError,
+    SandboxError,
     SandboxLostError,
     StoppedError,
 )
@@ -31,16 +41,24 @@ from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingB
 from callsheet.managers.sandbox.provisioning.provisioner import Provided, Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
 from callsheet.managers.sandbox.provisioning.snapshots import SetUp
+from callsheet.managers.sandbox.reference_runs import RunAfterReset, RunsAfterReset, reference_key, reference_of
 from callsheet.managers.sandbox.requests import read_command, read_files
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.rewards import (
     TEST_SUITE_SERVICE,
+    comes_again,
     read_scorer,
+    run_in_new_sandbox,
+    run_in_own_sandbox,
     score_in_new_sandbox,
-    score_in_own_sandbox,
+    score_result,
 )
+from callsheet.managers.sandbox.runner_ends import killed_by
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
+from callsheet.managers.sandbox.script_score import Script, ScriptRun
 from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.stopping import unless_stopped
+from callsheet.managers.sandbox.test_suite import Suite, SuiteRun
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
 from callsheet.v1.set_ups import set_up_name
@@ -48,25 +66,6 @@ from typing_extensions import override
 
 BUILT_IMAGE = "@build"
 """In the place of the name of an image that is built. No image has it."""
-
-
-async def read_env_reset(
-    attempt: Attempt,
-    specification: SandboxSpec,
-    image: PreparedImage,
-    settings: SandboxSettings,
-    defaults: CommandDefaults,
-) -> Wanted:
-    """Returns what an attempt at an env_reset asks for; raises what the readers of `requests` raise."""
-    reset, payloads = attempt.action.env_reset, attempt.payloads
-    files = await read_files(reset.files, payloads, defaults)
-    # An image has its own, if it names one.
-    if reset.defaults.working_directory:
-        files.insert(0, FileSpec(defaults.directory, directory=True))
-    command = await read_command(reset.set_up, payloads, settings, defaults) if reset.HasField("set_up") else None
-    set_up = SetUp(tuple(files), command)
-    name = BUILT_IMAGE if reset.HasField("build") else reset.image
-    return Wanted(specification, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
 
 
 async def completed_reset(provided: Provided, image: PreparedImage, attempt: Attempt) -> Completed:
@@ -103,6 +102,8 @@ async def failed_reset(outcome: CommandOutcome, attempt: Attempt) -> AttemptResu
 
 SANDBOX_SERVICE = "sandbox"
 
+_log = structlog.get_logger(__name__)
+
 LossReport = Callable[[manager_service_pb2.SandboxState, str], None]
 
 
@@ -111,12 +112,16 @@ class _Held:
     """A trajectory's sandbox. `turn` keeps its actions apart, should two ever come at once.
 
     Attributes:
+        reset: What it was asked for by.
+        image: What it began with; its files stay as long as the sandbox lives.
         snapshot: See `Provided.snapshot`.
     """
 
     state: manager_service_pb2.SandboxState
     sandbox: AgentSandbox
     defaults: CommandDefaults
+    reset: action_pb2.EnvResetInput
+    image: PreparedImage
     snapshot: Path | None = None
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
@@ -141,6 +146,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         provisioner.on_lost(self.lost)
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
+        self._references = RunsAfterReset()
         self._copies = SandboxCopies(provisioner, directory.path, settings)
 
     @override
@@ -244,11 +250,12 @@ class SandboxExecutor(BaseSandboxExecutor):
         if use.attempt.grant.sandbox_id:
             return await self._score_in_copy(scorer, use)
         if not scorer.image:
-            return await score_in_new_sandbox(scorer, use, self._settings, partial(self._create, use))
+            runnable = await self._read_scorer(scorer, use, CommandDefaults())
+            return await score_in_new_sandbox(runnable, use, partial(self._create, use))
         async with self.provisioner.image(scorer.image, use.stop) as image:
             defaults = over_image(CommandDefaults(), image.config)
-            make = partial(self._make_fresh, image, use)
-            return await score_in_new_sandbox(scorer, use, self._settings, make, defaults)
+            runnable = await self._read_scorer(scorer, use, defaults)
+            return await score_in_new_sandbox(runnable, use, partial(self._make_fresh, image, use))
 
     async def _reset(self, use: SandboxUse) -> AttemptResult:
         attempt, action = use.attempt, use.attempt.action
@@ -259,7 +266,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         spec, asked = use.new_sandbox(), read_defaults(action.env_reset, self._settings.isolation)
         async with self._image(use) as image:
             defaults = over_image(asked, image.config)
-            wanted = await read_env_reset(attempt, spec, image, self._settings, defaults)
+            wanted = await self._read_reset(action.env_reset, use, spec, image, defaults)
             try:
                 provided = await self.provisioner.provide(wanted, use)
             except SetUpEndedError as error:
@@ -275,7 +282,9 @@ class SandboxExecutor(BaseSandboxExecutor):
         state = manager_service_pb2.SandboxState(
             job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox.spec.sandbox_id
         )
-        self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox, defaults, provided.snapshot)
+        self._held[action.job_id, action.trajectory_id] = _Held(
+            state, sandbox, defaults, action.env_reset, image, provided.snapshot
+        )
         return result
 
     @asynccontextmanager
@@ -304,18 +313,29 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     async def _score_in_sandbox(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
         held = self._find(use.attempt)
-        runnable = await read_scorer(scorer, use.attempt, self._settings, held.defaults)
+        runnable = await self._read_scorer(scorer, use, held.defaults)
         async with held.turn, use.inside(held.sandbox):
-            return await score_in_own_sandbox(scorer, runnable, held.sandbox, use)
+            run, hint = await run_in_own_sandbox(scorer, runnable, held.sandbox, use)
+        killed = False
+        if killed_by(run.outcome) and not run.outcome.stopped and scorer.background != action_pb2.REWARD_BACKGROUND_RUN:
+            # What the policy's code does it does again in a copy.
+            killed = not killed_by((await self._run_in_copy(runnable, held, use)).outcome)
+        return await score_result(run, use.attempt, hint, look=partial(self._look, held, scorer, use), try_again=killed)
 
     async def _score_in_copy(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
         held = self._find(use.attempt)
+        runnable = await self._read_scorer(scorer, use, held.defaults)
+        run = await self._run_in_copy(runnable, held, use)
+        look = partial(self._look, held, scorer, use)
+        return await score_result(run, use.attempt, look=look, try_again=comes_again(use.attempt))
+
+    async def _run_in_copy(self, runnable: Suite | Script, held: _Held, use: SandboxUse) -> SuiteRun | ScriptRun:
         async with self._copies.place() as place:
             async with held.turn:
                 await self._copies.take(held.sandbox, place, use)
             make = partial(self._copies.make, held.sandbox, held.snapshot, place, use)
             try:
-                return await score_in_new_sandbox(scorer, use, self._settings, make, held.defaults)
+                return await run_in_new_sandbox(runnable, use, make)
             except SandboxLostError as error:
                 if use.stop.is_set():
                     raise StoppedError from error
@@ -323,6 +343,59 @@ class SandboxExecutor(BaseSandboxExecutor):
                 reason = "copy_lost" if error.reason == SandboxLostError.reason else error.reason
                 died = isinstance(error, SandboxDiedError)
                 raise (CopyDiedError if died else CopyLostError)(reason, str(error)) from error
+
+    async def _read_scorer(self, scorer: CommandScorer, use: SandboxUse, defaults: CommandDefaults) -> Suite | Script:
+        return await read_scorer(scorer, use.attempt.payloads, self._settings, defaults)
+
+    async def _read_reset(
+        self,
+        reset: action_pb2.EnvResetInput,
+        use: SandboxUse,
+        spec: SandboxSpec,
+        image: PreparedImage,
+        defaults: CommandDefaults,
+    ) -> Wanted:
+        """Returns what an env_reset asks for; raises what the readers of `requests` raise."""
+        payloads = use.attempt.payloads
+        files = await read_files(reset.files, payloads, defaults)
+        # An image has its own, if it names one.
+        if reset.defaults.working_directory:
+            files.insert(0, FileSpec(defaults.directory, directory=True))
+        command = None
+        if reset.HasField("set_up"):
+            command = await read_command(reset.set_up, payloads, self._settings, defaults)
+        set_up = SetUp(tuple(files), command)
+        name = BUILT_IMAGE if reset.HasField("build") else reset.image
+        return Wanted(spec, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
+
+    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset | None:
+        """Returns what the same run tells on the state after reset; None where there can be no such state again."""
+        key = reference_key(held.image.digest, held.reset, scorer)
+        try:
+            return await unless_stopped(
+                use.stop, lambda: self._references.of(key, partial(self._run_again, held, scorer, use))
+            )
+        except (SandboxError, SetUpEndedError, PayloadError) as error:
+            # The policy has no part in this, and its own sandbox lives.
+            _log.warning("no_reference", action=use.attempt.action.action_id, reason=str(error))
+            return None
+
+    async def _run_again(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:
+        runnable = await self._read_scorer(scorer, use, held.defaults)
+        spec = self._copies.sized(use, held.sandbox.spec)
+
+        async def make() -> AgentSandbox:
+            root = held.sandbox.spec.root
+            kept = held.snapshot or root.snapshot
+            if kept is not None:
+                return await self.provisioner.begin_with(replace(spec, root=root), kept, use.stop)
+            wanted = await self._read_reset(held.reset, use, spec, held.image, held.defaults)
+            return (await self.provisioner.provide(wanted, use)).sandbox
+
+        run = await run_in_new_sandbox(runnable, use, make)
+        if run.outcome.stopped:
+            raise StoppedError
+        return await anyio.to_thread.run_sync(reference_of, run)
 
     async def _make_fresh(self, image: PreparedImage, use: SandboxUse) -> AgentSandbox:
         """Makes the sandbox of one reward."""

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 import anyio
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
+from callsheet.managers.sandbox.errors import CannotExecuteError
+from callsheet.managers.sandbox.runner_ends import NOT_EXECUTABLE, NOT_FOUND, last_words
+from callsheet.v1 import outcome_pb2
 
 UNITS = "{units}"
 
@@ -28,6 +31,31 @@ class Score:
     passed: int = 0
     total: int = 0
     components: Mapping[str, float] = field(default_factory=dict)
+
+
+def of_tests(passed: int, total: int, expected: int, outcome: CommandOutcome) -> Score | outcome_pb2.Failed:
+    """Returns the share that passed of as many tests as there are: what else passed there adds nothing.
+
+    Args:
+        passed: Tests that passed.
+        total: Tests that ran.
+        expected: Tests that there are; 0 where nobody knows.
+        outcome: Of the runner.
+    """
+    if total < expected:
+        message = f"{total} tests ran, and there are {expected}"
+        return no_score(outcome_pb2.FAILURE_KIND_POLICY, "tests_missing", message, outcome)
+    there = expected or total
+    return Score(max(0, there - (total - passed)) / there, passed, total)
+
+
+def no_score(
+    kind: outcome_pb2.FailureKind.ValueType, reason: str, message: str, outcome: CommandOutcome
+) -> outcome_pb2.Failed:
+    """Returns why a run has no score, with the end of what it printed."""
+    said = last_words(outcome)
+    ended = f"{message}; it ended with {outcome.end}"
+    return outcome_pb2.Failed(kind=kind, reason=reason, message=f"{ended}: {said}" if said else ended)
 
 
 def fill_placeholders(command: CommandSpec, values: Mapping[str, str]) -> CommandSpec:
@@ -51,7 +79,14 @@ async def run_judge(
     home = sandbox.temporary_path(f"home-{uuid.uuid4().hex}")
     # Whatever was made of the directory that it is in.
     await sandbox.write_file(FileSpec(home, directory=True, replaces=True), stop)
-    outcome = await sandbox.execute(replace(fill_placeholders(command, values), home=home), stop)
+    try:
+        outcome = await sandbox.execute(replace(fill_placeholders(command, values), home=home), stop)
+    except CannotExecuteError as error:
+        if error.reason == "pids":
+            raise
+        # As a shell tells it.
+        code = NOT_FOUND if error.reason == "no_such_program" else NOT_EXECUTABLE
+        outcome = CommandOutcome(code, 0, b"", str(error).encode(), 0, 0, 0.0, 0.0, 0)
     if not outcome.stopped:
         await sandbox.remove_directory(home)
     return outcome

@@ -1,7 +1,10 @@
 """Script rewards: a fresh process that writes its score to a file.
 
 The score counts only where the script ends with exit code 0. Otherwise, and where no score can be told, the action
-fails as ENV instead of scoring 0: "script_failed", "score_missing" or "score_malformed".
+fails instead of scoring 0: "script_failed", "score_missing" or "score_malformed", or "runner_missing" as
+for test suites. Whose fault that is the same run on the state after reset tells, see
+`reference_runs`; where there is none it is ENV. Where the file tells how many tests "passed" and "failed", as many must
+have run as there.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.errors import FileRefusedError, InputRefusedError
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.requests import read_command, read_files
-from callsheet.managers.sandbox.scoring import UNITS, Score, run_judge
+from callsheet.managers.sandbox.runner_ends import cannot_start
+from callsheet.managers.sandbox.scoring import UNITS, Score, no_score, run_judge
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
@@ -30,6 +34,8 @@ LARGEST_SCORE_BYTES = 64 << 10
 # Each digit can be matched in one way only: else a long row of them takes a time that grows with its square.
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NAMES = ("score", "reward")
+_MOST_TESTS = 1 << 24
+_ENV = outcome_pb2.FAILURE_KIND_ENV
 
 
 class ScoreError(ValueError):
@@ -93,18 +99,20 @@ class ScriptRun:
 
     def judge(self) -> Score | outcome_pb2.Failed:
         """Returns the score of a run that came to its own end, or why there is none."""
-        if self.outcome.failed:
-            return _no_score(
-                "script_failed", f"the script ended with {self.outcome.end}, so that its score does not count"
-            )
+        outcome = self.outcome
+        if lacking := cannot_start(outcome):
+            return no_score(_ENV, "runner_missing", f"the script cannot begin: {lacking}", outcome)
+        if outcome.failed:
+            return no_score(_ENV, "script_failed", "the script failed, so that its score does not count", outcome)
         if self.content is None and self.refusal == "missing":
-            return _no_score("score_missing", "the script left no file with a score")
+            return no_score(_ENV, "score_missing", "the script left no file with a score", outcome)
         if self.content is None:
-            return _no_score("score_malformed", f"the file with the score cannot be read: {self.refusal}")
+            message = f"the file with the score cannot be read: {self.refusal}"
+            return no_score(_ENV, "score_malformed", message, outcome)
         try:
             return parse_score(self.content)
         except ScoreError as error:
-            return _no_score("score_malformed", f"the file with the score holds none: {error}")
+            return no_score(_ENV, "score_malformed", f"the file with the score holds none: {error}", outcome)
 
 
 async def read_script(
@@ -138,7 +146,11 @@ def parse_score(content: bytes) -> Score:
     named = next((name for name in _NAMES if name in components), None)
     if named is None and len(components) != 1:
         raise ScoreError(f"an object of {len(components)} numbers without {' or '.join(map(repr, _NAMES))}")
-    return Score(components[named] if named is not None else next(iter(components.values())), components=components)
+    score = components[named] if named is not None else next(iter(components.values()))
+    passed, failed = (components.get(name, -1.0) for name in ("passed", "failed"))
+    if min(passed, failed) < 0 or max(passed, failed) > _MOST_TESTS:
+        passed = failed = 0.0
+    return Score(score, int(passed), int(passed + failed), components)
 
 
 def _number(value: object, what: str) -> float:
@@ -163,7 +175,3 @@ def _name(name: str) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ScoreError(f"{name} is not finite")
-
-
-def _no_score(reason: str, message: str) -> outcome_pb2.Failed:
-    return outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_ENV, reason=reason, message=message)

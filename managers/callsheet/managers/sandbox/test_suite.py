@@ -1,17 +1,22 @@
 """Test-suite rewards: a runner as a fresh process, and a score from its report or its exit code.
 
-With "{report}" in the command the score is passed / (passed + failed) by the report's test cases. Where no score can be
-told the action fails instead of scoring 0:
+With "{report}" in the command the score is passed / (passed + failed) by the report's test cases. A report counts only
+where the runner ended by itself, with exit code 0, or with 1 and a test that failed, and where as many tests ran as
+there are. Otherwise the action fails:
 
-- the runner ran (exit code 0 or 1, or a signal) and left no report that can be read: POLICY "no_report" or
-  "bad_report", because the code under test ended its runner;
-- it says itself that it could not run (exit code 2 or more) and left no report: ENV "no_report";
-- the report has no test that ran: ENV "no_tests".
+- "runner_missing": the runner could not begin;
+- "runner_ended": it ended in another way than after its tests;
+- "no_report", "bad_report", "no_tests", "tests_missing": that is what its report is.
+
+Who is at fault there is told by the same run on the state after reset, see `reference_runs`. Where there is none, the
+kinds that are named here hold.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections import Counter
 from dataclasses import dataclass, replace
 from xml.parsers import expat
 
@@ -21,12 +26,16 @@ from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.requests import read_command, read_files
-from callsheet.managers.sandbox.scoring import UNITS, Score, run_judge
+from callsheet.managers.sandbox.runner_ends import cannot_start, says_killed
+from callsheet.managers.sandbox.scoring import UNITS, Score, no_score, of_tests, run_judge
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 LARGEST_REPORT_BYTES = 32 << 20
+# Parsed as a whole, and not while it is read.
+_LARGEST_CTRF_BYTES = 4 << 20
 _DEEPEST = 64
+_LONGEST_NUMBER, _SPACE_BEFORE = 9, 64
 
 
 class ReportError(ValueError):
@@ -54,14 +63,17 @@ class _Counter:
         self.passed = self.failed = self.skipped = 0
         self._depth = 0
         self._verdict = ""
+        # Of each suite around: how many tests it states, and how many had been counted before it.
+        self._suites: list[tuple[str, int]] = []
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        del attributes
         self._depth += 1
         if self._depth > _DEEPEST:
             raise ReportError(f"elements nested more than {_DEEPEST} deep")
         if self._depth == 1 and name not in {"testsuites", "testsuite"}:
             raise ReportError(f"a document of {name[:100]!r} instead of testsuites")
+        if name == "testsuite":
+            self._suites.append((attributes.get("tests", ""), self.passed + self.failed))
         if name == "testcase":
             self._verdict = "passed"
         elif name in {"failure", "error"} and self._verdict:
@@ -76,10 +88,17 @@ class _Counter:
             self.failed += self._verdict == "failed"
             self.skipped += self._verdict == "skipped"
             self._verdict = ""
+        if name == "testsuite":
+            stated, before = self._suites.pop()
+            # A test that was interrupted is written down as one that has not failed, and is not in this number.
+            if stated.isdecimal() and int(stated[:_LONGEST_NUMBER]) < self.passed + self.failed - before:
+                raise ReportError(f"a suite of more test cases than the {stated[:_LONGEST_NUMBER]} that it states")
 
 
 def count_tests(report: bytes) -> ReportCounts:
-    """Returns the counts of a report. The totals that it states itself are not believed; its test cases are counted.
+    """Returns the counts of a report of JUnit or CTRF.
+
+    The totals that it states itself are not believed; its test cases are counted.
 
     Raises:
         ReportError: It is too large, not well-formed, in an encoding that no report has, has a document type (and so
@@ -87,6 +106,8 @@ def count_tests(report: bytes) -> ReportCounts:
     """
     if len(report) > LARGEST_REPORT_BYTES:
         raise ReportError(f"{len(report)} bytes; at most {LARGEST_REPORT_BYTES} are read")
+    if report[:_SPACE_BEFORE].lstrip().startswith(b"{"):
+        return _count_ctrf(report)
     counter = _Counter()
     parser = expat.ParserCreate()
     parser.StartElementHandler = counter.start
@@ -104,21 +125,35 @@ def count_tests(report: bytes) -> ReportCounts:
     return ReportCounts(counter.passed, counter.failed, counter.skipped)
 
 
+def _count_ctrf(report: bytes) -> ReportCounts:
+    if len(report) > _LARGEST_CTRF_BYTES:
+        raise ReportError(f"{len(report)} bytes of CTRF; at most {_LARGEST_CTRF_BYTES} are read")
+    try:
+        statuses = Counter(str(test["status"]) for test in json.loads(report)["results"]["tests"])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ReportError(f"no CTRF: {type(error).__name__}") from error
+    passed, skipped = statuses.pop("passed", 0), statuses.pop("skipped", 0) + statuses.pop("pending", 0)
+    # What has any other status has not passed.
+    return ReportCounts(passed, statuses.total(), skipped)
+
+
 def _refuse_document_type(*_: object) -> None:
     raise ReportError("it has a document type")
 
 
 REPORT = "{report}"
-# Exit codes of a runner that ran its tests; pytest, unittest and most others use 1 for tests that fail.
-_RAN = frozenset({0, 1})
+# Exit codes of a runner that ran its tests to their end; pytest, unittest and most others use 1 for tests that fail.
+_PASSED, _TESTS_FAILED = 0, 1
+_ENV, _POLICY = outcome_pb2.FAILURE_KIND_ENV, outcome_pb2.FAILURE_KIND_POLICY
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A test suite to run; `command` still holds its placeholders."""
+    """A test suite to run; `command` still holds its placeholders, and `tests` are as many as there are, or 0."""
 
     files: list[FileSpec]
     command: CommandSpec
+    tests: int = 0
 
     @property
     def wants_report(self) -> bool:
@@ -145,34 +180,47 @@ class Suite:
         report = None
         if self.wants_report and not outcome.stopped:
             report = await sandbox.read_temporary(name, LARGEST_REPORT_BYTES)
-        return SuiteRun(outcome, self.wants_report, report)
+        return SuiteRun(outcome, self.wants_report, report, self.tests)
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """A suite that ran; `report` is None if none was wanted or found."""
+    """A suite that ran; `report` is None if none was wanted or found, and `tests` are as many as there are, or 0."""
 
     outcome: CommandOutcome
     wants_report: bool
     report: bytes | None
+    tests: int = 0
 
     def judge(self) -> Score | outcome_pb2.Failed:
         """Returns the score of a run that came to its own end, or why there is none."""
+        outcome = self.outcome
+        if self.report is None and (lacking := cannot_start(outcome)):
+            return no_score(_ENV, "runner_missing", f"the runner cannot begin: {lacking}", outcome)
         if not self.wants_report:
-            return Score(0.0 if self.outcome.failed else 1.0)
+            return Score(0.0 if outcome.failed else 1.0)
+        ran = bool(outcome.signal) or outcome.exit_code in {_PASSED, _TESTS_FAILED}
+        kind = _POLICY if ran else _ENV
         if self.report is None:
-            return _no_score(self.outcome, "no_report", "the test runner left no report")
+            return no_score(kind, "no_report", "the test runner left no report", outcome)
         try:
-            counts = count_tests(self.report)
+            return self._judge_counts(count_tests(self.report))
         except ReportError as error:
-            return _no_score(self.outcome, "bad_report", f"the test runner's report cannot be read: {error}")
+            return no_score(kind, "bad_report", f"the test runner's report cannot be read: {error}", outcome)
+
+    def _judge_counts(self, counts: ReportCounts) -> Score | outcome_pb2.Failed:
+        outcome = self.outcome
+        ended = outcome.signal == 0 and outcome.exit_code in {_PASSED, _TESTS_FAILED} and not says_killed(outcome)
+        if not ended and counts.failed and not counts.passed:
+            # Nothing could be collected, mostly.
+            return Score(0.0, 0, counts.total)
         if counts.total == 0:
-            return outcome_pb2.Failed(
-                kind=outcome_pb2.FAILURE_KIND_ENV,
-                reason="no_tests",
-                message=f"the report has no test that ran ({counts.skipped} skipped)",
-            )
-        return Score(counts.passed / counts.total, counts.passed, counts.total)
+            return no_score(_ENV, "no_tests", f"the report has no test that ran ({counts.skipped} skipped)", outcome)
+        if not ended:
+            return no_score(_POLICY, "runner_ended", "the test runner did not come to the end of its tests", outcome)
+        if outcome.exit_code == _TESTS_FAILED and not counts.failed:
+            raise ReportError("nothing in it failed")
+        return of_tests(counts.passed, counts.total, self.tests, outcome)
 
 
 async def read_suite(
@@ -182,10 +230,5 @@ async def read_suite(
     return Suite(
         await read_files(suite.files, payloads, defaults),
         await read_command(suite.command, payloads, settings, defaults),
+        suite.tests,
     )
-
-
-def _no_score(outcome: CommandOutcome, reason: str, message: str) -> outcome_pb2.Failed:
-    ran = bool(outcome.signal) or outcome.exit_code in _RAN
-    kind = outcome_pb2.FAILURE_KIND_POLICY if ran else outcome_pb2.FAILURE_KIND_ENV
-    return outcome_pb2.Failed(kind=kind, reason=reason, message=f"{message}; it ended with {outcome.end}")

@@ -8,8 +8,9 @@ from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import AttemptResult, Broken
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
+from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.images.errors import ImageError
-from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, score_in_new_sandbox
+from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, read_scorer, score_in_new_sandbox
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.v1 import action_pb2, manager_service_pb2
 from callsheet.v1.rewards import command_scorer, scores_in_sandbox
@@ -42,4 +43,5 @@ class TestSuiteExecutor(BaseSandboxExecutor):
                 raise ImageError(f"image {image[:200]!r}: this manager makes no sandboxes with images")
             return await self._create(use)
 
-        return await score_in_new_sandbox(scorer, use, self._settings, make)
+        runnable = await read_scorer(scorer, use.attempt.payloads, self._settings, CommandDefaults())
+        return await score_in_new_sandbox(runnable, use, make)

@@ -284,6 +284,16 @@ class Provisioner:
             return await self._set_up(spec, wanted.set_up, use)
         return await self._set_up_once(key, spec, wanted, use)
 
+    async def begin_with(self, spec: SandboxSpec, snapshot: Path, stop: anyio.Event) -> AgentSandbox:
+        """Returns a sandbox that begins with what a set-up left, as long as another one that does so lives.
+
+        Raises:
+            StoppedError: `stop` was set.
+            SandboxCreateError: It could not be made.
+        """
+        root = replace(spec.root, snapshot=snapshot, keeps_changes=True)
+        return await self._begin(replace(spec, root=root), stop)
+
     async def provide_copy(self, spec: SandboxSpec, source: Path, use: SandboxUse) -> AgentSandbox:
         """Returns a sandbox that begins with the files that `Sandbox.copy_files` put into a directory.
 

@@ -71,13 +71,13 @@ class SandboxCopies:
             snapshot=original.spec.root.snapshot,
             temporary=temporary,
         )
-        spec = replace(self._sized(use, original.spec), root=root)
+        spec = replace(self.sized(use, original.spec), root=root)
         try:
             return await self._provisioner.provide_copy(spec, place, use)
         except ArchiveError as error:
             raise CopyRefusedError("not_copied", f"the files of the sandbox could not be copied: {error}") from error
 
-    def _sized(self, use: SandboxUse, original: SandboxSpec) -> SandboxSpec:
+    def sized(self, use: SandboxUse, original: SandboxSpec) -> SandboxSpec:
         """What fits into one sandbox fits into the other; memory that was asked for goes before."""
         spec = replace(use.new_sandbox(), max_processes=original.max_processes)
         if use.attempt.grant.resources.get("memory"):

@@ -1,0 +1,167 @@
+"""How runners end, and what the same run on the state after reset says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import anyio
+import pytest
+from callsheet.managers.sandbox.backend import CommandOutcome
+from callsheet.managers.sandbox.reference_runs import (
+    RunAfterReset,
+    RunsAfterReset,
+    reference_of,
+    settle,
+    wants_reference,
+)
+from callsheet.managers.sandbox.runner_ends import cannot_start, killed_by, lacks_a_module
+from callsheet.managers.sandbox.scoring import Score
+from callsheet.managers.sandbox.script_score import ScriptRun
+from callsheet.managers.sandbox.test_suite import SuiteRun
+from callsheet.v1 import outcome_pb2
+
+RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
+
+
+def ended(exit_code: int = 0, signal: int = 0, stderr: str = "", stdout: str = "") -> CommandOutcome:
+    return CommandOutcome(exit_code, signal, stdout.encode(), stderr.encode(), 0, 0, 1.0, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "number"),
+    [
+        (ended(), 0),
+        (ended(1), 0),
+        (ended(0, 9), 9),
+        (ended(0, 2), 2),
+        (ended(137), 9),
+        (ended(143), 15),
+        (ended(247), 9),
+        (ended(254), 2),
+        (ended(1, stderr="Killed\n"), 9),
+        (ended(1, stderr="bash: line 3:  4711 Killed                  pytest -q\n"), 9),
+        (ended(0, stderr="Killed\n"), 0),
+        # What a program does to itself.
+        (ended(0, 11), 0),
+        (ended(139), 0),
+        (ended(134), 0),
+        (ended(255), 0),
+        (ended(1, stderr="Killed the dragon\n"), 0),
+    ],
+)
+def test_signals_of_others_are_told_in_each_shape(outcome: CommandOutcome, number: int) -> None:
+    assert killed_by(outcome) == number
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ended(127, stderr="sh: 1: pytest: not found"),
+        ended(127, stderr="bash: line 1: pytest: command not found"),
+        ended(127, stderr="timeout: failed to run command \u2018pytest\u2019: No such file or directory"),
+        ended(127, stderr="'pytest': No such file or directory"),
+        ended(127, stderr="pytest: error while loading shared libraries: libz.so: cannot open shared object file"),
+        ended(126, stderr="working directory 'a/b': No such file or directory"),
+        ended(126, stderr="sh: 1: /usr/bin/pytest: Permission denied"),
+        ended(127),
+        ended(1, stderr="/usr/bin/python3: No module named pytest"),
+        ended(1, stderr="python: No module named pytest.__main__; 'pytest' is a package"),
+        ended(1, stderr="Traceback\nModuleNotFoundError: No module named 'pytest'"),
+        ended(1, stdout="E   ModuleNotFoundError: No module named 'pluggy'"),
+    ],
+)
+def test_a_runner_that_cannot_begin_says_so(outcome: CommandOutcome) -> None:
+    assert cannot_start(outcome)
+    failed = SuiteRun(outcome, True, None).judge()
+    assert isinstance(failed, outcome_pb2.Failed)
+    assert (failed.kind, failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "runner_missing")
+    assert reference_of(SuiteRun(outcome, True, None)).failure
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ended(0, stdout="sh: 1: pytest: not found"),
+        ended(1, stderr="ModuleNotFoundError: No module named 'solution'"),
+        ended(1, stdout="E   ModuleNotFoundError: No module named 'solution.pytest'"),
+        ended(127, stderr="sh: 1: ./solution: not found"),
+        ended(127, stderr="bash: line 1: build/run: No such file or directory"),
+        ended(126, stderr="'/work/solution': Permission denied"),
+        ended(2, stderr="it said: No module named pytestx"),
+    ],
+)
+def test_what_the_policy_was_to_write_is_no_runner(outcome: CommandOutcome) -> None:
+    assert not cannot_start(outcome)
+
+
+def test_a_module_that_is_not_there_yet_is_nobodys_failure_at_the_reset() -> None:
+    unwritten = ended(1, stderr="ImportError: cannot import name 'f' from 'solution'")
+    assert lacks_a_module(unwritten)
+    assert reference_of(SuiteRun(unwritten, True, None)) == RunAfterReset()
+    assert reference_of(ScriptRun(unwritten, None)) == RunAfterReset()
+    assert reference_of(ScriptRun(ended(3), None)).failure.startswith("script_failed: ")
+    # It began, and so it is not missing.
+    assert reference_of(SuiteRun(ended(1), True, b"<broken")) == RunAfterReset()
+    assert reference_of(SuiteRun(ended(4), True, None)).failure.startswith("no_report: ")
+
+
+def test_a_run_on_the_state_after_reset_tells_how_many_tests_there_are() -> None:
+    assert reference_of(SuiteRun(ended(0), True, RIGHT)) == RunAfterReset(tests=2)
+    # What could not be collected is not known to be all.
+    failed = b"<testsuite><testcase><error/></testcase></testsuite>"
+    assert reference_of(SuiteRun(ended(1), True, failed)) == RunAfterReset(tests=1)
+    assert reference_of(SuiteRun(ended(2), True, failed)) == RunAfterReset()
+
+
+def test_only_what_would_count_is_proved() -> None:
+    right = Score(1.0, 2, 2)
+    run = SuiteRun(ended(), True, RIGHT)
+    assert wants_reference(run, right)
+    assert not wants_reference(replace(run, tests=2), right)
+    assert not wants_reference(run, Score(0.0, 0, 2))
+    assert not wants_reference(SuiteRun(ended(), False, None), Score(1.0))
+
+
+def test_the_fault_is_the_environments_only_if_the_reset_has_it_too() -> None:
+    run = SuiteRun(ended(0), True, None)
+    for reference, kind in (
+        (RunAfterReset(tests=2), outcome_pb2.FAILURE_KIND_POLICY),
+        (RunAfterReset(failure="no_report"), outcome_pb2.FAILURE_KIND_ENV),
+    ):
+        failed = settle(run, run.judge(), reference)
+        assert isinstance(failed, outcome_pb2.Failed)
+        assert failed.kind == kind
+    missing = settle(SuiteRun(ended(), True, RIGHT), Score(1.0, 2, 2), RunAfterReset(tests=3))
+    assert isinstance(missing, outcome_pb2.Failed)
+    assert missing.reason == "tests_missing"
+    # A script's own score stays as it is, or does not count.
+    script, counted = ScriptRun(ended(), b""), Score(0.25, 3, 4, {"score": 0.25})
+    assert settle(script, counted, RunAfterReset(tests=4)) == counted
+    assert isinstance(settle(script, counted, RunAfterReset(tests=5)), outcome_pb2.Failed)
+
+
+@pytest.mark.anyio
+async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
+    runs, looks = RunsAfterReset(), 0
+    seen: list[RunAfterReset] = []
+
+    async def look() -> RunAfterReset:
+        nonlocal looks
+        looks += 1
+        await anyio.lowlevel.checkpoint()
+        if looks == 1:
+            raise OSError
+        return RunAfterReset(tests=looks)
+
+    async def ask(key: str) -> None:
+        try:
+            seen.append(await runs.of(key, look))
+        except OSError:
+            seen.append(RunAfterReset())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(ask, "one")
+    assert seen == [RunAfterReset(), *[RunAfterReset(tests=2)] * 3]
+    await ask("another")
+    assert seen[-1] == RunAfterReset(tests=3)
