@@ -12,6 +12,7 @@ from callsheet.gateway.chat import BadRequestError, ChatRequest, Message, Tool
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.conversations.turns import Drift, Generated
+from callsheet.gateway.renderers import template_renderer
 from callsheet.gateway.renderers.loading import load_renderer
 from callsheet.gateway.renderers.tool_calls import ToolFormat, detect, parse_calls
 from tokenizers import Tokenizer
@@ -181,3 +182,10 @@ def test_what_is_missing_is_named(tmp_path: Path, model: Path) -> None:
     with pytest.raises(ValueError, match="has no chat template"):
         load_renderer(str(tmp_path))
     assert load_renderer("bytes").stop_token_ids
+
+
+def test_a_prompt_has_a_most_before_it_is_tokenised(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_renderer, "MOST_CHARACTERS", 1000)
+    assert renderer.render([{"role": "user", "content": "x" * 900}], (), {})
+    with pytest.raises(BadRequestError, match=r"messages is '1.* characters'; it must be at most 1000"):
+        renderer.render([{"role": "user", "content": "x" * 1000}], (), {})

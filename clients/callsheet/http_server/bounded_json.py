@@ -18,7 +18,7 @@ MAX_DEPTH: Final = 100
 # Objects, arrays and fields of objects in one body.
 MAX_FIELDS: Final = 1 << 16
 # Values in one body, such as token ids.
-MAX_VALUES: Final = 1 << 19
+MAX_VALUES: Final = 1 << 18
 _TOO_MUCH: Final = 413
 _STEP: Final = 1 << 16
 _NO_MARKS: Final = bytes(set(range(256)) - set(b"[]{},:"))

@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 _SENTINEL: Final = "q7Zk0vSentinelX3"
 """A text that stands for a reply; no message has it."""
+# A tokenizer takes up to 260 bytes of memory for one.
+MOST_CHARACTERS: Final = 4 << 20
 _TAIL_TOKENS: Final = 8
 """Tokens at the end of a prompt in which an opened reasoning would be seen."""
 
@@ -133,6 +135,8 @@ class TemplateRenderer:
 
     # By batches, as only these let other threads run meanwhile.
     def _encode(self, text: str, *, around: bool = False) -> tuple[int, ...]:
+        if len(text) > MOST_CHARACTERS:
+            raise BadRequestError("messages", f"{len(text)} characters", f"at most {MOST_CHARACTERS}, tools included")
         if BREAK in text and not around:
             return self._markers.encode(_whole_characters(text))
         (found,) = self._tokenizer.encode_batch_fast([_whole_characters(text)], add_special_tokens=around)
