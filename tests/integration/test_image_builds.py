@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from tests.support.binaries import require_program
 from tests.support.oci_images import Layout, Registry, archive_of, archive_of_tree, file, running_registry
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
-from tests.support.root_filesystems import make_root, require_overlays
+from tests.support.root_filesystems import make_apt_root, make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, reset, step
 from tests.support.sandboxes import Variant, settings_for
 
@@ -47,7 +48,13 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         tiny = Layout(directory / "layout")
         tiny.add(archive_of_tree(make_root(directory / "tiny", (*_PROGRAMS,))))
         tiny.finish(tiny.image({"Env": ["PATH=/bin"]}))
-        running.push(tiny.directory, "tiny:v1")
+        for name in ("tiny:v1", "debian:bookworm-slim", "ubuntu:22.04"):
+            running.push(tiny.directory, name)
+        if shutil.which("apt-get") and shutil.which("dpkg-deb"):
+            with_apt = Layout(directory / "with-apt")
+            with_apt.add(archive_of_tree(make_apt_root(directory / "apt")))
+            with_apt.finish(with_apt.image({"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}))
+            running.push(with_apt.directory, "with-apt:v1")
         yield running
 
 
@@ -138,6 +145,36 @@ USER agent
         kind, reason, message = failure(await executor.run(attempt_of(nobody, resources={"memory": 256})))
         assert (kind, reason) == ("ENV", "user_refused")
         assert "'nobody'" in message
+
+
+async def test_short_names_are_those_of_the_managers_registry(settings: SandboxSettings, registry: Registry) -> None:
+    """Distributions bring files by which debian, ubuntu and python are in a registry of their own choice."""
+    dockerfile = """\
+FROM ubuntu:22.04 AS first
+RUN echo first >/made
+FROM debian:bookworm-slim
+COPY --from=first /made /made
+RUN echo second >>/made
+"""
+    async with running(settings) as executor:
+        sandbox_id = await make(executor, built(registry, dockerfile))
+        assert await said(executor, sandbox_id, "cat /made") == "first\nsecond\n"
+
+
+async def test_apt_get_installs_in_builds_and_in_sandboxes(settings: SandboxSettings, registry: Registry) -> None:
+    require_program("apt-get")
+    require_program("dpkg-deb")
+    install = "apt-get update && apt-get install -y greeting"
+    shown = "cat /usr/share/greeting/*; ls /etc/apt/apt.conf.d"
+    async with running(settings) as executor:
+        base = "ARG REGISTRY\nFROM $REGISTRY/with-apt:v1\n"
+        prepared = await make(executor, built(registry, f"{base}RUN {install}\n"))
+        assert await said(executor, prepared, shown) == "good morning\nconfigured\n"
+        bare = await make(executor, built(registry, base, "u"))
+        assert (
+            await said(executor, bare, f"({install}) >/log 2>&1 || cat /log; {shown}", "u")
+            == "good morning\nconfigured\n"
+        )
 
 
 async def test_what_does_not_build_is_refused_by_name(settings: SandboxSettings, registry: Registry) -> None:

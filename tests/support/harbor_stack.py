@@ -19,7 +19,7 @@ from tests.support.root_filesystems import PROGRAMS, make_root, require_overlays
 
 TASKS = Path(__file__).resolve().parents[2] / "examples" / "harbor"
 _MORE = ("bash", "awk", "cmp", "cp", "grep", "mkfifo", "nohup", "seq", "sort", "timeout", "tr")
-_BASE = "harbor-base:1"
+_BASES = ("harbor-base:1", "debian:bookworm-slim")
 
 
 @contextmanager
@@ -31,7 +31,8 @@ def tasks_registry(directory: Path) -> Iterator[Registry]:
         (root / "srv").mkdir()
         base.add(archive_of_tree(root))
         base.finish(base.image({"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "WorkingDir": "/srv"}))
-        running.push(base.directory, _BASE)
+        for name in _BASES:
+            running.push(base.directory, name)
         yield running
 
 

@@ -119,6 +119,7 @@ class Layout:
                 "os": "linux",
                 "config": dict(config or {}),
                 "rootfs": {"type": "layers", "diff_ids": self.diff_ids},
+                "history": [{"created_by": "a step"} for _ in self.diff_ids],
             }
         ).encode()
         manifest = json.dumps(

@@ -29,6 +29,8 @@ from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import (
+    APT_CONF,
+    APT_CONFIG,
     COMMAND_PATH,
     FILES_PER_MIB,
     IMAGE_COMMAND_PATH,
@@ -156,7 +158,7 @@ class BubblewrapPlanner:
             return descriptor
 
         agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files(Path(self._python)).items()}
-        files = agent if spec.root.image else {**_WRITTEN_FILES, **agent}
+        files = {**({APT_CONFIG: APT_CONF} if spec.root.image else _WRITTEN_FILES), **agent}
         files = {**files, _ASKING_FILTER_INSIDE: build_asking_filter(memory=not self._counts_memory)}
         inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
         inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
@@ -257,6 +259,7 @@ def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:
         "TMPDIR": TEMPORARY,
         "LANG": "C.UTF-8",
         "USER": user.name if image else "sandbox",
+        **({"APT_CONFIG": APT_CONFIG} if image else {}),
     }
 
 

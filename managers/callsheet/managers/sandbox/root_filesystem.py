@@ -11,6 +11,9 @@ TEMPORARY = "/tmp"
 # What the agent runs from. It is a mount of its own, so that nobody can move it away, and nobody can write there.
 OWN_PLACE = "/run/callsheet"
 SYSTEM_SHOWN = f"{OWN_PLACE}/usr"
+# apt-get downloads by a user of its own unless this says otherwise, and a sandbox has no other one.
+APT_CONFIG = f"{OWN_PLACE}/apt.conf"
+APT_CONF = b'APT::Sandbox::User "root";\n'
 COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
 IMAGE_COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

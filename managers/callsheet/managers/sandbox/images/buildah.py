@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import posixpath
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import tarfile
+import tomllib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.to_thread
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.images import build_child
+from callsheet.managers.sandbox.images.dockerfiles import HEREDOCS, rewrite
 from callsheet.managers.sandbox.images.errors import ImageBuildError, ImageError
 from callsheet.managers.sandbox.images.references import is_loopback
 from callsheet.managers.sandbox.registry_settings import ANY_REGISTRY, RegistrySettings
+from callsheet.managers.sandbox.root_filesystem import APT_CONF, APT_CONFIG
 
 HOW_TO_INSTALL = "install the system package buildah, which builds images of Dockerfiles"
 _SHOWN = 3000
@@ -28,6 +37,7 @@ _PASSED = re.compile(r"(?:https?|ftp|all|no)_proxy", re.IGNORECASE)
 # The manager's user's authorities of registries, in its environment and below its home: buildah has another home.
 _AUTHORITIES = "SSL_CERT_FILE"
 _CERTIFICATES = Path(".config/containers/certs.d")
+_DROP_INS = Path("/etc/containers/registries.conf.d")
 _ANYTHING = [{"type": "insecureAcceptAnything"}]
 
 
@@ -75,13 +85,25 @@ def signature_policy(settings: RegistrySettings, operators: Mapping[str, Any] | 
     return {"default": [{"type": "reject"}], "transports": {"docker": allowed, **local}}
 
 
-def registries_conf(settings: RegistrySettings) -> str:
-    """Returns what buildah reads of registries: where short names are, and which need no TLS. Pure."""
+def registries_conf(settings: RegistrySettings, aliases: Iterable[str] = ()) -> str:
+    """Returns what buildah reads of registries: where short names are, and which need no TLS. Pure.
+
+    Args:
+        settings: Names the registries.
+        aliases: Short names that the machine has for images elsewhere; they mean nothing then.
+    """
     named = [name for name in settings.registries if name != ANY_REGISTRY]
     insecure = [name for name in named if is_loopback(name)] + list(settings.insecure_registries)
     parts = [f"unqualified-search-registries = [{json.dumps(settings.short_names_at)}]", 'short-name-mode = "disabled"']
     parts += [f"[[registry]]\nlocation = {json.dumps(name)}\ninsecure = true" for name in dict.fromkeys(insecure)]
+    parts += ["[aliases]", *(f'{json.dumps(alias)} = ""' for alias in aliases)]
     return "\n".join([*parts, ""])
+
+
+def short_name_aliases(directory: Path) -> list[str]:
+    """Returns the short names that the files of a directory have for images. Blocks."""
+    parsed = [tomllib.loads(file.read_text()) for file in sorted(directory.glob("*.conf"))]
+    return sorted({alias for table in parsed for alias in table.get("aliases", {})})
 
 
 class Buildah:
@@ -103,6 +125,7 @@ class Buildah:
         files = {
             "policy.json": json.dumps(signature_policy(settings, rules)),
             "registries.conf": registries_conf(settings),
+            "apt.conf": APT_CONF.decode(),
         }
         if settings.registry_authfile is not None:
             files["auth.json"] = settings.registry_authfile.read_text()
@@ -124,7 +147,12 @@ class Buildah:
         if (Path.home() / _CERTIFICATES).is_dir():
             shutil.copytree(Path.home() / _CERTIFICATES, directory / _CERTIFICATES)
             self._hand_over(own)
-        for place in (signatures, signatures.parent, directory, *own.rglob("*")):
+        # Buildah 1.28 cannot be told to read no drop-ins of the machine, and takes those of its home for the last word.
+        drop_ins = own / "containers" / "registries.conf.d"
+        drop_ins.mkdir(parents=True)
+        text = registries_conf(settings, short_name_aliases(_DROP_INS))
+        (drop_ins / "callsheet.conf").write_text(text)
+        for place in (signatures, signatures.parent, directory, own, *own.rglob("*")):
             self._hand_over(place)
 
     async def build(self, dockerfile: Dockerfile) -> Path:
@@ -137,12 +165,14 @@ class Buildah:
         """
         name = f"localhost/built:{dockerfile.key}"
         layout = self._directory / f"layout-{dockerfile.key}"
-        words = ["--tag", name, "--file", dockerfile.path]
+        written = self._directory / f"dockerfile-{dockerfile.key}"
+        words = ["--tag", name, *await anyio.to_thread.run_sync(self._rewrite, dockerfile, written)]
         for argument, value in sorted(dockerfile.arguments.items()):
             words += ["--build-arg", f"{argument}={value}"]
         if self._has_passwords:
             words += ["--authfile", f"{build_child.PLACE}/auth.json"]
         usual = ["bud", "--isolation", "chroot", "--layers=false", "--format", "docker", *self._policy()]
+        usual += ["--volume", f"{build_child.PLACE}/apt.conf:{APT_CONFIG}:ro"]
         try:
             await self._ask([*usual, *words, "-"], dockerfile.timeout_s, dockerfile.context)
             shown = f"oci:{build_child.PLACE}/{layout.name}:image"
@@ -150,7 +180,34 @@ class Buildah:
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_SHORT_S):
                 await self._run(["rmi", "--force", name])
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_directory, written)
         return layout
+
+    def _rewrite(self, dockerfile: Dockerfile, place: Path) -> list[str]:
+        """Blocks: writes the Dockerfile as buildah takes it, and what its heredocs copy; returns the options for it.
+
+        Raises:
+            ImageBuildError: There is none in its archive, or it cannot be rewritten.
+        """
+        try:
+            with tarfile.open(fileobj=io.BytesIO(dockerfile.context)) as archive:
+                found = {posixpath.normpath(member.name).lstrip("/"): member for member in archive}
+                content = archive.extractfile(found[dockerfile.path])
+                text = content.read().decode(errors="surrogateescape") if content is not None else ""
+        except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
+            raise ImageBuildError(
+                f"the Dockerfile does not build: {dockerfile.path} in its archive: {error}"
+            ) from error
+        text, files = rewrite(text, f"APT_CONFIG={APT_CONFIG}")
+        remove_directory(place)
+        for name, written in {"Dockerfile": text, **files}.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(written.encode(errors="surrogateescape"))
+        for path in (place, *place.rglob("*")):
+            self._hand_over(path)
+        shown = f"{build_child.PLACE}/{place.name}"
+        return ["--file", f"{shown}/Dockerfile", "--build-context", f"{HEREDOCS}={shown}"]
 
     async def forget(self) -> None:
         """Removes all images from the storage, and what builds left that were stopped; nothing may be building."""

@@ -1,0 +1,118 @@
+"""Dockerfiles as buildah takes them, which reads heredocs only in late versions: pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from callsheet.managers.sandbox.images.errors import ImageBuildError
+
+HEREDOCS = "callsheet-heredocs"
+"""Name of the build's further context, which has the files of heredocs."""
+_ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)\s*", re.IGNORECASE)
+# What is in quotes is none.
+_HEREDOC = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|(?<!\S)(\d*<<(-?)(['"]?)([^<'"\s]+)\3)(?!\S)""")
+_FLAGS = re.compile(r"(?:--\S+\s+)*")
+_IN_QUOTES = re.compile(r'"([^"]*)"')
+_SHELL = ("/bin/sh", "-c")
+_AS_PROGRAM = 'f=/tmp/.callsheet-heredoc; printf %s "$1" >$f && chmod 755 $f && $f; code=$?; rm -f $f; exit $code'
+
+
+class _Heredoc(NamedTuple):
+    """One: its word, its name, whether variables in it are left alone, and its lines."""
+
+    word: str
+    name: str
+    quoted: bool
+    text: str
+
+
+def rewrite(text: str, stage_argument: str) -> tuple[str, dict[str, str]]:
+    """Returns a Dockerfile without heredocs, and what it copies from the context `HEREDOCS` in their place.
+
+    Args:
+        text: The Dockerfile.
+        stage_argument: An ARG that each stage begins with.
+
+    Raises:
+        ImageBuildError: A heredoc cannot be rewritten.
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    found = _ESCAPE.fullmatch(lines[0].strip())
+    written, files, rest = list[str](), dict[str, str](), iter(lines)
+    shell: Sequence[str] = _SHELL
+    for line in rest:
+        source = [line]
+        name, *words = _joined(source, rest, found[1] if found else "\\").split(maxsplit=1) or [""]
+        after = "".join(words)
+        if name.upper() == "FROM":
+            shell = _SHELL
+            source.append(f"ARG {stage_argument}")
+        elif name.upper() == "SHELL":
+            shell = _IN_QUOTES.findall(after)
+        elif name.upper() in {"ADD", "COPY", "RUN"} and (heredocs := list(_heredocs(after, rest))):
+            source = [_run(after, heredocs, shell) if name.upper() == "RUN" else _copy(after, heredocs, files)]
+        written += source
+    return "\n".join(written), files
+
+
+def _joined(source: list[str], rest: Iterator[str], escape: str) -> str:
+    """Returns an instruction in one line; the further lines that it has are added to `source`."""
+    logical = source[0]
+    if _says_nothing(logical):
+        return logical
+    while logical.rstrip().endswith(escape) and (follows := next(rest, None)) is not None:
+        source.append(follows)
+        # Comments and empty lines within an instruction are no part of it.
+        logical = logical if _says_nothing(follows) else logical.rstrip().removesuffix(escape) + follows
+    return logical
+
+
+def _says_nothing(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _heredocs(text: str, lines: Iterator[str]) -> Iterator[_Heredoc]:
+    for found in _HEREDOC.finditer(text):
+        if found[1] is None:
+            continue
+        content = ""
+        for line in lines:
+            kept = line.lstrip("\t") if found[2] else line
+            if kept == found[4]:
+                break
+            content += f"{kept}\n"
+        else:
+            raise _refused(f"the heredoc {found[4]} has no end")
+        yield _Heredoc(found[1], found[4], bool(found[3]), content)
+
+
+def _run(after: str, heredocs: Sequence[_Heredoc], shell: Sequence[str]) -> str:
+    command, first = _FLAGS.sub("", after, count=1), heredocs[0]
+    flags = after.removesuffix(command)
+    if command.strip() != first.word:
+        # The shell itself reads them.
+        text = "".join([f"{command}\n", *(f"{each.text}{each.name}\n" for each in heredocs)])
+        return f"RUN {flags}{json.dumps([*shell, text])}"
+    if first.text.startswith("#!"):
+        return f"RUN {flags}{json.dumps([*_SHELL, _AS_PROGRAM, 'sh', first.text])}"
+    return f"RUN {flags}{json.dumps([*shell, first.text])}"
+
+
+def _copy(after: str, heredocs: Sequence[_Heredoc], files: dict[str, str]) -> str:
+    *sources, target = _FLAGS.sub("", after, count=1).split()
+    if len(sources) != len(heredocs):
+        raise _refused(f"COPY {after}: must have heredocs alone")
+    words = [f"COPY --from={HEREDOCS}", *after.split()[: -1 - len(sources)]]
+    for each in heredocs:
+        if "$" in each.text and not each.quoted:
+            raise _refused(f"the heredoc {each.name} has variables: quote its name in COPY, or write the file by RUN")
+        words.append(f"{len(files)}/{each.name}")
+        files[words[-1]] = each.text
+    return " ".join([*words, target])
+
+
+def _refused(reason: str) -> ImageBuildError:
+    return ImageBuildError(f"the Dockerfile does not build: {reason}")

@@ -1,0 +1,88 @@
+"""Dockerfiles as buildah takes them: without heredocs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from callsheet.managers.sandbox.images.dockerfiles import rewrite
+from callsheet.managers.sandbox.images.errors import ImageBuildError
+
+
+def rewritten(text: str) -> list[str]:
+    return rewrite(text, "A=1")[0].splitlines()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# escape=`\nFROM `\n  ubuntu:22.04\nARG A=1\nRUN echo `\n\n# RUN <<EOF\n  b",
+        "FROM a AS b\nARG A=1\nFROM b\nARG A=1\nCOPY --from=b . /",
+        "RUN cat <<<text",
+        'RUN echo "a <<EOF b"',
+        "RUN echo 'a <<EOF b'",
+        "RUN echo it's <b",
+        "RUN echo $((1<<2))",
+        "CMD cat <<EOF",
+        "COPY a b /c/",
+        "# RUN <<EOF",
+        "RUN true \\",
+        "",
+    ],
+)
+def test_what_is_no_heredoc_stays_as_it_is(text: str) -> None:
+    assert rewritten(text.replace("\nARG A=1", "")) == text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("RUN <<EOF\necho a\necho b\nEOF", ["/bin/sh", "-c", "echo a\necho b\n"]),
+        ("RUN <<-'EOF'\n\t\techo a\n\tEOF", ["/bin/sh", "-c", "echo a\n"]),
+        ("RUN <<EOF\r\necho a\r\nEOF\r", ["/bin/sh", "-c", "echo a\n"]),
+        ("RUN cat <<A >/a && cat <<B >/b\n1\nA\n2\nB", ["/bin/sh", "-c", "cat <<A >/a && cat <<B >/b\n1\nA\n2\nB\n"]),
+        (
+            "run set -e; \\\n  python3 <<EOF\nprint(1)\nEOF",
+            ["/bin/sh", "-c", "set -e;   python3 <<EOF\nprint(1)\nEOF\n"],
+        ),
+        ('SHELL ["/bin/bash", "-ec"]\nRUN <<EOF\na\nEOF', ["/bin/bash", "-ec", "a\n"]),
+        ('SHELL ["/bin/bash", "-ec"]\nFROM b\nRUN <<EOF\na\nEOF', ["/bin/sh", "-c", "a\n"]),
+        (
+            "RUN <<EOF\n\N{GREEK SMALL LETTER ALPHA} \\\nEOF",
+            ["/bin/sh", "-c", "\N{GREEK SMALL LETTER ALPHA} \\\n"],
+        ),
+    ],
+)
+def test_a_heredoc_of_run_is_read_by_the_shell(written: str, words: list[str]) -> None:
+    *_, line, last = rewritten(f"FROM scratch\n{written}\nWORKDIR /")
+    assert json.loads(line.removeprefix("RUN ")) == words
+    assert last == "WORKDIR /"
+
+
+def test_a_heredoc_that_names_its_interpreter_is_run_by_it() -> None:
+    line = rewritten("RUN --network=none <<EOF\n#!/usr/bin/env python3\nprint('a')\nEOF")[0]
+    assert line.startswith("RUN --network=none [")
+    assert json.loads(line.partition("none ")[2])[-1] == "#!/usr/bin/env python3\nprint('a')\n"
+
+
+def test_copied_heredocs_come_from_a_context_of_their_own() -> None:
+    text, files = rewrite("COPY --chmod=755 <<one <<'two' /d/\na\none\n$b\ntwo\nADD <<-x /e\n\tc\n\tx\n", "A=1")
+    assert text.splitlines() == [
+        "COPY --from=callsheet-heredocs --chmod=755 0/one 1/two /d/",
+        "COPY --from=callsheet-heredocs 2/x /e",
+    ]
+    assert files == {"0/one": "a\n", "1/two": "$b\n", "2/x": "c\n"}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("COPY <<a /b\n$c\na", "the heredoc a has variables"),
+        ("COPY <<a c /b\nd\na", "must have heredocs alone"),
+        ("COPY <<a /b\nd\n", "the heredoc a has no end"),
+        ("RUN <<a\nb", "the heredoc a has no end"),
+    ],
+)
+def test_a_heredoc_that_cannot_be_rewritten_is_named(written: str, said: str) -> None:
+    with pytest.raises(ImageBuildError, match=said):
+        rewrite(written, "A=1")
