@@ -8,6 +8,7 @@ from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED
 from callsheet.scheduler.core.model import GroupRequest, TrajectoryEnd
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.staleness import StalenessPolicy
+from callsheet.scheduler.core.state import CoreSettings
 from callsheet.scheduler.core.waiting_takers import MAX_TAKERS
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner
@@ -389,3 +390,91 @@ def test_only_the_newest_ids_that_went_back_are_remembered() -> None:
         world.settle(f"b{number}", GIVE_BACK)
     assert len(world.journal.batches) == KEPT_RETURNED
     assert world.take("b0").given == ["b0"]
+
+
+def refusal_of_finish(world: CoreWorld, name: str, group: GroupRequest | None = None) -> RefusedError | None:
+    if name not in world.state.jobs["job"].trajectories:
+        world.trajectory(trajectory_request(name, group=group))
+    try:
+        world.finish(name)
+    except RefusedError as refusal:
+        return refusal
+    return None
+
+
+def test_a_buffer_has_a_hard_bound_and_says_when_to_come_again() -> None:
+    world = CoreWorld()
+    world.job(job_request(max_buffered=5))
+    assert [refusal_of_finish(world, f"t{number}") for number in range(10)] == [None] * 10
+    refusal = refusal_of_finish(world, "late")
+    assert refusal is not None
+    assert (refusal.code, refusal.field, refusal.retry_after) == (RefusalCode.RESOURCE_EXHAUSTED, "result", 1.0)
+    assert "late" in world.state.jobs["job"].trajectories, "it may finish later"
+    assert len(world.journal.buffered) == 10
+    world.finish("t9")
+    world = world.restart()
+    assert refusal_of_finish(world, "late") is not None
+    world.take("one", 5)
+    assert refusal_of_finish(world, "late") is not None, "what is leased may come back"
+    world.settle("one")
+    assert refusal_of_finish(world, "late") is None
+    assert world.state.jobs["job"].buffer.count == len(world.journal.buffered) == 6
+
+
+def test_a_trajectory_that_waits_for_room_is_not_idle() -> None:
+    world = CoreWorld()
+    world.job(job_request(max_buffered=1))
+    for name in ("a", "b"):
+        finish(world, name)
+    world.trajectory(trajectory_request("late", idle_timeout=10.0))
+    for _ in range(4):
+        world.wait(6.0)
+        assert refusal_of_finish(world, "late") is not None
+    world.wait(11.0)
+    assert "late" not in world.state.jobs["job"].trajectories
+
+
+def test_what_requests_wait_for_finishes_in_a_full_buffer() -> None:
+    """Of groups the oldest alone: the others would fill the buffer, and none would be whole."""
+    world = CoreWorld()
+    world.job(job_request(max_buffered=4))
+    groups = {name: GroupRequest(name, 4, 4) for name in ("g", "h", "i")}
+    for number in range(3):
+        for name, group in groups.items():
+            if number < 2 or name != "i":
+                assert refusal_of_finish(world, f"{name}{number}", group) is None
+    assert world.state.jobs["job"].buffer.count == 8
+    assert refusal_of_finish(world, "g3", groups["g"]) is not None, "nobody waits"
+    taker = world.take("one", 4)
+    for name in "ih":
+        assert refusal_of_finish(world, f"{name}3", groups[name]) is not None
+    assert refusal_of_finish(world, "g3", groups["g"]) is None
+    assert taker.given == ["one"]
+    assert refusal_of_finish(world, "alone") is not None
+    world.take("two", 4)
+    assert refusal_of_finish(world, "h3", groups["h"]) is None
+    assert ids_of(world, "two") == ["h0", "h1", "h2", "h3"]
+
+
+def test_a_group_that_never_fits_is_refused_when_it_is_opened() -> None:
+    world = CoreWorld()
+    world.job(job_request(max_buffered=4))
+    world.trajectory(trajectory_request("fits", group=GroupRequest("g", 20, 8)))
+    with pytest.raises(RefusedError, match="at most 8") as refusal:
+        world.trajectory(trajectory_request("large", group=GroupRequest("h", 20, 9)))
+    assert (refusal.value.code, refusal.value.field) == (RefusalCode.INVALID_ARGUMENT, "trajectory.group.quorum")
+
+
+@pytest.mark.parametrize("bound", ["max_open_bytes", "max_job_open_bytes"])
+def test_a_buffer_is_bounded_in_bytes(bound: str) -> None:
+    world = CoreWorld(settings=CoreSettings(**{bound: 1000}))  # type: ignore[arg-type]
+    world.job()
+    world.trajectory("a")
+    world.trajectory("b")
+    world.finish("a", "x" * 600)
+    with pytest.raises(RefusedError, match="1000") as refusal:
+        world.finish("b", "x" * 600)
+    assert (refusal.value.code, refusal.value.retry_after) == (RefusalCode.RESOURCE_EXHAUSTED, 1.0)
+    world.take("one")
+    world.settle("one")
+    world.finish("b", "x" * 600)

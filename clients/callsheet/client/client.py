@@ -119,8 +119,8 @@ class Client:
             idle_timeout_s: After so many seconds without any work the job is closed, even while a client holds it. None
                 takes the server's default (7 days), and means never if detached.
             dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA, not as ENV.
-            max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
-                default (4,096).
+            max_buffered: From so many finished trajectories in its buffer on no new one begins, and from twice as many
+                on `finish` waits; None takes the server's default (4,096).
             failure_policy: What failures of rollouts mean for groups of the returned job; None replaces members that
                 are lost to INFRA failures. It is this object's and is not kept by the scheduler.
 

@@ -136,8 +136,8 @@ class JobDescription:
             takes the server's default (7 days), and means never if detached.
         dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA. By default it
             fails as ENV, as what runs there may have brought that about, to have its sample dropped.
-        max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
-            default (4,096).
+        max_buffered: From so many finished trajectories in its buffer on no new one begins, and from twice as many on
+            `finish` waits; None takes the server's default (4,096).
     """
 
     job_id: str

@@ -128,6 +128,7 @@ class Trajectory(ActionVerbs):
             AlreadyExistsError: It has ended otherwise, or with another result.
             InvalidArgumentError: A value does not fit.
             NotFoundError: There is none, or its job is not open.
+            QueueFullError: The job's buffer was full for too long.
             ConnectionLostError: There was no connection for too long.
         """
         await self.client.backend().finish_trajectory(self.job_id, self.trajectory_id, FinishedResult(reward, payload))

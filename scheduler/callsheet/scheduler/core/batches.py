@@ -14,7 +14,7 @@ from callsheet.scheduler.core.commands import GiveBatch
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
-from callsheet.scheduler.core.pacing import holds_back, max_buffered_of
+from callsheet.scheduler.core.pacing import holds_back, max_buffered_of, most_buffered_of
 from callsheet.scheduler.core.records import (
     BatchAcknowledged,
     BatchReturned,
@@ -30,6 +30,33 @@ from callsheet.scheduler.core.waiting_takers import MAX_TAKERS, WaitingTaker
 MAX_BATCH: Final = 2048
 # A group with finished members, none of them open and seats left, takes no more after so many seconds.
 GROUP_IDLE_S: Final = 3600.0
+
+
+def check_room_for_result(state: SchedulerState, trajectory: Trajectory, result: TrajectoryResult) -> None:
+    """Checks that the buffer of its job has room for a trajectory that finishes.
+
+    Raises:
+        RefusedError: RESOURCE_EXHAUSTED naming the bound that is reached, and when to try again.
+    """
+    job, size, retry_after = trajectory.job, len(result.encoded), state.settings.full_retry_after
+    of_all = sum(each.buffer.size for each in state.jobs.values())
+    bounds = (of_all, state.settings.max_open_bytes), (job.buffer.size, state.settings.max_job_open_bytes)
+    for held, most_bytes in bounds:
+        if held + size > most_bytes:
+            rule = f"must fit beside the {held} bytes of finished trajectories, which may have {most_bytes}"
+            raise RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "result", f"{size} bytes", rule, retry_after)
+    count, most = job.buffer.count, most_buffered_of(state, job)
+    if count >= most and not _is_waited_for(job, trajectory):
+        rule = f"the job's buffer holds {count} finished trajectories of {most}: take batches and acknowledge them"
+        raise RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "result", count, rule, retry_after)
+
+
+def _is_waited_for(job: Job, trajectory: Trajectory) -> bool:
+    """Whether requests wait for more than is ready, and this one helps: of groups the oldest that is not whole."""
+    buffer, group = job.buffer, trajectory.request.group
+    if buffer.takers.wanted <= buffer.ready_count:
+        return False
+    return group is None or next(iter(buffer.incomplete), (group.group_id, "")) == (group.group_id, "")
 
 
 def buffer_result(state: SchedulerState, trajectory: Trajectory, result: TrajectoryResult, now: float) -> None:

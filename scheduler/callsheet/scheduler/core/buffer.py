@@ -120,6 +120,8 @@ class Buffer:
         takers: Requests that wait.
         sizes: The most trajectories that were asked for, in the newest requests.
         last_number: Of the last trajectory.
+        count: Trajectories in all bundles.
+        size: Bytes of their results.
         held_versions: How many trajectories in whole bundles, leased ones included, began with each policy version.
         ready_versions: How many of these that are in no batch.
         lengths: What became of trajectories by how long they took, since the scheduler's start.
@@ -135,6 +137,8 @@ class Buffer:
     takers: WaitingTakers = field(default_factory=WaitingTakers)
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_SIZES))
     last_number: int = 0
+    count: int = 0
+    size: int = 0
     held_versions: Counter[int] = field(default_factory=Counter)
     ready_versions: Counter[int] = field(default_factory=Counter)
     lengths: LengthCounts = field(default_factory=LengthCounts)
@@ -142,7 +146,7 @@ class Buffer:
 
     @property
     def held(self) -> int:
-        """Trajectories in whole bundles, leased ones included: what the bound is for."""
+        """Trajectories in whole bundles, leased ones included: from a bound of them on no new trajectory begins."""
         return self.held_versions.total()
 
     @property
@@ -161,6 +165,8 @@ class Buffer:
         if bundle is None:
             bundle = self.bundles[finished.bundle] = self.incomplete[finished.bundle] = Bundle(finished.bundle)
         bundle.members.append(finished)
+        self.count += 1
+        self.size += len(finished.result.encoded)
         self.last_number = max(self.last_number, finished.number)
         return bundle
 
@@ -202,6 +208,8 @@ class Buffer:
         for bundle in gone:
             self._leave_ready(bundle.key)
         members = [member for bundle in gone for member in bundle.members]
+        self.count -= len(members)
+        self.size -= sum(len(each.result.encoded) for each in members)
         self.held_versions.subtract(each.policy_version for each in members)
         self.held_versions = +self.held_versions
         return members

@@ -69,6 +69,11 @@ def max_buffered_of(state: SchedulerState, job: Job) -> int:
     return job.request.max_buffered or state.settings.max_buffered
 
 
+def most_buffered_of(state: SchedulerState, job: Job) -> int:
+    """The most trajectories in a job's buffer at all: those that are live once no more begin have room to finish."""
+    return 2 * max_buffered_of(state, job)
+
+
 def holds_back(job: Job) -> bool:
     """Whether a batch that is not full has to wait: it would leave more unfinished than may be on their way then.
 

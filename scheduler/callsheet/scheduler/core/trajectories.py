@@ -8,6 +8,7 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.batches import (
     GROUP_IDLE_S,
     buffer_result,
+    check_room_for_result,
     check_same_result,
     member_closed,
 )
@@ -26,9 +27,10 @@ from callsheet.scheduler.core.model import (
     TrajectoryResult,
 )
 from callsheet.scheduler.core.open_work import check_room_for_trajectory
+from callsheet.scheduler.core.pacing import most_buffered_of
 from callsheet.scheduler.core.recall import check_trajectory_not_forgotten, closed_trajectory, unknown_group
 from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid
 from callsheet.scheduler.core.settling import closed_now, count_open, join
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -50,7 +52,7 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
         check_trajectory_not_forgotten(job, request)
         check_not_expired(job)
         check_room_for_trajectory(state, job, request)
-        _check_group(job, request)
+        _check_group(state, job, request)
         trajectory = add_trajectory(state, job, request, job.policy_version, now)
         state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
         if request.group is not None:
@@ -65,9 +67,12 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
     state.accept(event.reply_to, opened=opened)
 
 
-def _check_group(job: Job, request: TrajectoryRequest) -> None:
+def _check_group(state: SchedulerState, job: Job, request: TrajectoryRequest) -> None:
     if request.group is None:
         return
+    quorum, most = request.group.quorum, most_buffered_of(state, job)
+    if quorum > most:
+        raise invalid("trajectory.group.quorum", quorum, f"must be at most {most}, which the job's buffer holds")
     group = job.groups.get(request.group.group_id)
     if group is None:
         return
@@ -148,6 +153,10 @@ def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequ
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     trajectory = job.trajectories.get(event.trajectory_id)
     if trajectory is not None:
+        if event.result is not None:
+            # It is not idle while it waits for room.
+            trajectory.last_activity = now
+            check_room_for_result(state, trajectory, event.result)
         close_trajectory(state, trajectory, event.end, event.reason or CLOSED, now, result=event.result)
     else:
         closed = closed_trajectory(job, event.trajectory_id)
