@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +30,8 @@ from callsheet.client import (
     RewardModel,
     Staleness,
     Succeeded,
+    Timeouts,
+    Trajectory,
     TrajectoryEnd,
     Where,
 )
@@ -45,8 +48,14 @@ def service() -> FaultyClientService:
 
 
 @pytest.fixture
-async def client(service: FaultyClientService) -> AsyncIterator[Client]:
-    async with serving(service) as target, Client(target, FAST) as client:
+async def address(service: FaultyClientService) -> AsyncIterator[str]:
+    async with serving(service) as target:
+        yield target
+
+
+@pytest.fixture
+async def client(address: str) -> AsyncIterator[Client]:
+    async with Client(address, FAST) as client:
         yield client
 
 
@@ -206,24 +215,102 @@ async def test_a_version_overtaken_before_its_replay_counts_as_published(
     assert service.versions[-1] == ("j", 4)
 
 
-async def test_refusals_of_items_carry_their_detail(client: Client, service: FaultyClientService) -> None:
-    def refuse(item: client_service_pb2.ClientItem) -> Status | None:
-        if item.WhichOneof("item") != "submit":
-            return None
-        return refusal(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, field="job_id", value="j", rule="the queue is full", retry_delay_s=2
-        )
+def full(kind: str, times: int, delay_s: float | None) -> Callable[[client_service_pb2.ClientItem], Status | None]:
+    """Refuses items of a kind so many times."""
+    left = [times]
 
-    service.refuse = refuse
+    def refuse(item: client_service_pb2.ClientItem) -> Status | None:
+        if item.WhichOneof("item") != kind or not left[0]:
+            return None
+        left[0] -= 1
+        code, rule = grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full"
+        return refusal(code, field="job_id", value="j", rule=rule, retry_delay_s=delay_s)
+
+    return refuse
+
+
+async def test_refusals_of_items_carry_their_detail(address: str, service: FaultyClientService) -> None:
+    service.refuse = full("submit", 1000, 2)
+    async with Client(address, ClientOptions(give_up_after_s=1.0)) as client:
+        job = await client.open_job("j")
+        with pytest.raises(QueueFullError) as caught:
+            await job.generate([1])
+        assert (caught.value.field, caught.value.value, caught.value.rule) == ("job_id", "j", "the queue is full")
+        assert caught.value.retry_after_s == 2
+        handle = await job.submit(Generate([1]))
+        for waiting in (handle.accepted, handle.outcome):
+            with pytest.raises(QueueFullError):
+                await waiting()
+
+
+@pytest.mark.parametrize("kind", ["open_job", "open_trajectory", "submit", "close_trajectory"])
+async def test_what_is_refused_for_now_is_sent_again_when_the_scheduler_says(
+    client: Client, service: FaultyClientService, kind: Any
+) -> None:
+    service.refuse = full(kind, 3, 0.01)
     job = await client.open_job("j")
-    with pytest.raises(QueueFullError) as caught:
+    async with job.trajectory("t") as trajectory:
+        assert isinstance(await trajectory.generate([1]), Succeeded)
+        await trajectory.finish(1.0, b"payload")
+    # The block closes its trajectory once more.
+    sent = 5 if kind == "close_trajectory" else 4
+    assert [item.WhichOneof("item") for item in service.items].count(kind) == sent
+
+
+async def test_what_is_refused_without_a_time_is_raised_at_once(client: Client, service: FaultyClientService) -> None:
+    service.refuse = full("submit", 1, None)
+    job = await client.open_job("j")
+    with pytest.raises(QueueFullError):
         await job.generate([1])
-    assert (caught.value.field, caught.value.value, caught.value.rule) == ("job_id", "j", "the queue is full")
-    assert caught.value.retry_after_s == 2
+
+
+async def test_a_submit_waits_for_room_no_longer_than_it_may_live(client: Client, service: FaultyClientService) -> None:
+    service.refuse = full("submit", 1000, 0.01)
+    job = await client.open_job("j")
+    with pytest.raises(QueueFullError):
+        await job.generate([1], timeouts=Timeouts(schedule_to_start_s=0.2))
+
+
+@pytest.mark.parametrize("how", ["cancel", "abandon"])
+async def test_an_action_that_waits_for_room_can_be_cancelled(
+    client: Client, service: FaultyClientService, how: str
+) -> None:
+    service.refuse = full("submit", 1, 0.3)
+    job = await client.open_job("j")
     handle = await job.submit(Generate([1]))
-    for waiting in (handle.accepted, handle.outcome):
-        with pytest.raises(QueueFullError):
-            await waiting()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(job.generate, [2])
+        while len(service.items) < 3:  # noqa: ASYNC110 - the service tells nobody of what came
+            await anyio.sleep(0.005)
+        await anyio.wait_all_tasks_blocked()
+        if how == "cancel":
+            await handle.cancel()
+            with pytest.raises(QueueFullError):
+                await handle.outcome()
+        else:
+            handle.abandon("gone")
+    await anyio.sleep(0.5)
+    kinds = [item.WhichOneof("item") for item in service.items]
+    assert (kinds.count("submit"), kinds.count("cancel")) == (2, 0), "it is neither sent again nor cancelled there"
+
+
+async def test_a_member_that_finds_no_room_ends_alone(address: str, service: FaultyClientService) -> None:
+    service.refuse = lambda item: (
+        full("close_trajectory", 1, 9.0)(item) if item.close_trajectory.trajectory_id == "g/1" else None
+    )
+    async with (
+        Client(address, ClientOptions(give_up_after_s=0.5)) as client,
+        await client.open_job("j") as job,
+        job.group("g", size=4, quorum=4) as group,
+    ):
+
+        async def rollout(trajectory: Trajectory) -> None:
+            await trajectory.finish(1.0)
+
+        group.start(rollout)
+    errors = {member.trajectory_id: member.error for member in group.members}
+    assert isinstance(errors.pop("g/1"), QueueFullError)
+    assert list(errors.values()) == [None] * 3
 
 
 async def test_a_job_with_another_body_is_refused(client: Client) -> None:

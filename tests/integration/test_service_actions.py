@@ -15,6 +15,7 @@ import pytest
 from callsheet.client import (
     Cancelled,
     Client,
+    ClientOptions,
     Command,
     EnvStep,
     Failed,
@@ -233,7 +234,8 @@ async def test_outcomes_survive_a_restart(tmp_path: Path) -> None:
 
 async def test_a_full_queue_reaches_the_caller_as_an_exception(tmp_path: Path) -> None:
     settings = SchedulerSettings(tmp_path, listen="127.0.0.1:0", max_open_actions=3)
-    async with running_service(settings) as service, Client(service.address) as client:
+    impatient = ClientOptions(give_up_after_s=2.0)
+    async with running_service(settings) as service, Client(service.address, impatient) as client:
         job = await client.open_job("job")
         handles = [await job.submit(Generate([1]), unservable=Unservable.WAIT) for _ in range(4)]
         with pytest.raises(QueueFullError) as caught:

@@ -14,11 +14,11 @@ Status = Any  # google.rpc.Status, whichever module declares it
 _OPEN = job_pb2.TRAJECTORY_END_UNSPECIFIED
 
 
-def refusal(code: grpc.StatusCode, *, field: str, value: str, rule: str, retry_delay_s: int | None = None) -> Status:
+def refusal(code: grpc.StatusCode, *, field: str, value: str, rule: str, retry_delay_s: float | None = None) -> Status:
     """Returns a google.rpc.Status with one ErrorDetail."""
     detail = common_pb2.ErrorDetail(field=field, value=value, rule=rule)
     if retry_delay_s is not None:
-        detail.retry_delay.seconds = retry_delay_s
+        detail.retry_delay.FromNanoseconds(round(retry_delay_s * 1e9))
     status: Status = status_pb2.Status(code=code.value[0], message=f"{field}: {rule}")
     status.details.add().Pack(detail)
     return status

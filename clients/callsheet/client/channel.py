@@ -14,7 +14,15 @@ import anyio.lowlevel
 import grpc
 import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
-from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, QueueFullError, invalid
+from callsheet.client.errors import (
+    CallsheetError,
+    ConnectionLostError,
+    ForkedProcessError,
+    QueueFullError,
+    RefusedError,
+    UnavailableError,
+    invalid,
+)
 from callsheet.client.settings import ClientOptions
 from callsheet.credentials.channel import explained
 from callsheet.credentials.token import read_token, why
@@ -48,9 +56,6 @@ CHANNEL_OPTIONS: dict[str, int | str] = {
 
 NOT_LET_IN = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
 """The token is none, or not for this."""
-
-# What a scheduler names that refuses a call because its peer makes too many.
-_TOO_MANY = frozenset({"requests", "calls"})
 
 # A response with one of these cannot get better by waiting.
 _HOPELESS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, *NOT_LET_IN})
@@ -125,10 +130,10 @@ async def answer_of(call: Awaitable[T]) -> T:
 
 
 async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) -> T:
-    """Makes an idempotent call, and makes it again while there is no connection or its peer makes too many.
+    """Makes an idempotent call, and makes it again while there is no connection, or when its refusal says.
 
     Raises:
-        RefusedError: The call was refused.
+        RefusedError: The call was refused, for good or for too long.
         ConnectionLostError: There was no connection for too long.
     """
     give_up_at = anyio.current_time() + options.give_up_after_s
@@ -136,25 +141,23 @@ async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) 
     while True:
         try:
             return await call()
-        except (ConnectionLostError, QueueFullError) as error:
+        except (ConnectionLostError, QueueFullError, UnavailableError) as error:
             failures += 1
             chance = random.SystemRandom().random()
             wait = backoff_s(failures, options.backoff_initial_s, options.backoff_max_s, random=chance)
-            if isinstance(error, QueueFullError):
+            if isinstance(error, RefusedError):
                 wait += asked_wait_s(error)
             if math.isinf(wait) or anyio.current_time() + wait >= give_up_at:
                 raise
             await anyio.sleep(wait)
 
 
-def asked_wait_s(error: CallsheetError) -> float:
-    """Seconds that the scheduler asks to wait before the next call; infinite where another call is the user's choice.
-
-    A caller that makes too many calls need not know. That a queue or a store is full, it must.
-    """
-    if isinstance(error, QueueFullError) and error.field in _TOO_MANY:
-        return error.retry_after_s or 0.0
-    return math.inf
+def asked_wait_s(refusal: RefusedError | None) -> float:
+    """Seconds that the scheduler asks to wait before the same is tried again; infinite where that cannot help."""
+    is_passing = isinstance(refusal, QueueFullError | UnavailableError)
+    if refusal is None or refusal.retry_after_s is None or not is_passing:
+        return math.inf
+    return refusal.retry_after_s
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:

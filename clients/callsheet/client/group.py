@@ -22,7 +22,9 @@ from callsheet.client.errors import (
     FailedPreconditionError,
     NotFoundError,
     NotSucceededError,
+    QueueFullError,
     RefusedError,
+    UnavailableError,
     invalid,
     not_found,
     raise_alone,
@@ -70,8 +72,8 @@ class Group:
     `on_infra` says what follows: by default another trajectory takes its place, up to `max_replacements`. If these run
     out below the quorum, the block ends the group, so that a trainer gets the members that finished. One that raises
     another NotSucceededError abandons its member, which keeps its seat with the failure as its reason. So does one that
-    raises a refusal since the scheduler has closed its trajectory. Any other exception is a mistake in the rollout: it
-    ends the block, which raises it::
+    raises a refusal since the scheduler has closed its trajectory, or has had no room for longer than the client
+    waits. Any other exception is a mistake in the rollout: it ends the block, which raises it::
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)
@@ -372,11 +374,13 @@ async def _end_of_rollout(trajectory: Trajectory, raised: Exception) -> Callshee
     errors = list(_leaves(raised))
     failures = [error for error in errors if isinstance(error, NotSucceededError)]
     refusals = [error for error in errors if isinstance(error, RefusedError) and _may_tell_of_closing(error)]
-    if len(failures) + len(refusals) < len(errors):
+    # The scheduler had no room for longer than the client waits: no mistake, and nothing that its siblings share.
+    passing = [error for error in errors if isinstance(error, QueueFullError | UnavailableError)]
+    if len(failures) + len(refusals) + len(passing) < len(errors):
         return None
     if refusals and not await _was_closed(trajectory):
         return None
-    return [*failures, *refusals][0]
+    return [*failures, *refusals, *passing][0]
 
 
 def _leaves(raised: Exception) -> Iterator[Exception]:

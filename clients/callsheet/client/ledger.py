@@ -8,6 +8,7 @@ every item of the contract is idempotent and a submit that is known attaches.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ class Item(Generic[OutcomeT]):
         times_sent: How often it was put into a batch.
         accepted: Whether a result OK has come.
         early: An outcome that came before the result.
+        patience_s: How long it may be sent again where the scheduler has no room for it, in seconds.
+        give_up_at: Until when that is; None before the first such refusal.
+        refusal: The newest of them.
     """
 
     sequence: int
@@ -57,6 +61,9 @@ class Item(Generic[OutcomeT]):
     times_sent: int = 0
     accepted: bool = False
     early: OutcomeT | None = field(default=None, repr=False)
+    patience_s: float = math.inf
+    give_up_at: float | None = None
+    refusal: RefusedError | None = None
 
 
 class Ledger(Generic[OutcomeT]):
@@ -71,6 +78,7 @@ class Ledger(Generic[OutcomeT]):
         self._by_key: dict[ActionKey, Item[OutcomeT]] = {}
         # Not a dict: taking the first of a dict again and again walks over all that were taken before.
         self._waiting: OrderedDict[int, Item[OutcomeT]] = OrderedDict()
+        self._postponed: dict[int, Item[OutcomeT]] = {}
         self.newest = 0
 
     def __len__(self) -> int:
@@ -83,8 +91,8 @@ class Ledger(Generic[OutcomeT]):
 
     @property
     def waiting(self) -> int:
-        """Items that wait to be written."""
-        return len(self._waiting)
+        """Items that wait to be written, those that were refused for now included."""
+        return len(self._waiting) + len(self._postponed)
 
     def add(self, item: Item[OutcomeT]) -> None:
         """Adds an item with a sequence above all earlier ones; its key must not be open."""
@@ -128,6 +136,35 @@ class Ledger(Generic[OutcomeT]):
     def resume(self) -> None:
         """Makes every open item wait again, in order: the stream that carried them is gone."""
         self._waiting = OrderedDict(self._open)
+        self._postponed.clear()
+
+    def postpone(self, sequence: int, refusal: RefusedError, now: float, wait_s: float) -> Item[OutcomeT] | None:
+        """Has an item that was refused for now wait to be sent again; returns it, or None if it waits no longer.
+
+        The scheduler has done nothing of it, so it counts as never sent.
+        """
+        item = self._open.get(sequence)
+        if item is None:
+            return None
+        item.give_up_at = now + item.patience_s if item.give_up_at is None else item.give_up_at
+        if now + wait_s >= item.give_up_at:
+            return None
+        item.refusal, item.times_sent = refusal, 0
+        self._postponed[sequence] = item
+        return item
+
+    def send_again(self, item: Item[OutcomeT]) -> None:
+        """Ends the wait of an item that was postponed."""
+        if self._postponed.pop(item.sequence, None) is not None:
+            self._waiting[item.sequence] = item
+
+    def stop_trying(self, key: ActionKey) -> bool:
+        """Settles a submit that is postponed with its refusal; returns whether there was one."""
+        item = self._by_key.get(key)
+        if item is None or item.sequence not in self._postponed:
+            return False
+        self._settle(item, item.refusal)
+        return True
 
     def result(self, sequence: int, refusal: RefusedError | None, reply: OutcomeT | None = None) -> None:
         """Takes in the result of an item; one that is not open is ignored.
@@ -168,6 +205,7 @@ class Ledger(Generic[OutcomeT]):
         """Forgets an item without settling it: nobody waits for it any more."""
         self._open.pop(item.sequence, None)
         self._waiting.pop(item.sequence, None)
+        self._postponed.pop(item.sequence, None)
         if item.key is not None and self._by_key.get(item.key) is item:
             del self._by_key[item.key]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -263,7 +264,8 @@ class SchedulerBackend:
         await self._session.room()
         open_submit = self._session.open_submit(key)
         if open_submit is None:
-            ticket = self._session.put_now(embedded(_SUBMIT, spec.SerializeToString()), key=key)
+            item = embedded(_SUBMIT, spec.SerializeToString())
+            ticket = self._session.put_now(item, key=key, patience_s=_patience_s(spec.timeouts))
             ticket.on_end = partial(self._count, spec.job_id, ActionKind(spec.WhichOneof("payload")), ticket)
             if spec.HasField("env_step") and spec.env_step.stream_output:
                 ticket.output = LiveOutput()
@@ -332,6 +334,12 @@ def _once_answered(ticket: Ticket[Reply], take: Callable[[Reply | None], None]) 
         ended()
     else:
         first, ticket.on_end = ticket.on_end, ended
+
+
+def _patience_s(timeouts: action_pb2.Timeouts) -> float:
+    """How long a submit may wait for room: it would have expired then, had it been accepted at once."""
+    set_ones = [each for each in ("schedule_to_start", "schedule_to_close") if timeouts.HasField(each)]
+    return min((getattr(timeouts, each).ToTimedelta().total_seconds() for each in set_ones), default=math.inf)
 
 
 def _opened(reply: Reply | None) -> Opened:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 import anyio
 import grpc
 import grpc.aio
-from callsheet.client.channel import NOT_LET_IN, error_of_call, is_hopeless, open_channel
+from callsheet.client.channel import NOT_LET_IN, asked_wait_s, error_of_call, is_hopeless, open_channel
 from callsheet.client.decode import output_stream, refusal_of_status
 from callsheet.client.errors import (
     CallsheetError,
@@ -56,6 +57,8 @@ MAX_ITEM_BYTES = 4 * 1024 * 1024 - 4096
 
 # How long the scheduler may take to end a stream that its client leaves.
 _GOODBYE_S = 1.0
+# Seconds between two lines of the log that tell of a scheduler without room.
+_TELL_FULL_S = 10.0
 # A call needs some time, even if none is left.
 _SHORTEST_S = 0.1
 _ITEM = tag(client_service_pb2.ClientSessionRequest.ITEMS_FIELD_NUMBER)
@@ -94,6 +97,7 @@ class Session:
         self._room: deque[asyncio.Future[None]] = deque()
         self._failures = 0
         self._down_since: float | None = None
+        self._tell_full_at = -math.inf
         self._leaving = False
         self._streaming = False
         self._greeted = False
@@ -148,6 +152,7 @@ class Session:
         *,
         key: ActionKey | None = None,
         replay_success: frozenset[RefusalCode] = frozenset(),
+        patience_s: float = math.inf,
     ) -> Ticket[Reply]:
         """Puts an item into the outbox and returns its ticket.
 
@@ -158,6 +163,7 @@ class Session:
             item: The ClientItem without a sequence, encoded.
             key: The action, for a submit.
             replay_success: See `Item`.
+            patience_s: How long it may wait where the scheduler has no room for it; `give_up_after_s` at most.
 
         Raises:
             InvalidArgumentError: The item is too large for a message.
@@ -174,14 +180,15 @@ class Session:
         if key is None:
             self._controls += 1
             self._no_controls.clear()
-        self._ledger.add(Item(self._sequence, message, ticket, key, replay_success))
+        patience_s = min(patience_s, self._options.give_up_after_s)
+        self._ledger.add(Item(self._sequence, message, ticket, key, replay_success, patience_s=patience_s))
         self._work.set()
         return ticket
 
     def withdraw(self, key: ActionKey) -> bool:
         """Takes back a submit that was never sent; returns whether it could."""
         item = self._ledger.open_submit(key)
-        if item is None or item.times_sent:
+        if item is None or item.times_sent or item.accepted:
             return False
         self._ledger.drop(item)
         self._make_room()
@@ -347,10 +354,35 @@ class Session:
             ledger.result(opened.sequence, None, opened)
         for result in response.results:
             refusal = refusal_of_status(result.status)
-            if not self.held.answer(result.sequence, refusal):
+            if not self.held.answer(result.sequence, refusal) and not self._postponed(result.sequence, refusal):
                 ledger.result(result.sequence, refusal)
         for outcome in response.outcomes:
             ledger.outcome((outcome.key.job_id, outcome.key.action_id), outcome)
+
+    def _postponed(self, sequence: int, refusal: RefusedError | None) -> bool:
+        """Has an item sent again when its refusal says; returns whether it waits for that."""
+        wait_s = asked_wait_s(refusal)
+        item = None
+        if refusal is not None and math.isfinite(wait_s):
+            # Many that were refused at once do not come again at once.
+            wait_s *= 1.0 + self._random.random() / 2.0
+            item = self._ledger.postpone(sequence, refusal, anyio.current_time(), wait_s)
+        if item is None:
+            return False
+        now = anyio.current_time()
+        if now >= self._tell_full_at:
+            logger.warning("scheduler has no room target=%s retry_in_s=%.3f: %s", self._target, wait_s, refusal)
+            self._tell_full_at = now + _TELL_FULL_S
+        asyncio.get_running_loop().call_later(wait_s, self._send_again, item)
+        return True
+
+    def _send_again(self, item: Item[Reply]) -> None:
+        self._ledger.send_again(item)
+        self._work.set()
+
+    def stop_trying(self, key: ActionKey) -> bool:
+        """Ends a submit that the scheduler has no room for with its refusal; returns whether there was one."""
+        return self._ledger.stop_trying(key)
 
     def _take_output(self, output: client_service_pb2.ActionOutput) -> None:
         item = self._ledger.open_submit((output.key.job_id, output.key.action_id))

@@ -56,7 +56,7 @@ class SessionHandle(ActionHandle[T]):
     async def cancel(self, reason: str = "") -> None:
         """Asks for a cancel."""
         said = shortened(instance("reason", reason, str, "text"))
-        if not self._ticket.has_ended:
+        if not self._ticket.has_ended and not self._session.stop_trying((self.job_id, self.action_id)):
             self._ticket.cancel_requested = True
             await self._put_cancel(said).end()
 

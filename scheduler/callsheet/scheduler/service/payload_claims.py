@@ -252,7 +252,8 @@ class PayloadClaims:
 def refusal_of(error: PayloadStoreError) -> RefusedError:
     """The refusal of what a store cannot do now."""
     if isinstance(error, PayloadStoreFullError):
-        return RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "payload", error.needed, str(error), FULL_RETRY_AFTER)
+        retry_after = None if error.for_good else FULL_RETRY_AFTER
+        return RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "payload", error.needed, str(error), retry_after)
     retry_after = UNAVAILABLE_RETRY_AFTER if isinstance(error, PayloadsUnusableError) else None
     return RefusedError(RefusalCode.UNAVAILABLE, "payload", "", str(error), retry_after)
 

@@ -127,11 +127,12 @@ class PayloadCorruptError(PayloadStoreError):
 
 
 class PayloadStoreFullError(PayloadStoreError):
-    """The store has no room; `needed` says for what."""
+    """The store has no room; `needed` says for what, and `for_good` whether it never will."""
 
-    def __init__(self, needed: str, reason: str) -> None:
+    def __init__(self, needed: str, reason: str, *, for_good: bool = False) -> None:
         super().__init__(f"the payload store is full: {reason}")
         self.needed = needed
+        self.for_good = for_good
 
 
 class PayloadsUnusableError(PayloadStoreError):

@@ -75,8 +75,8 @@ class DiskRoom:
         with self._lock:
             self._used += size
 
-    def take(self, size: int) -> None:
-        """Counts bytes that are about to be written.
+    def take(self, size: int, before: int = 0) -> None:
+        """Counts bytes that are about to be written, of a payload that had some before.
 
         Raises:
             PayloadStoreFullError: There is no room for them; they are not counted.
@@ -84,7 +84,7 @@ class DiskRoom:
         with self._lock:
             if self._max_bytes is not None and self._used + size > self._max_bytes:
                 reason = f"it has {self._used} of its {self._max_bytes} bytes"
-                raise PayloadStoreFullError(f"{size} bytes", reason)
+                raise PayloadStoreFullError(f"{size} bytes", reason, for_good=before + size > self._max_bytes)
             disk = shutil.disk_usage(self._directory)
             left = min(disk.total // LEFT_FREE_SHARE, MOST_LEFT_FREE)
             if disk.free - size < left:
@@ -390,7 +390,7 @@ class _FileUpload(Upload):
         await self._store._in_thread(lambda: self._store._keep(self._file, payload, owner))
 
     def _append(self, chunk: bytes) -> None:
-        self._store._room.take(len(chunk))
+        self._store._room.take(len(chunk), self.written)
         self.written += len(chunk)
         view = memoryview(chunk)
         while view:
