@@ -10,7 +10,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from callsheet.managers.noop import NoopService, NoopSettings
+from callsheet.scheduler.service import client_servicer
 from callsheet.scheduler.service.server import serve
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.errors import DataDirectoryLockedError
@@ -24,6 +26,8 @@ from callsheet.v1 import (
     outcome_pb2,
     payload_service_pb2,
 )
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.support.bad_request import INVALID, NOT_FOUND, PRECONDITION, Bad
 from tests.support.bad_requests import BAD
@@ -158,14 +162,61 @@ async def test_other_rpcs_name_what_is_wrong(service: RawService) -> None:
     assert without_job.value == "none"
 
 
-@pytest.mark.parametrize("data", [b"\x0a\x04\x0a\x02\xff\xfe", b"\xff\xff\xff"], ids=["not UTF-8", "no message"])
-async def test_bytes_that_are_no_message_are_refused(service: RawService, data: bytes) -> None:
-    method = "/callsheet.v1.ClientService/OpenJob"
-    open_job: Any = service.channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
-    refusal = await refusal_of(open_job(data, timeout=ANSWER_S))
+CONTRACTS = (client_service_pb2, manager_service_pb2, admin_service_pb2, payload_service_pb2)
+METHODS = [
+    method
+    for each in (*CONTRACTS, health_pb2, reflection_pb2)
+    for service in each.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+
+
+@pytest.mark.parametrize("data", [b"\x0b\x0a\x02\xff\xfe", b"\xff\xff\xff"], ids=["an open group", "no message"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
+async def test_bytes_that_are_no_message_are_refused(service: RawService, method: Any, data: bytes) -> None:
+    sides = ["stream" if is_stream else "unary" for is_stream in (method.client_streaming, method.server_streaming)]
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    call_of: Any = getattr(service.channel, "_".join(sides))(
+        path, request_serializer=bytes, response_deserializer=bytes
+    )
+    call = call_of(iter([data]) if method.client_streaming else data, timeout=ANSWER_S)
+    refusal = await refusal_of(read_to_end(call) if method.server_streaming else call)
     assert refusal is not None
     assert (refusal.code, refusal.field) == (INVALID, "request")
-    assert method in refusal.rule
+    assert path in refusal.rule
+
+
+async def test_text_that_is_not_utf_8_is_refused(service: RawService) -> None:
+    path = "/callsheet.v1.ClientService/OpenJob"
+    open_job: Any = service.channel.unary_unary(path, request_serializer=bytes, response_deserializer=bytes)
+    refusal = await refusal_of(open_job(b"\x0a\x04\x0a\x02\xff\xfe", timeout=ANSWER_S))
+    assert refusal is not None
+    assert (refusal.code, refusal.field) == (INVALID, "request")
+
+
+async def test_a_handler_that_breaks_has_a_code_and_one_line_in_the_log(
+    service: RawService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ValueError("of ours")
+
+    def broken_list(*_: object) -> None:
+        raise ValueError("of ours")
+
+    monkeypatch.setattr(client_servicer, "list_jobs", broken_list)
+    monkeypatch.setattr(client_servicer.ClientServicer, "_read", broken)
+    stream: Any = service.client.ClientSession(iter([client_service_pb2.ClientSessionRequest()]), timeout=ANSWER_S)
+    with structlog.testing.capture_logs() as logs:
+        for call in (
+            service.client.ListJobs(client_service_pb2.ListJobsRequest(), timeout=ANSWER_S),
+            read_to_end(stream),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.INTERNAL
+            assert "ValueError" not in str(caught.value.details())
+    told = [each for each in logs if each["event"] == "rpc_broke"]
+    assert [each["reason"] for each in told] == ["ValueError('of ours')"] * 2
 
 
 async def test_an_action_id_of_two_jobs_must_be_told_apart(service: RawService) -> None:

@@ -126,7 +126,10 @@ async def answer_of(call: Awaitable[T]) -> T:
     except asyncio.CancelledError:
         # gRPC raises a CancelledError of its own, which a cancel scope around the caller would not know as its own.
         await anyio.lowlevel.checkpoint()
-        raise
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectionLostError("the call was cut, as its channel was closed") from None
 
 
 async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) -> T:

@@ -112,6 +112,9 @@ def of_outcome(outcome: Failed[GenerateResult] | Cancelled[GenerateResult] | Exp
             return NoReplyError(BAD_REQUEST, said, field=PROMPT, failure=failure, code=TOO_LONG)
         case FailureKind.ENV if outcome.reason in _OF_THE_REQUEST:
             return NoReplyError(BAD_REQUEST, said, failure=failure)
+        case FailureKind.ENV if outcome.reason is Reason.UNSERVABLE:
+            # As where the scheduler refuses the same: an engine may come.
+            return NoReplyError(UNAVAILABLE, said, retry_after_s=_RETRY_S, failure=failure)
         case FailureKind.TIMEOUT:
             return NoReplyError(_TIMEOUT, said, failure=failure)
         case FailureKind.QUOTA:
