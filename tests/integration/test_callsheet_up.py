@@ -159,17 +159,21 @@ def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: Runnin
 
 
 def test_an_action_that_was_submitted_can_be_explained(whole_stack: RunningStack) -> None:
-    action_id = whole_stack.json("submit reward-tests", "--file", __file__, "--", "true")["action_id"]
-    result = whole_stack.run("explain", action_id)
-    assert result.returncode == 0, result.stderr
-    assert f"reward {action_id} of job submit-" in result.stdout
-    assert "it has its outcome: succeeded" in result.stdout
+    outcome = whole_stack.json("submit reward-tests", "--file", __file__, "--", "true")
+    job_id, action_id = outcome["job_id"], outcome["action_id"]
+    for words in ((action_id,), (f"{job_id}/{action_id}",), (job_id, action_id), (job_id, f"{job_id}/{action_id}")):
+        result = whole_stack.run("explain", *words)
+        assert result.returncode == 0, result.stderr
+        assert f"reward {action_id} of job submit-" in result.stdout
+        assert "it has its outcome: succeeded" in result.stdout
 
 
 def test_an_unknown_action_cannot_be_explained(whole_stack: RunningStack) -> None:
-    result = whole_stack.run("explain", "never-submitted")
-    assert result.returncode == 1
-    assert result.stderr.startswith("callsheet: NOT_FOUND")
+    for words in (("never-submitted",), ("no/such/action",), ("no-job", "no-action")):
+        result = whole_stack.run("explain", *words)
+        assert result.returncode == 1
+        assert result.stderr.startswith("callsheet: NOT_FOUND")
+    assert whole_stack.run("explain", "a", "b", "c").returncode == 2
 
 
 def test_status_is_readable(whole_stack: RunningStack) -> None:

@@ -22,10 +22,12 @@ from callsheet.client import (
     InvalidArgumentError,
     Job,
     NotFoundError,
+    Opening,
     SandboxFile,
     Succeeded,
     Timeouts,
     Unservable,
+    long_waits,
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState, Explanation
@@ -34,6 +36,7 @@ from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
 from tests.support.cutting_proxy import cutting_proxy
+from tests.support.waiting import until
 
 _OPTIONS = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.1)
 _LONG_S = 60.0
@@ -67,8 +70,78 @@ async def job(client: Client) -> AsyncIterator[Job]:
         yield job
 
 
+async def _until_unheld(admin: AdminClient, job_id: str) -> None:
+    """Waits until the scheduler has seen that a job's client is gone."""
+    with anyio.fail_after(_LONG_S):
+        while any(each.sessions for each in await admin.jobs() if each.job_id == job_id):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
 class ClientSuite:
     """The tests."""
+
+    async def test_open_actions_are_told_with_what_they_wait_for(
+        self, client: Client, job: Job, scheduler: SchedulerUnderTest
+    ) -> None:
+        running = await job.submit(Generate([1], model=scheduler.service), action_id="a/1", expected_duration_s=_LONG_S)
+        waiting = await job.submit(Generate([1], model="nobody"), action_id="b", unservable=Unservable.WAIT)
+        await waiting.accepted()
+        async with AdminClient(scheduler.address) as admin:
+            await running.accepted()
+            with anyio.fail_after(_LONG_S):
+                while (await admin.explain(job.job_id, "a/1")).state is not ActionState.RUNNING:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            found = await admin.actions(job.job_id)
+            oldest = await admin.actions(job.job_id, at_most=1)
+            with pytest.raises(NotFoundError):
+                await admin.actions("never opened")
+            with pytest.raises(InvalidArgumentError, match="page_size"):
+                await admin.actions(job.job_id, at_most=1_001)
+        assert [(each.action_id, each.state) for each in found.actions] == [
+            ("a/1", ActionState.RUNNING),
+            ("b", ActionState.QUEUED),
+        ]
+        assert "nobody" in found.actions[1].explanation
+        assert (oldest.open, [each.action_id for each in oldest.actions]) == (2, ["a/1"])
+        for handle in (running, waiting):
+            await handle.cancel()
+
+    async def test_a_job_without_a_client_is_told_of_and_closed_if_asked(
+        self, scheduler: SchedulerUnderTest, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        job_id = f"job-{uuid.uuid4().hex}"
+        async with Client(scheduler.address, _OPTIONS) as crashed:
+            await (await crashed.open_job(job_id)).trajectory("t").open()
+            async with Client(scheduler.address, _OPTIONS) as other:
+                await other.open_job(job_id)
+                assert "joined" not in caplog.text, "its client lives"
+            async with Client(scheduler.address, _OPTIONS) as other:
+                with pytest.raises(AlreadyExistsError, match="a client holds it"):
+                    await other.open_job(job_id, new=True)
+        async with Client(scheduler.address, _OPTIONS) as second, AdminClient(scheduler.address) as admin:
+            await _until_unheld(admin, job_id)
+            job = await second.open_job(job_id)
+            assert f"joined a job that no other client holds job={job_id} open_trajectories=1" in caplog.text
+            caplog.clear()
+            await second.open_job(job_id)
+            assert "joined" not in caplog.text, "it is its own by now"
+            assert [each.spec.trajectory_id for each in await job.trajectories()] == ["t"]
+        async with Client(scheduler.address, _OPTIONS) as third, AdminClient(scheduler.address) as admin:
+            await _until_unheld(admin, job_id)
+            async with await third.open_job(job_id, new=True) as job:
+                assert job.opening is Opening.CREATED
+                assert await job.trajectories() == []
+
+    async def test_an_action_that_waits_is_told_in_the_log(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(long_waits, "_LOOK_S", 0.02)
+        async with Client(job.client.target, _OPTIONS) as other:
+            submitted = await other.job(job.job_id).submit(Generate([1], model="nobody"), unservable=Unservable.WAIT)
+            await until(lambda: "action waits" in caplog.text)
+            assert f"action waits action={job.job_id}/{submitted.action_id} state=queued why=" in caplog.text
+            assert "nobody" in caplog.text
+            await submitted.cancel()
 
     async def test_another_client_attaches_to_a_running_action(self, job: Job, scheduler: SchedulerUnderTest) -> None:
         action = Generate([1], model=scheduler.service)

@@ -15,7 +15,7 @@ from callsheet.cli.eval_command import evaluate
 from callsheet.cli.facade_command import facade_app
 from callsheet.cli.gateway_command import gateway
 from callsheet.cli.health_command import health
-from callsheet.cli.inspect_commands import explain, status, what_if
+from callsheet.cli.inspect_commands import actions, explain, status, what_if
 from callsheet.cli.job_commands import cancel, close, drain, heal, jobs, rollout
 from callsheet.cli.log_command import logs
 from callsheet.cli.manager_commands import manager_app
@@ -57,6 +57,7 @@ for command in (
     gateway,
     status,
     explain,
+    actions,
     jobs,
     rollout,
     buffer,

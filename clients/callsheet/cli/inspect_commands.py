@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
 from callsheet.cli.output import failures_of, pairs, print_table, say
 from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
+    from callsheet.client.admin import AdminClient
     from callsheet.client.admin_predictions import ExpectedRun, WhatIf
     from callsheet.client.admin_values import (
         EngineWeights,
         Explanation,
         Holder,
         ManagerStatus,
+        OpenActions,
         SchedulerStatus,
         ServiceStatus,
     )
+
+_JOB_AND_ACTION = 2
 
 
 def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
@@ -38,13 +43,43 @@ def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> Non
 
 
 def explain(
-    action: Annotated[str, typer.Argument(help="Id of the action.")],
+    action: Annotated[
+        list[str],
+        typer.Argument(help="An action as ACTION, JOB/ACTION or JOB ACTION; or a JOB, for all its open actions."),
+    ],
     job: Annotated[str, typer.Option(help="Its job; can be left out if no other job has such an action.")] = "",
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Tell why an action is where it is, and its whole story."""
-    show(ask(scheduler, lambda admin: admin.explain(job, action)), as_json, _print_explanation)
+    """Tell why an action, or each of a job, is where it is.
+
+    Of one action the whole story is told.
+    """
+    words = [job, *action] if job else action
+    if len(words) > _JOB_AND_ACTION:
+        raise CommandError("action: takes one id, or a job and an action", usage=True)
+    show(ask(scheduler, lambda admin: _explained(admin, words)), as_json, _print_found)
+
+
+def actions(
+    job: Annotated[str, typer.Argument(help="Id of the job.")],
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+    at_most: Annotated[int, typer.Option(help="The oldest so many.", min=1, max=1000)] = 100,
+) -> None:
+    """List the open actions of a job, the oldest first.
+
+    Each with its state, and what it waits for.
+    """
+
+    def for_people(found: OpenActions) -> None:
+        rows = [
+            [each.action_id, each.kind.value if each.kind else "", each.state.value, _since(each), each.explanation]
+            for each in found.actions
+        ]
+        print_table(f"{found.open} open actions of {job}", ["action", "kind", "state", "submitted", "why"], rows)
+
+    show(ask(scheduler, lambda admin: admin.actions(job, at_most=at_most)), as_json, for_people)
 
 
 def what_if(
@@ -58,6 +93,47 @@ def what_if(
     It compares the completion times of all that waits and runs now.
     """
     show(ask(scheduler, lambda admin: admin.what_if(pool, nodes)), as_json, _print_what_if)
+
+
+async def _explained(admin: AdminClient, words: Sequence[str]) -> Explanation | OpenActions:
+    """What words name: an action of any job, of the job before one of its slashes, or else a job."""
+    from callsheet.client.errors import NotFoundError
+
+    *job, action = words
+    own = [action.removeprefix(f"{job[0]}/"), action] if job else [action]
+    named = [(job[0] if job else "", each) for each in dict.fromkeys(own)]
+    if not job:
+        named += [(action[:at], action[at + 1 :]) for at in range(1, len(action) - 1) if action[at] == "/"]
+    unknown: NotFoundError | None = None
+    for key in named:
+        try:
+            return await admin.explain(*key)
+        except NotFoundError as error:
+            unknown = unknown or error
+    try:
+        return await admin.actions(action)
+    except NotFoundError:
+        raise unknown or NotFoundError from None
+
+
+def _print_found(found: Explanation | OpenActions) -> None:
+    from callsheet.client.admin_values import Explanation
+
+    if isinstance(found, Explanation):
+        _print_explanation(found)
+        return
+    shown = len(found.actions)
+    say(f"{found.open} open actions" + ("" if shown == found.open else f"; of the oldest {shown}:"))
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for each in found.actions:
+        kind = each.kind.value if each.kind else "action"
+        alike.setdefault((kind, each.state.value, each.explanation), []).append(each.action_id)
+    for (kind, state, why), ids in alike.items():
+        say(f"{len(ids)} {kind} {state}, the oldest {ids[0]}: {why}")
+
+
+def _since(found: Explanation) -> str:
+    return _time(found.story[0].at) if found.story else ""
 
 
 def _print_managers(found: SchedulerStatus) -> None:

@@ -100,7 +100,7 @@ def cancel(
     if sum(map(bool, (group, trajectory, action))) > 1:
         raise CommandError("cancel: give at most one of --group, --trajectory and --action", usage=True)
     if action:
-        ask(scheduler, lambda admin: admin.cancel(job, action, reason))
+        ask(scheduler, lambda admin: admin.cancel(job, action.removeprefix(f"{job}/"), reason))
     else:
         ask(
             scheduler,
@@ -141,9 +141,9 @@ def heal(
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Have quarantined engines go back to the weights that they were started with.
+    """Have quarantined engines go back to their first weights.
 
-    They serve these until the next publish for their service.
+    These are what they were started with. They serve them until the next publish for their service.
     """
     from callsheet.cli.plain import to_plain
 

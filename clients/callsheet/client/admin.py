@@ -20,7 +20,7 @@ from callsheet.client.admin_decode import (
     decode_what_if,
 )
 from callsheet.client.admin_predictions import WhatIf
-from callsheet.client.admin_values import Explanation, SchedulerStatus, ServiceStatus
+from callsheet.client.admin_values import Explanation, OpenActions, SchedulerStatus, ServiceStatus
 from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, open_channel
@@ -111,6 +111,21 @@ class AdminClient:
         """
         request = admin_service_pb2.ExplainRequest(key=_key(job_id, action_id))
         return decode_explanation(await self._call(self._connection().admin.Explain, request))
+
+    async def actions(self, job_id: str, *, at_most: int = 100) -> OpenActions:
+        """Returns the oldest open actions of a job, and why each is where it is.
+
+        Args:
+            job_id: The job.
+            at_most: So many, 1 to 1,000.
+
+        Raises:
+            NotFoundError: The job is not open.
+        """
+        request = admin_service_pb2.ListActionsRequest()
+        put(request, "", job_id=job_id, page_size=at_most)
+        response = await self._call(self._connection().admin.ListActions, request)
+        return OpenActions(tuple(map(decode_explanation, response.actions)), response.open)
 
     async def what_if(self, pool: str, nodes: int) -> WhatIf:
         """Returns what more nodes of a pool would do to what waits and runs now.

@@ -250,3 +250,16 @@ class Explanation:
     expected: ExpectedRun | None = None
     holders: tuple[Holder, ...] = ()
     job_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenActions:
+    """Actions of a job that have no outcome.
+
+    Attributes:
+        actions: Why each of the oldest is where it is; of the story there is the first event.
+        open: How many there are in all.
+    """
+
+    actions: tuple[Explanation, ...]
+    open: int

@@ -11,22 +11,26 @@ async with await Client.connect("127.0.0.1:7077") as client:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from callsheet.client.arguments import optional
+from callsheet.client.arguments import instance, optional
 from callsheet.client.backend import Backend
-from callsheet.client.errors import ClientClosedError
+from callsheet.client.errors import CallsheetError, ClientClosedError, NotFoundError, RefusalCode, RefusedError, refused
 from callsheet.client.job import Job
-from callsheet.client.jobs import FailurePolicy, JobDescription, PriorityClass, Staleness
+from callsheet.client.jobs import FailurePolicy, JobDescription, Opening, PriorityClass, Staleness
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.scheduler_backend import SchedulerBackend
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import JobStatus
 from callsheet.client.step_summary import StepTallies
 from callsheet.client.target import check_target, from_environment
+
+logger = logging.getLogger("callsheet.client")
 
 
 class Client:
@@ -48,6 +52,7 @@ class Client:
         self.target = check_target(target, self.options)
         self.steps = StepTallies()
         self._closed = False
+        self._opened: set[str] = set()
         self._backends: PerLoop[SchedulerBackend] = PerLoop()
 
     @classmethod
@@ -104,6 +109,7 @@ class Client:
         dead_sandbox_is_infra: bool = False,
         max_buffered: int | None = None,
         failure_policy: FailurePolicy | None = None,
+        new: bool = False,
     ) -> Job:
         """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
 
@@ -123,10 +129,12 @@ class Client:
                 on `finish` waits; None takes the server's default (4,096).
             failure_policy: What failures of rollouts mean for groups of the returned job; None replaces members that
                 are lost to INFRA failures. It is this object's and is not kept by the scheduler.
+            new: Take no part in a job that is open under this id. One that no client holds, as that of a script which
+                crashed, is closed first, with all that is in it.
 
         Raises:
             InvalidArgumentError: A value out of its range, or of another type.
-            AlreadyExistsError: It is open with other arguments.
+            AlreadyExistsError: It is open with other arguments; with `new`, a client holds it.
             ConnectionLostError: There was no connection for too long.
         """
         described = JobDescription(
@@ -142,7 +150,16 @@ class Client:
             max_buffered,
         )
         policy = optional("failure_policy", failure_policy, FailurePolicy, "a FailurePolicy")
-        return Job(self, job_id, await self.backend().open_job(described), policy)
+        backend = self.backend()
+        if instance("new", new, bool, "True or False"):
+            await _close_abandoned(backend, job_id)
+        opening = await backend.open_job(described)
+        if opening is Opening.ATTACHED and new:
+            raise _held(job_id)
+        if opening is Opening.ATTACHED and job_id not in self._opened:
+            await _tell_of_forerunner(backend, job_id)
+        self._opened.add(job_id)
+        return Job(self, job_id, opening, policy)
 
     def job(self, job_id: str) -> Job:
         """Returns a job that is open already, for instance in another process."""
@@ -198,3 +215,32 @@ class Client:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes a client that has not connected yet."""
         self.__init__(state["target"], state["options"])  # type: ignore[misc]
+
+
+async def _close_abandoned(backend: Backend, job_id: str) -> None:
+    """Closes a job that is open and that no client holds."""
+    try:
+        (found,) = await backend.jobs(job_id)
+    except NotFoundError:
+        return
+    if found.sessions:
+        raise _held(job_id)
+    with suppress(NotFoundError):  # another one closed it meanwhile
+        await backend.close_job(job_id)
+
+
+def _held(job_id: str) -> RefusedError:
+    rule = "it is open, and a client holds it: end that client, or run `callsheet close JOB`"
+    return refused(RefusalCode.ALREADY_EXISTS, field="job_id", value=job_id, rule=rule)
+
+
+async def _tell_of_forerunner(backend: Backend, job_id: str) -> None:
+    """Says in the log that a job was joined which no other client holds: its ids and its work are a former script's."""
+    with suppress(CallsheetError):
+        (found,) = await backend.jobs(job_id)
+        if found.sessions <= 1 and not found.spec.detached:
+            logger.warning(
+                "joined a job that no other client holds job=%s open_trajectories=%d actions=%s: it is its former "
+                "client's, which may have crashed; open_job(..., new=True) closes it first",
+                job_id, found.open_trajectories, dict(found.actions),
+            )  # fmt: skip

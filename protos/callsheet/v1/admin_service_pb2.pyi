@@ -320,6 +320,54 @@ class NodeStatus(google.protobuf.message.Message):
 global___NodeStatus = NodeStatus
 
 @typing.final
+class ListActionsRequest(google.protobuf.message.Message):
+    """See ListActions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """An open job."""
+    page_size: builtins.int
+    """At most so many, 1 to 1,000; 0 takes 100."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "page_size", b"page_size"]) -> None: ...
+
+global___ListActionsRequest = ListActionsRequest
+
+@typing.final
+class ListActionsResponse(google.protobuf.message.Message):
+    """See ListActions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    open: builtins.int
+    """All open actions of the job."""
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExplainResponse]:
+        """The actions, each as Explain tells it, without shortages, holders and what it is expected to need. Of the story there
+        is the first event.
+        """
+
+    def __init__(
+        self,
+        *,
+        actions: collections.abc.Iterable[global___ExplainResponse] | None = ...,
+        open: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "open", b"open"]) -> None: ...
+
+global___ListActionsResponse = ListActionsResponse
+
+@typing.final
 class ExplainRequest(google.protobuf.message.Message):
     """See Explain."""
 

@@ -25,6 +25,11 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainResponse.FromString,
                 )
+        self.ListActions = channel.unary_unary(
+                '/callsheet.v1.AdminService/ListActions',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsResponse.FromString,
+                )
         self.DrainManager = channel.unary_unary(
                 '/callsheet.v1.AdminService/DrainManager',
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
@@ -56,6 +61,13 @@ class AdminServiceServicer(object):
     def Explain(self, request, context):
         """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
         action is unknown or forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListActions(self, request, context):
+        """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +107,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ExplainResponse.SerializeToString,
+            ),
+            'ListActions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListActions,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsResponse.SerializeToString,
             ),
             'DrainManager': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainManager,
@@ -153,6 +170,23 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/Explain',
             callsheet_dot_v1_dot_admin__service__pb2.ExplainRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.ExplainResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListActions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ListActions',
+            callsheet_dot_v1_dot_admin__service__pb2.ListActionsRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.ListActionsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

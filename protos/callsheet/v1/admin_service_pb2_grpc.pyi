@@ -35,6 +35,12 @@ class AdminServiceStub:
     action is unknown or forgotten.
     """
 
+    ListActions: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListActionsRequest,
+        callsheet.v1.admin_service_pb2.ListActionsResponse,
+    ]
+    """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open."""
+
     DrainManager: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
@@ -71,6 +77,12 @@ class AdminServiceAsyncStub:
     """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
     action is unknown or forgotten.
     """
+
+    ListActions: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListActionsRequest,
+        callsheet.v1.admin_service_pb2.ListActionsResponse,
+    ]
+    """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open."""
 
     DrainManager: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
@@ -112,6 +124,14 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
         action is unknown or forgotten.
         """
+
+    @abc.abstractmethod
+    def ListActions(
+        self,
+        request: callsheet.v1.admin_service_pb2.ListActionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.ListActionsResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ListActionsResponse]]:
+        """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open."""
 
     @abc.abstractmethod
     def DrainManager(

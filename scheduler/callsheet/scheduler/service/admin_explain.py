@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 
 from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.model import ActionKey, ActionState
 from callsheet.scheduler.core.records import ActionSummary
 from callsheet.scheduler.core.refusals import RefusedError, failed_precondition, not_found
@@ -17,9 +19,11 @@ from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.admin_answers import fill_expected
 from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.requests import decode_key
-from callsheet.scheduler.service.rules import identifier
+from callsheet.scheduler.service.rules import identifier, within
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2
 
+MAX_LISTED = 1_000
+_LISTED = 100
 # Job ids in a refusal.
 _NAMED = 10
 
@@ -80,6 +84,32 @@ def explanation_of(
     why = f" ({closed.reason})" if closed.reason else ""
     response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago{why}"
     response.job_closed = True
+    return response
+
+
+def open_actions(
+    state: SchedulerState,
+    request: admin_service_pb2.ListActionsRequest,
+    now: float,
+    planner: Reviewer,
+    *,
+    sees_job: Callable[[str], bool] = lambda _: True,
+) -> admin_service_pb2.ListActionsResponse:
+    """Explains the oldest open actions of a job; see `explanation_of`.
+
+    Raises:
+        RefusedError: NOT_FOUND if the job is not open; INVALID_ARGUMENT naming the field.
+    """
+    size = int(within("page_size", request.page_size, 0, MAX_LISTED)) or _LISTED
+    known = [each for each in open_job(state, request.job_id).actions.values() if isinstance(each, Action)]
+    response = admin_service_pb2.ListActionsResponse(open=len(known))
+    for action in heapq.nsmallest(size, known, key=lambda each: each.arrival):
+        found = response.actions.add()
+        found.key.job_id, found.key.action_id = action.key
+        _fill_story(found, action.request.kind, action.state, action.story[:1])
+        explanation = explain(state, action, now, planner, sees_job)
+        found.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
+        found.explanation = explanation.sentence
     return response
 
 

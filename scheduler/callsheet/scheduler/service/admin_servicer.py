@@ -14,7 +14,7 @@ from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.admin_answers import what_if_response
-from callsheet.scheduler.service.admin_explain import explanation_of
+from callsheet.scheduler.service.admin_explain import explanation_of, open_actions
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
 from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.loop import CoreLoop
@@ -66,6 +66,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         identity.require_job("key.job_id", request.key.job_id)
         state, now = self._loop.state, self._loop.clock.now()
         return explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=identity.sees_job)
+
+    async def ListActions(  # noqa: N802
+        self, request: admin_service_pb2.ListActionsRequest, context: Context
+    ) -> admin_service_pb2.ListActionsResponse:
+        """Why each open action of a job is where it is."""
+        identity = caller()
+        identity.require_job("job_id", request.job_id)
+        state, now = self._loop.state, self._loop.clock.now()
+        return open_actions(state, request, now, self._planner, sees_job=identity.sees_job)
 
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
