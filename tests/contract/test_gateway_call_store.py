@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from callsheet.gateway.server.call_store import CallRow, CallStore, KeptTrajectory, RecordsGoneError
+from callsheet.gateway.server.call_store import CallRow, CallStore, JobLife, KeptTrajectory, RecordsGoneError
 from callsheet.gateway.server.database import SQLITE_FILE
 from sqlalchemy import create_engine, inspect, make_url, text
 
 from tests.support.journals import JournalPlace
 
 pytestmark = pytest.mark.anyio
+_JOB = JobLife("j", "1")
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def row(number: int, digest: str = "d") -> CallRow:
 
 
 async def begin(store: CallStore, trajectory_id: str, kept: CallRow, now: float = 1.0) -> None:
-    await store.begin("j", trajectory_id, kept, now, {"suffix": [1, 2]})
+    await store.begin(_JOB, trajectory_id, kept, now, {"suffix": [1, 2]})
 
 
 async def closed(store: CallStore) -> dict[str, float | None]:
@@ -39,55 +40,58 @@ async def closed(store: CallStore) -> dict[str, float | None]:
 async def test_a_call_is_kept_with_its_action_and_then_its_turn(store: CallStore) -> None:
     for kept in (row(0), row(1, "e"), row(2), row(3)):
         await begin(store, "t", kept)
-    assert await store.action("j", "t", 1) == {"suffix": [1, 2]}
+    assert await store.action(_JOB, "t", 1) == {"suffix": [1, 2]}
     # Turns are committed in another order than calls begin.
     record = {"turn": 1, "text": "\x00\ud83d"}
-    size = await store.finish("j", "t", 0, turn=1, record=record)
+    size = await store.finish(_JOB, "t", 0, turn=1, record=record)
     assert size == len(json.dumps(record, separators=(",", ":")))
-    await store.finish("j", "t", 1, turn=0, record={"turn": 0})
-    await store.fail("j", "t", 2)
-    found = await store.load("j", "t")
+    await store.finish(_JOB, "t", 1, turn=0, record={"turn": 0})
+    await store.fail(_JOB, "t", 2)
+    found = await store.load(_JOB, "t")
     assert found.calls == [replace(row(0), turn=1), replace(row(1, "e"), turn=0), row(3)]
     assert found.records == [{"turn": 0}, record]
     assert found.record_bytes == size + len('{"turn":0}')
-    assert [await store.action("j", "t", number) for number in (1, 3, 9)] == [None, {"suffix": [1, 2]}, None]
-    assert (await store.load("j", "another")).calls == []
+    assert [await store.action(_JOB, "t", number) for number in (1, 3, 9)] == [None, {"suffix": [1, 2]}, None]
+    assert (await store.load(_JOB, "another")).calls == []
 
 
 async def test_a_turn_is_not_kept_where_its_call_is_not(store: CallStore) -> None:
     await begin(store, "t", row(0))
-    await store.note_closed("j", ["t"], 1.0)
-    assert await store.forget("j", "t", 1.0)
+    await store.note_closed(_JOB, ["t"], 1.0)
+    assert await store.forget(_JOB, "t", 1.0)
     with pytest.raises(RecordsGoneError):
-        await store.finish("j", "t", 0, turn=0, record={})
+        await store.finish(_JOB, "t", 0, turn=0, record={})
 
 
 async def test_closed_trajectories_are_forgotten_and_open_ones_are_not(store: CallStore) -> None:
     for trajectory_id in ("old", "new", "open", ""):
         await begin(store, trajectory_id, row(0), 10.0)
-    await store.finish("j", "old", 0, turn=0, record={"turn": 0})
-    await store.note_closed("j", ["old", "new"], 20.0)
-    await store.note_closed("j", ["new"], 40.0)
+    await store.finish(_JOB, "old", 0, turn=0, record={"turn": 0})
+    await store.note_closed(_JOB, ["old", "new"], 20.0)
+    await store.note_closed(_JOB, ["new"], 40.0)
     begun, done = len('{"suffix":[1,2]}'), len('{"turn":0}')
     kept = await store.kept()
-    assert kept[:2] == [KeptTrajectory("j", "old", done, 20.0), KeptTrajectory("j", "new", begun, 40.0)]
+    assert kept[:2] == [
+        KeptTrajectory(_JOB, "old", done, 20.0),
+        KeptTrajectory(_JOB, "new", begun, 40.0),
+    ]
     assert {each.trajectory_id: each.size for each in kept[2:]} == {"open": begun, "": begun}
-    assert [await store.forget("j", name, 30.0) for name in ("old", "new", "open")] == [True, False, False]
+    assert [await store.forget(_JOB, name, 30.0) for name in ("old", "new", "open")] == [True, False, False]
     await store.forget_outside(10.0)
     assert await closed(store) == {"new": 40.0, "open": None, "": None}
     await store.forget_outside(11.0)
-    await store.note_closed("j", ["new"], None)
+    await store.note_closed(_JOB, ["new"], None)
     assert await closed(store) == {"new": None, "open": None}
 
 
 async def test_a_call_of_a_trajectory_that_was_taken_for_closed_keeps_its_records(store: CallStore) -> None:
     await begin(store, "t", row(0))
-    await store.note_closed("j", ["t"], 20.0)
+    await store.note_closed(_JOB, ["t"], 20.0)
     await begin(store, "t", row(1))
     assert await closed(store) == {"t": None}
-    await store.note_closed("j", ["t"], 30.0)
-    await store.finish("j", "t", 1, turn=0, record={"turn": 0})
-    assert not await store.forget("j", "t", 1000.0)
+    await store.note_closed(_JOB, ["t"], 30.0)
+    await store.finish(_JOB, "t", 1, turn=0, record={"turn": 0})
+    assert not await store.forget(_JOB, "t", 1000.0)
 
 
 async def test_gateways_of_one_database_have_one_secret(store: CallStore, place: JournalPlace) -> None:
@@ -105,8 +109,25 @@ async def test_records_of_another_version_are_refused_and_stay(place: JournalPla
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE gateway_facts (name VARCHAR(64) PRIMARY KEY, value TEXT NOT NULL)"))
         connection.execute(text(f"INSERT INTO gateway_facts VALUES ('version', '{version}')"))
-    has = f"has call records of version '{version}'; it must be empty or have version '3'"
+    has = f"has call records of version '{version}'; it must be empty or have version '4'"
     with pytest.raises(ValueError, match=has):
         CallStore.open(place.data_dir, place.url)
     assert inspect(engine).get_table_names() == ["gateway_facts"]
     engine.dispose()
+
+
+async def test_a_job_that_is_opened_anew_has_no_part_in_what_was_kept_of_the_former_one(store: CallStore) -> None:
+    later = JobLife("j", "2")
+    await begin(store, "t", CallRow(0, "d", "a-0"))
+    await store.note_closed(_JOB, ["t"], 1.0)
+    assert (await store.load(later, "t")).calls == []
+    assert await store.newest(later, "t", "d") is None
+    await store.begin(later, "t", CallRow(0, "d", "a-1"), 2.0, {})
+    await store.finish(later, "t", 0, turn=0, record={"turn": 0})
+    assert [row.action_id for row in (await store.load(_JOB, "t")).calls] == ["a-0"]
+    assert (await store.load(_JOB, "t")).records == []
+    assert [(each.job, each.closed_at) for each in await store.kept()] == [(_JOB, 1.0), (later, None)]
+    assert await store.newest_life("j") == "2"
+    assert not await store.newest_life("another")
+    assert await store.forget(_JOB, "t", 3.0)
+    assert (await store.load(later, "t")).records == [{"turn": 0}]

@@ -17,7 +17,7 @@ from callsheet.client.testing import FakeClient
 from callsheet.gateway.chat import AskedSampling, ChatReply, ChatRequest, ReplyEnd, Tool
 from callsheet.gateway.conversations.renderer import ParsedReply, WrittenCall
 from callsheet.gateway.renderers.byte_renderer import ByteRenderer
-from callsheet.gateway.server.call_store import CallStore
+from callsheet.gateway.server.call_store import CallRow, CallStore, JobLife
 from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.calls import Calls
 from callsheet.gateway.server.engine_parser import EngineParser
@@ -28,7 +28,7 @@ from callsheet.gateway.server.retries import CallMark, RememberedCalls
 from callsheet.gateway.server.settings import GatewaySettings
 
 pytestmark = pytest.mark.anyio
-_CALLER = Caller("j", "t")
+_CALLER = Caller(JobLife("j"), "t")
 _ASKED = ChatRequest([{"role": "user", "content": "a"}], sampling=AskedSampling(log_probs=False))
 _FIRST, _AGAIN = CallMark("d"), CallMark("d", 1)
 
@@ -147,7 +147,7 @@ async def test_a_retry_whose_client_left_before_it_was_looked_up_is_no_first_cal
     async with world.gateway() as (calls, live):
         marks = [replace(mark, is_named=is_named) for mark in (_FIRST, _AGAIN, CallMark("d", 2))]
         first = (await calls.reply(_CALLER, _ASKED, marks[0])).call_id
-        trajectory = await live.get("j", "t")
+        trajectory = await live.get(JobLife("j"), "t")
         await leave_before_the_lookup(trajectory, replying(calls), marks[1])
         assert (await calls.reply(_CALLER, _ASKED, marks[2])).call_id == first
         assert len(trajectory.conversation.turns) == 1
@@ -157,9 +157,9 @@ async def test_a_retry_whose_client_left_before_it_was_looked_up_is_no_first_cal
 async def test_a_key_is_looked_up_in_the_database_once_memory_has_forgotten_it(
     world: World, trajectory_id: str
 ) -> None:
-    caller, named = Caller("j", trajectory_id), CallMark("d", is_named=True)
+    caller, named = Caller(JobLife("j"), trajectory_id), CallMark("d", is_named=True)
     async with world.gateway() as (calls, live):
-        trajectory = await live.get("j", trajectory_id)
+        trajectory = await live.get(JobLife("j"), trajectory_id)
         trajectory.calls = RememberedCalls(2)
         first = (await calls.reply(caller, _ASKED, named)).call_id
         for number in range(3):
@@ -182,7 +182,7 @@ async def test_a_call_that_the_scheduler_refused_for_now_is_the_same_action_late
         for number in range(2):
             with pytest.raises(NoReplyError, match="is full"):
                 await calls.reply(_CALLER, _ASKED, CallMark("d", number, is_named=True))
-    (row,) = (await world.store.load("j", "t")).calls
+    (row,) = (await world.store.load(JobLife("j"), "t")).calls
     assert [each.action_id for each in world.client.submitted] == [row.action_id]
 
 
@@ -202,7 +202,7 @@ async def test_a_retry_of_a_call_that_is_being_given_up_is_another_call(world: W
 
 @pytest.mark.parametrize("trajectory_id", ["t", ""])
 async def test_a_call_that_survives_a_restart_submits_the_same_action(world: World, trajectory_id: str) -> None:
-    caller = Caller("j", trajectory_id)
+    caller = Caller(JobLife("j"), trajectory_id)
 
     async def cut(calls: Calls) -> None:
         with pytest.raises(NoReplyError, match="the gateway is ending"):
@@ -218,7 +218,7 @@ async def test_a_call_that_survives_a_restart_submits_the_same_action(world: Wor
     world.go.set()
     async with world.gateway() as (calls, live):
         assert (await calls.reply(caller, _ASKED, _AGAIN)).completion_tokens == 2
-        trajectory = await live.get("j", trajectory_id)
+        trajectory = await live.get(JobLife("j"), trajectory_id)
         assert len(trajectory.conversation.turns) == bool(trajectory_id)
     assert len(world.client.submitted) == 1
 
@@ -235,11 +235,11 @@ async def test_a_failed_commit_is_continued_by_no_call(world: World, monkeypatch
             with pytest.raises(NoReplyError, match="the gateway failed"):
                 await ask(_FIRST)
         assert (await ask(_AGAIN)).message["content"] == "B"
-        trajectory = await live.get("j", "t")
+        trajectory = await live.get(JobLife("j"), "t")
         assert [turn.number for turn in trajectory.conversation.turns] == [0]
         live.release(trajectory)
     async with world.gateway() as (_, live):
-        assert len((await live.get("j", "t")).conversation.turns) == 1
+        assert len((await live.get(JobLife("j"), "t")).conversation.turns) == 1
 
 
 async def test_a_number_is_given_once_even_if_its_begin_was_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ async def test_seats_are_taken_before_anything_is_waited_for(world: World) -> No
 
         async def ask(number: int) -> None:
             try:
-                await calls.reply(Caller("j", f"t{number}", is_trainer=True), _ASKED, _FIRST)
+                await calls.reply(Caller(JobLife("j"), f"t{number}", is_trainer=True), _ASKED, _FIRST)
                 statuses.append(200)
             except NoReplyError as fault:
                 statuses.append(fault.status)
@@ -304,36 +304,48 @@ async def test_failing_calls_leave_nothing(world: World) -> None:
         for number in range(5):
             with pytest.raises(NoReplyError, match="maximum context length"):
                 await calls.reply(_CALLER, _ASKED, CallMark(f"d{number}"))
-        trajectory = await live.get("j", "t")
+        trajectory = await live.get(JobLife("j"), "t")
         assert (len(trajectory.calls), trajectory.in_flight) == (0, 0)
-    assert (await world.store.load("j", "t")).calls == []
+    assert (await world.store.load(JobLife("j"), "t")).calls == []
 
 
 async def test_memory_is_given_up_by_count_and_bytes(world: World) -> None:
     async with world.gateway() as (calls, live):
         for number in range(4):
-            await calls.reply(Caller("j", f"t{number}", is_trainer=True), _ASKED, _FIRST)
+            await calls.reply(Caller(JobLife("j"), f"t{number}", is_trainer=True), _ASKED, _FIRST)
         assert len(live) == 2
         live._most_bytes = 1
-        await calls.reply(Caller("j", "t", is_trainer=True), _ASKED, _FIRST)
+        await calls.reply(Caller(JobLife("j"), "t", is_trainer=True), _ASKED, _FIRST)
         assert len(live) == 0
 
 
 async def test_room_is_made_by_forgetting_what_was_closed_first(world: World) -> None:
     async with world.gateway() as (calls, live):
         for name in ("a", "b", "c"):
-            await calls.reply(Caller("j", name, is_trainer=True), _ASKED, _FIRST)
+            await calls.reply(Caller(JobLife("j"), name, is_trainer=True), _ASKED, _FIRST)
         size = (await world.store.kept())[0].size
         retention = Retention(world.client, world.store, live, retention_s=1e6, most_bytes=2 * size)
         await retention.sweep(1.0)
         assert retention.is_full
         for now, name in ((1.0, "b"), (2.0, "a")):
             await world.job.trajectory(name).close()
-            await world.store.note_closed("j", [name], now)
+            await world.store.note_closed(JobLife("j"), [name], now)
         await retention.sweep(3.0)
         assert not retention.is_full
         assert sorted(each.trajectory_id for each in await world.store.kept()) == ["a", "c"]
         # One that was taken for closed is open again.
-        await world.store.note_closed("j", ["c"], 4.0)
+        await world.store.note_closed(JobLife("j"), ["c"], 4.0)
         await retention.sweep(5.0)
         assert {each.closed_at for each in await world.store.kept() if each.trajectory_id == "c"} == {None}
+
+
+async def test_trajectories_of_a_former_job_are_closed_whatever_the_present_one_has_open(world: World) -> None:
+    former = JobLife("j", "0")
+    async with world.gateway() as (calls, live):
+        await calls.reply(Caller(JobLife("j"), "t", is_trainer=True), _ASKED, _FIRST)
+        await world.store.begin(former, "t", CallRow(0, "d", "a-0"), 1.0, {})
+        retention = Retention(world.client, world.store, live, retention_s=10.0, most_bytes=1 << 20)
+        await retention.sweep(2.0)
+        assert {each.job: each.closed_at for each in await world.store.kept()} == {JobLife("j"): None, former: 2.0}
+        await retention.sweep(13.0)
+        assert [each.job for each in await world.store.kept()] == [JobLife("j")]

@@ -111,7 +111,7 @@ async def test_a_key_generates_and_does_nothing_else(gateway: RunningGateway) ->
 
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_a_foreign_key_is_told_so(gateway: RunningGateway, path: str) -> None:
-    trajectory = TrajectoryKey("job", "t", time.time() + 60.0)
+    trajectory = TrajectoryKey("job", "", "t", time.time() + 60.0)
     for foreign in ("sk-proj-1234", "cs-cut", write_key(trajectory, b"another gateway's"), "nobody/t", ""):
         answer = await gateway.post(f"/v1{path}", _BODIES[path], foreign)
         assert answer.status == (401 if foreign else 400), (foreign, answer.body)

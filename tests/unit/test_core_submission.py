@@ -70,6 +70,24 @@ def test_an_open_says_what_it_found() -> None:
     assert after.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.LOST)
 
 
+def test_a_job_that_is_opened_anew_has_a_life_of_its_own() -> None:
+    world = CoreWorld()
+    first = world.job().life
+    assert world.job().life == first
+    assert world.trajectory("t").life == first
+    world = world.restart()
+    assert world.job().life == first
+    world.close_trajectory("t")
+    assert world.trajectory("t").life == first
+    world.close_job()
+    second = world.job().life
+    assert second > first
+    assert world.trajectory("t") == Opened(Opening.CREATED)
+    world.close_job()
+    world = world.restart()
+    assert world.job().life > second
+
+
 def test_an_unknown_trajectory_cannot_be_closed() -> None:
     world, _ = world_with_trajectory()
     with pytest.raises(RefusedError) as refused:

@@ -16,7 +16,7 @@ from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, Traje
 from callsheet.gateway.server.sampling import sampling_of
 
 _SECRET = bytes(32)
-_KEY = TrajectoryKey("job/\u00e9", "t" * 200, 100.0, ForcedSampling(temperature=0.5, max_tokens=7))
+_KEY = TrajectoryKey("job/\u00e9", "a life", "t" * 200, 100.0, ForcedSampling(temperature=0.5, max_tokens=7))
 
 
 def test_a_key_says_what_was_written() -> None:

@@ -63,6 +63,22 @@ async def test_staleness_is_counted_by_token_from_the_newest_version_known() -> 
     assert (summary["staleness/stale_tokens"], summary["staleness/mixed_generations"]) == (7, 1)
 
 
+async def test_a_job_that_is_opened_anew_knows_nothing_of_the_former_ones_versions() -> None:
+    fake = FakeClient()
+    fake.on_generate(lambda _: _generation((1, 2)))
+    async with fake:
+        async with await fake.open_job("j") as job:
+            await job.publish(20)
+            await job.generate([1])
+        async with await fake.open_job("j") as job:
+            await job.publish(1)
+            await job.generate([1])
+            assert (await fake.open_job("j")).job_id == "j", "who attaches to it begins nothing anew"
+            summary = job.step_summary()
+    assert (summary["staleness/policy_version"], summary["staleness/max"]) == (1, 0)
+    assert summary["tokens/generated"] == 2
+
+
 async def test_a_cancelled_action_counts_with_what_it_came_to() -> None:
     partial = _generation((0, 3)).value
     tallies = StepTallies()

@@ -173,9 +173,8 @@ class AdminClient:
         await self._call(self._connection().admin.HealManager, request)
         ends = anyio.current_time() + wait_s
         while True:
-            managers = (await self.status()).managers
-            found = tuple(each for manager in managers if manager.manager_id == manager_id for each in manager.services)
-            engines = tuple(each for each in found if each.weights is not None)
+            managers = {each.manager_id: each.services for each in (await self.status()).managers}
+            engines = tuple(each for each in managers.get(manager_id, ()) if each.weights is not None)
             left = ends - anyio.current_time()
             if all(each.weights.may_serve for each in engines if each.weights) or left <= 0.0:
                 return engines

@@ -95,10 +95,12 @@ class Opened:
     Attributes:
         opening: Whether it is new, was open, or was closed before.
         end: How it had ended, where it was closed before.
+        life: Of its job; see `JobStatus.life`.
     """
 
     opening: Opening
     end: TrajectoryEnd | None = None
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)

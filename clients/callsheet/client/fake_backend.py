@@ -95,6 +95,7 @@ class FakeBackend:
         self.cancelled: list[tuple[str, str, str]] = []
         self.published: list[tuple[str, int]] = []
         self.weights: list[tuple[str, int, PublishedWeights]] = []
+        self._versions: dict[str, int] = {}
         self._rollouts: dict[Key, RolloutStatus] = {}
         self.closed_trajectories: dict[Key, TrajectoryEnd] = {}
         self.open_jobs: dict[str, JobDescription] = {}
@@ -122,6 +123,7 @@ class FakeBackend:
         await self.cancel_work(CancelTarget(job_id, reason="the job was closed"))
         del self.open_jobs[job_id]
         self._buffers.pop(job_id, None)
+        self._versions.pop(job_id, None)
         for kept in (self._trajectories, self._groups, self._handles, self._rollouts):
             for key in [key for key in kept if key[0] == job_id]:
                 del kept[key]
@@ -137,6 +139,7 @@ class FakeBackend:
             rule = f"not older than the newest ({newest})"
             raise unfit("version", str(version), rule)
         self.published.append((job_id, version))
+        self._versions[job_id] = version
         if weights is not None:
             service = weights.service or "policy"
             self.weights.append((job_id, version, weights))
@@ -323,7 +326,7 @@ class FakeBackend:
         return [each for key, each in self._trajectories.items() if key[0] == job_id]
 
     def _policy_version(self, job_id: str) -> int:
-        return max((version for job, version in self.published if job == job_id), default=0)
+        return self._versions.get(job_id, 0)
 
     def _find(self, job_id: str, trajectory_id: str) -> _Trajectory:
         self._check_job(job_id)

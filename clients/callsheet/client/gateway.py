@@ -133,25 +133,27 @@ class TrajectorySamples:
     turns: tuple[SampledTurn, ...]
 
 
-async def issue_key(options: ClientOptions, job_id: str, trajectory_id: str, body: Mapping[str, Any]) -> GatewayAccess:
-    """Returns a key of a trajectory.
+async def issue_key(
+    options: ClientOptions, job_id: str, trajectory_id: str, body: Mapping[str, Any], life: str = ""
+) -> GatewayAccess:
+    """Returns a key of a trajectory; `life` is that of its job, where it is known.
 
     Raises:
         RefusedError: The gateway refused it.
         ConnectionLostError: There was no answer in time.
     """
-    found = await _ask(options, "POST", "keys", job_id, trajectory_id, body=json.dumps(body).encode())
+    found = await _ask(options, "POST", "keys", (job_id, life, trajectory_id), json.dumps(body).encode())
     return GatewayAccess(gateway_url(options), found["api_key"], found["expires_at"])
 
 
-async def read_samples(options: ClientOptions, job_id: str, trajectory_id: str) -> TrajectorySamples:
-    """Returns the samples of a trajectory.
+async def read_samples(options: ClientOptions, job_id: str, trajectory_id: str, life: str = "") -> TrajectorySamples:
+    """Returns the samples of a trajectory; `life` is that of its job, where it is known.
 
     Raises:
         RefusedError: The gateway refused it.
         ConnectionLostError: There was no answer in time.
     """
-    return decode_samples(await _ask(options, "GET", "samples", job_id, trajectory_id))
+    return decode_samples(await _ask(options, "GET", "samples", (job_id, life, trajectory_id)))
 
 
 def is_serving(options: ClientOptions) -> bool:
@@ -193,9 +195,11 @@ def _gateway_place(options: ClientOptions) -> str:
 
 
 async def _ask(
-    options: ClientOptions, method: str, what: str, job_id: str, trajectory_id: str, *, body: bytes | None = None
+    options: ClientOptions, method: str, what: str, place: tuple[str, str, str], body: bytes | None = None
 ) -> Any:
+    job_id, life, trajectory_id = place
     headers = {"x-callsheet-job": quote(job_id), "x-callsheet-trajectory": quote(trajectory_id)}
+    headers |= {"x-callsheet-job-life": life} if life else {}
     headers |= {name: str(value) for name, value in options.credentials.metadata() or ()}
     url = f"{gateway_url(options)}/callsheet/v1/{what}"
     request = urllib.request.Request(url, body, headers, method=method)

@@ -59,7 +59,7 @@ class Job(ActionVerbs):
         failure_policy: FailurePolicy | None = None,
     ) -> None:
         super().__init__(client, job_id, "")
-        client.steps.begin(job_id)
+        client.steps.begin(job_id, anew=opening is Opening.CREATED)
         self.opening = opening
         self.failure_policy = failure_policy or FailurePolicy()
 

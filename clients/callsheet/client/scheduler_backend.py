@@ -344,7 +344,7 @@ def _patience_s(timeouts: action_pb2.Timeouts) -> float:
 
 def _opened(reply: Reply | None) -> Opened:
     if isinstance(reply, client_service_pb2.ItemOpened):
-        return Opened(opening_of(reply.opening), end_of(reply.end))
+        return Opened(opening_of(reply.opening), end_of(reply.end), reply.life)
     return Opened(Opening.CREATED)
 
 

@@ -84,6 +84,7 @@ class JobStatus:
         dead_sandboxes: Actions that failed because their sandbox died while a command ran in it.
         rollouts: How far the weights are that it published last for each service.
         buffer: Its finished trajectories that no trainer has acknowledged yet.
+        life: Tells it from jobs that had its id before and were closed; later ones sort behind earlier ones.
     """
 
     spec: JobDescription
@@ -101,6 +102,7 @@ class JobStatus:
     dead_sandboxes: int = 0
     rollouts: tuple[RolloutStatus, ...] = ()
     buffer: BufferStatus = field(default_factory=BufferStatus)
+    life: str = ""
 
     @property
     def job_id(self) -> str:

@@ -166,9 +166,11 @@ class StepTallies:
             tally = self._tally(job_id)
             tally.newest_version = max(tally.newest_version, version)
 
-    def begin(self, job_id: str) -> None:
-        """Begins the first step of a job."""
+    def begin(self, job_id: str, *, anew: bool = False) -> None:
+        """Begins the first step of a job; `anew` where an earlier job of the id has no part in it."""
         with self._lock:
+            if anew:
+                self._tallies.pop(job_id, None)
             self._tally(job_id)
 
     def take(self, job_id: str) -> dict[str, float]:

@@ -60,6 +60,7 @@ class Trajectory(ActionVerbs):
         self.tries = 0
         self.lost_to = LOST_TO_INFRA
         self._numbered: int | None = None
+        self._life = ""
 
     def number_actions(self) -> None:
         """Numbers the actions that are given no id, from here on: the n-th one is "TRAJECTORY_ID#n".
@@ -97,7 +98,7 @@ class Trajectory(ActionVerbs):
             ConnectionLostError: There was no connection for too long.
         """
         found = await self.client.backend().open_trajectory(self._description, close_if_cancelled=close_if_cancelled)
-        self.opening, self.end = found.opening, found.end
+        self.opening, self.end, self._life = found.opening, found.end, found.life
         return found.opening
 
     async def close(self, end: TrajectoryEnd = TrajectoryEnd.COMPLETED, *, reason: str = "") -> None:
@@ -183,17 +184,19 @@ class Trajectory(ActionVerbs):
         asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_tokens": max_tokens}
         sampling = {name: value for name, value in asked.items() if value is not None}
         body = {"lifetime_s": lifetime_s, "sampling": sampling}
-        return await issue_key(self.client.options, self.job_id, self.trajectory_id, body)
+        return await issue_key(self.client.options, self.job_id, self.trajectory_id, body, self._life)
 
     async def samples(self) -> TrajectorySamples:
         """Returns what the model said to agents in this trajectory, as a trainer takes it; also once it was closed.
+
+        A trajectory of this id in an earlier job of the same id has no part in it.
 
         Raises:
             NotFoundError: It was never opened, or is forgotten.
             AccessDeniedError: This client's token is not for the job.
             ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
         """
-        return await read_samples(self.client.options, self.job_id, self.trajectory_id)
+        return await read_samples(self.client.options, self.job_id, self.trajectory_id, self._life)
 
     async def __aenter__(self) -> Self:
         """Opens the trajectory.

@@ -207,20 +207,24 @@ class ItemOpened(google.protobuf.message.Message):
     SEQUENCE_FIELD_NUMBER: builtins.int
     OPENING_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
+    LIFE_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """The item's sequence."""
     opening: callsheet.v1.job_pb2.Opening.ValueType
     """What it found."""
     end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType
     """How a trajectory that was closed before had ended."""
+    life: builtins.str
+    """As in JobStatus."""
     def __init__(
         self,
         *,
         sequence: builtins.int = ...,
         opening: callsheet.v1.job_pb2.Opening.ValueType = ...,
         end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType = ...,
+        life: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "opening", b"opening", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "life", b"life", "opening", b"opening", "sequence", b"sequence"]) -> None: ...
 
 global___ItemOpened = ItemOpened
 

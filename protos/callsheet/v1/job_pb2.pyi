@@ -382,6 +382,7 @@ class JobStatus(google.protobuf.message.Message):
     DEAD_SANDBOXES_FIELD_NUMBER: builtins.int
     ROLLOUTS_FIELD_NUMBER: builtins.int
     BUFFER_FIELD_NUMBER: builtins.int
+    LIFE_FIELD_NUMBER: builtins.int
     open_trajectories: builtins.int
     """Open trajectories."""
     waiting_trajectories: builtins.int
@@ -398,6 +399,8 @@ class JobStatus(google.protobuf.message.Message):
     """Actions that failed because their sandbox died while a command ran in it (ENV "state_lost", or INFRA where the job
     wants that).
     """
+    life: builtins.str
+    """Tells it from jobs that had its id before and were closed; later ones sort behind earlier ones."""
     @property
     def spec(self) -> global___JobSpec:
         """The job, with its defaults filled in."""
@@ -448,9 +451,10 @@ class JobStatus(google.protobuf.message.Message):
         dead_sandboxes: builtins.int = ...,
         rollouts: collections.abc.Iterable[callsheet.v1.weights_pb2.RolloutStatus] | None = ...,
         buffer: callsheet.v1.buffer_pb2.BufferStatus | None = ...,
+        life: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["buffer", b"buffer", "closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "buffer", b"buffer", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "buffer", b"buffer", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "life", b"life", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 

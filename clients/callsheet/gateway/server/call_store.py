@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -21,6 +21,18 @@ from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, u
 
 T = TypeVar("T")
 _MOST_READ_OUTSIDE: Final = 4096
+
+
+class JobLife(NamedTuple):
+    """A job from its opening to its close. One that is opened anew under its id is another one.
+
+    Attributes:
+        job_id: Its id.
+        life: As the scheduler tells it, later ones sort behind earlier ones; empty where nobody knows it.
+    """
+
+    job_id: str
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ class KeptTrajectory:
         closed_at: When it was first seen closed, in seconds since 1970; None if it was not.
     """
 
-    job_id: str
+    job: JobLife
     trajectory_id: str
     size: int
     closed_at: float | None
@@ -95,10 +107,10 @@ class CallStore:
         """Closes all connections."""
         self._engine.dispose()
 
-    async def load(self, job_id: str, trajectory_id: str) -> KeptCalls:
+    async def load(self, job: JobLife, trajectory_id: str) -> KeptCalls:
         """Returns what is kept of a trajectory."""
         columns = (calls.c.number, calls.c.digest, calls.c.action_id, calls.c.turn, calls.c.record)
-        newest = select(*columns).where(_of(calls, job_id, trajectory_id)).order_by(calls.c.number.desc())
+        newest = select(*columns).where(_of(calls, job, trajectory_id)).order_by(calls.c.number.desc())
         # Those outside may be very many, and have no records.
         wanted = newest if trajectory_id else newest.limit(_MOST_READ_OUTSIDE)
         rows = await self._run(lambda connection: connection.execute(wanted).all()[::-1])
@@ -107,19 +119,21 @@ class CallStore:
         is_whole = bool(trajectory_id) or len(found) < _MOST_READ_OUTSIDE
         return KeptCalls(found, [json.loads(record) for record in records], sum(map(len, records)), is_whole)
 
-    async def newest(self, job_id: str, trajectory_id: str, digest: str) -> CallRow | None:
+    async def newest(self, job: JobLife, trajectory_id: str, digest: str) -> CallRow | None:
         """Returns the call of a request's digest that began last; None if none is kept."""
         columns = (calls.c.number, calls.c.digest, calls.c.action_id, calls.c.turn)
-        of_it = select(*columns).where(_of(calls, job_id, trajectory_id), calls.c.digest == digest)
+        of_it = select(*columns).where(_of(calls, job, trajectory_id), calls.c.digest == digest)
         wanted = of_it.order_by(calls.c.number.desc()).limit(1)
         row = await self._run(lambda connection: connection.execute(wanted).first())
         return None if row is None else CallRow(row.number, row.digest, row.action_id, row.turn)
 
-    async def begin(self, job_id: str, trajectory_id: str, row: CallRow, now: float, action: Mapping[str, Any]) -> None:
+    async def begin(
+        self, job: JobLife, trajectory_id: str, row: CallRow, now: float, action: Mapping[str, Any]
+    ) -> None:
         """Keeps a call that begins. Its trajectory is not taken for closed any more.
 
         Args:
-            job_id: The job.
+            job: The job.
             trajectory_id: The trajectory; empty for none.
             row: The call.
             now: Seconds since 1970.
@@ -127,7 +141,7 @@ class CallStore:
         """
         text = _text(action)
         values = {
-            "job_id": job_id,
+            **job._asdict(),
             "trajectory_id": trajectory_id,
             "number": row.number,
             "digest": row.digest,
@@ -138,13 +152,13 @@ class CallStore:
         }
 
         def run(connection: Connection) -> None:
-            connection.execute(delete(closed_trajectories).where(_of(closed_trajectories, job_id, trajectory_id)))
+            connection.execute(delete(closed_trajectories).where(_of(closed_trajectories, job, trajectory_id)))
             connection.execute(insert(calls).values(values))
 
         await self._run(run)
 
     async def finish(
-        self, job_id: str, trajectory_id: str, number: int, *, turn: int, record: Mapping[str, Any]
+        self, job: JobLife, trajectory_id: str, number: int, *, turn: int, record: Mapping[str, Any]
     ) -> int:
         """Keeps the record of a call's turn. Its trajectory is not taken for closed any more.
 
@@ -155,46 +169,54 @@ class CallStore:
             RecordsGoneError: The call is kept no longer.
         """
         text = _text(record)
-        change = update(calls).where(_of(calls, job_id, trajectory_id), calls.c.number == number)
+        change = update(calls).where(_of(calls, job, trajectory_id), calls.c.number == number)
 
         def run(connection: Connection) -> None:
             changed = connection.execute(change.values(turn=turn, record=text, action=None, size=len(text)))
             if changed.rowcount != 1:
-                raise RecordsGoneError(f"call {number} of trajectory {trajectory_id!r} of job {job_id!r}")
+                raise RecordsGoneError(f"call {number} of trajectory {trajectory_id!r} of job {job.job_id!r}")
             # It was open when its last action began; where it is not now, the next look tells.
-            connection.execute(delete(closed_trajectories).where(_of(closed_trajectories, job_id, trajectory_id)))
+            connection.execute(delete(closed_trajectories).where(_of(closed_trajectories, job, trajectory_id)))
 
         await self._run(run)
         return len(text)
 
-    async def fail(self, job_id: str, trajectory_id: str, number: int) -> None:
+    async def fail(self, job: JobLife, trajectory_id: str, number: int) -> None:
         """Removes a call that ended without a reply: nobody asks for it again."""
-        change = delete(calls).where(_of(calls, job_id, trajectory_id), calls.c.number == number)
+        change = delete(calls).where(_of(calls, job, trajectory_id), calls.c.number == number)
         await self._run(lambda connection: connection.execute(change))
 
-    async def action(self, job_id: str, trajectory_id: str, number: int) -> dict[str, Any] | None:
+    async def action(self, job: JobLife, trajectory_id: str, number: int) -> dict[str, Any] | None:
         """Returns what was kept to submit the action of a call again; None if nothing was."""
-        wanted = select(calls.c.action).where(_of(calls, job_id, trajectory_id), calls.c.number == number)
+        wanted = select(calls.c.action).where(_of(calls, job, trajectory_id), calls.c.number == number)
         text = await self._run(lambda connection: connection.scalar(wanted))
         found: dict[str, Any] | None = None if text is None else json.loads(text)
         return found
 
     async def kept(self) -> list[KeptTrajectory]:
         """Returns of what calls are kept; that which was closed first comes first, and the open ones last."""
-        key = (calls.c.job_id, calls.c.trajectory_id)
+        key = (calls.c.job_id, calls.c.life, calls.c.trajectory_id)
         sizes = select(*key, func.sum(calls.c.size).label("size")).group_by(*key).subquery()
-        closed = _of(closed_trajectories, sizes.c.job_id, sizes.c.trajectory_id)
+        closed = and_(*(closed_trajectories.c[each.name] == sizes.c[each.name] for each in key))
         wanted = select(*sizes.c, closed_trajectories.c.closed_at).outerjoin_from(sizes, closed_trajectories, closed)
         rows = await self._run(lambda connection: connection.execute(wanted).all())
-        found = [KeptTrajectory(row.job_id, row.trajectory_id, int(row.size), row.closed_at) for row in rows]
+        found = [
+            KeptTrajectory(JobLife(row.job_id, row.life), row.trajectory_id, int(row.size), row.closed_at)
+            for row in rows
+        ]
         return sorted(found, key=lambda each: (each.closed_at is None, each.closed_at))
 
-    async def note_closed(self, job_id: str, trajectory_ids: Sequence[str], now: float | None) -> None:
+    async def newest_life(self, job_id: str) -> str:
+        """Returns the newest life of a job of which calls are kept; empty if there is none."""
+        wanted = select(func.max(calls.c.life)).where(calls.c.job_id == job_id)
+        return await self._run(lambda connection: connection.scalar(wanted)) or ""
+
+    async def note_closed(self, job: JobLife, trajectory_ids: Sequence[str], now: float | None) -> None:
         """Notes that trajectories were seen closed; without a time, that they were seen open."""
         if not trajectory_ids:
             return
-        noted = _of(closed_trajectories, job_id, trajectory_ids)
-        rows = [{"job_id": job_id, "trajectory_id": each, "closed_at": now} for each in trajectory_ids]
+        noted = _of(closed_trajectories, job, trajectory_ids)
+        rows = [{**job._asdict(), "trajectory_id": each, "closed_at": now} for each in trajectory_ids]
 
         def run(connection: Connection) -> None:
             connection.execute(delete(closed_trajectories).where(noted))
@@ -203,15 +225,15 @@ class CallStore:
 
         await self._run(run)
 
-    async def forget(self, job_id: str, trajectory_id: str, closed_by: float) -> bool:
+    async def forget(self, job: JobLife, trajectory_id: str, closed_by: float) -> bool:
         """Removes all that is kept of a trajectory, if it was seen closed by some time; returns whether it did."""
-        noted = _of(closed_trajectories, job_id, trajectory_id)
+        noted = _of(closed_trajectories, job, trajectory_id)
 
         def run(connection: Connection) -> bool:
             gone = delete(closed_trajectories).where(noted, closed_trajectories.c.closed_at <= closed_by)
             is_gone = connection.execute(gone).rowcount == 1
             if is_gone:
-                connection.execute(delete(calls).where(_of(calls, job_id, trajectory_id)))
+                connection.execute(delete(calls).where(_of(calls, job, trajectory_id)))
             return is_gone
 
         return await self._run(run)
@@ -232,11 +254,12 @@ class CallStore:
         return found  # noqa: RET504 - mypy takes the scope for one that may swallow it
 
 
-def _of(table: Any, job_id: Any, trajectory_id: Any) -> Any:
+def _of(table: Any, job: JobLife, trajectory_id: Any) -> Any:
     """What is true of the rows of a trajectory, or of each of several."""
     of_it = table.c.trajectory_id
     return and_(
-        table.c.job_id == job_id,
+        table.c.job_id == job.job_id,
+        table.c.life == job.life,
         of_it.in_(trajectory_id) if isinstance(trajectory_id, list) else of_it == trajectory_id,
     )
 

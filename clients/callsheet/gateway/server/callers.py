@@ -13,13 +13,17 @@ from urllib.parse import unquote
 import anyio
 from callsheet.client import AccessDeniedError, CallsheetError, ClientOptions
 from callsheet.client.admin import AdminClient, CallerIdentity
+from callsheet.gateway.server.call_store import JobLife
 from callsheet.gateway.server.faults import BAD_REQUEST, UNKNOWN, NoReplyError, of_error
+from callsheet.gateway.server.job_lives import JobLives
 from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, is_key, read_key
 
 JOB_HEADER: Final = "x-callsheet-job"
 TRAJECTORY_HEADER: Final = "x-callsheet-trajectory"
+LIFE_HEADER: Final = "x-callsheet-job-life"
 _FORBIDDEN: Final = 403
 _LONGEST_ID: Final = 256
+_LONGEST_LIFE: Final = 64
 _REMEMBERED_S: Final = 10.0
 _MOST_REMEMBERED: Final = 4096
 _OF_JOBS: Final = frozenset({"", "admin", "job"})
@@ -31,14 +35,14 @@ class Caller:
     """Who calls, and for what.
 
     Attributes:
-        job_id: The job.
+        job: The job.
         trajectory_id: Its trajectory; empty for a call that belongs to none.
         sampling: What the trainer forces.
         is_trainer: Whether it acts for the job, and not for one trajectory.
         is_named_by_key: Whether the job is what stands in place of a key, where no tokens are asked for.
     """
 
-    job_id: str
+    job: JobLife
     trajectory_id: str
     sampling: ForcedSampling = field(default_factory=ForcedSampling)
     is_trainer: bool = False
@@ -52,12 +56,14 @@ class Callers:
         secret: Of keys.
     """
 
-    def __init__(self, target: str, options: ClientOptions, secret: bytes) -> None:
+    def __init__(self, target: str, options: ClientOptions, secret: bytes, lives: JobLives) -> None:
         """Args:
         target: The scheduler.
         options: How to reach it; its token is not used.
         secret: Of keys.
+        lives: Tells jobs of one id apart.
         """
+        self._lives = lives
         self._target = target
         self._options = options
         self.secret = secret
@@ -77,7 +83,7 @@ class Callers:
         shown = bearer_of(headers)
         for text in (session, shown):
             if is_key(text):
-                return self._of_key(text)
+                return await self._of_key(text)
         if from_sandbox:
             raise NoReplyError(_FORBIDDEN, "a program in a sandbox calls: it must show the key of its trajectory")
         identity = await self._ask(shown)
@@ -94,7 +100,8 @@ class Callers:
         if identity.subject and job_id != identity.subject:
             raise NoReplyError(_FORBIDDEN, f"the token is for job {identity.subject!r}, not for {job_id!r}")
         is_named_by_key = not identity.scope and job_id == shown.partition("/")[0]
-        return Caller(job_id, trajectory_id, is_trainer=True, is_named_by_key=is_named_by_key)
+        job = await self._lives.named(job_id, headers.get(LIFE_HEADER, "")[:_LONGEST_LIFE])
+        return Caller(job, trajectory_id, is_trainer=True, is_named_by_key=is_named_by_key)
 
     async def asks_for_tokens(self) -> bool:
         """Whether the scheduler does.
@@ -105,12 +112,12 @@ class Callers:
         identity = await self._ask("")
         return identity is None or bool(identity.scope)
 
-    def _of_key(self, text: str) -> Caller:
+    async def _of_key(self, text: str) -> Caller:
         try:
             key = read_key(text, self.secret, time.time())
         except KeyRefusedError as error:
             raise NoReplyError(UNKNOWN, f"the API key {error}") from None
-        return Caller(key.job_id, key.trajectory_id, key.sampling)
+        return Caller(await self._lives.of_key(key.job_id, key.life), key.trajectory_id, key.sampling)
 
     async def _ask(self, token: str) -> CallerIdentity | None:
         """What the scheduler says of a token; None where it knows it not."""

@@ -95,7 +95,7 @@ class Calls:
         Raises:
             NoReplyError: There is none.
         """
-        live = await self._live.get(caller.job_id, caller.trajectory_id)
+        live = await self._live.get(caller.job, caller.trajectory_id)
         entry, is_first = None, not mark.retries
         try:
             try:
@@ -121,7 +121,7 @@ class Calls:
         Raises:
             NoReplyError: The call breaks a rule.
         """
-        live = await self._live.get(caller.job_id, caller.trajectory_id)
+        live = await self._live.get(caller.job, caller.trajectory_id)
         try:
             async with live.lock:
                 conversation = live.conversation if live.trajectory_id else self._live.new_conversation()
@@ -134,7 +134,7 @@ class Calls:
         if not (mark.retries or mark.is_named):
             return None
         if mark.is_named and live.calls.forgets and not live.calls.of(mark.digest):
-            row = await self._store.newest(live.job_id, live.trajectory_id, mark.digest)
+            row = await self._store.newest(live.job, live.trajectory_id, mark.digest)
             if row is not None:
                 live.restore(row, time.time())
         entry = repeated(live.calls.of(mark.digest), mark, time.time(), live.conversation.has_next)
@@ -171,7 +171,7 @@ class Calls:
         """Returns a call that attaches to its action, whatever became of that; None if it has none to attach to."""
         if entry.row is None:
             return None
-        kept = await self._store.action(live.job_id, live.trajectory_id, entry.row.number)
+        kept = await self._store.action(live.job, live.trajectory_id, entry.row.number)
         if kept is None:
             return None
         conversation = self._conversation(live)
@@ -184,7 +184,7 @@ class Calls:
         prepared = await _prepare(conversation, request)
         action = await self._action(caller, prepared)
         row = CallRow(live.take_number(), mark.digest, f"{_PREFIX}{secrets.token_hex(16)}")
-        await self._store.begin(live.job_id, live.trajectory_id, row, time.time(), to_kept(prepared, action))
+        await self._store.begin(live.job, live.trajectory_id, row, time.time(), to_kept(prepared, action))
         entry = CallEntry(mark.digest, CallState.BEGUN, row, mark.retries)
         live.calls.add(entry)
         return RunningCall(entry, prepared, action, conversation)
@@ -269,7 +269,9 @@ class Calls:
 
     async def _perform(self, live: LiveTrajectory, caller: Caller, running: RunningCall) -> None:
         try:
-            result = await generate(self._client, live.job_id, live.trajectory_id, running, may_open=caller.is_trainer)
+            result = await generate(
+                self._client, live.job.job_id, live.trajectory_id, running, may_open=caller.is_trainer
+            )
         except NoReplyError:
             await self._note_failure(live, running)
             raise
@@ -300,7 +302,7 @@ class Calls:
 
     async def _note_failure(self, live: LiveTrajectory, running: RunningCall) -> None:
         running.entry.state = CallState.FAILED
-        await self._store.fail(live.job_id, live.trajectory_id, running.row.number)
+        await self._store.fail(live.job, live.trajectory_id, running.row.number)
 
     async def _commit(
         self,
@@ -314,7 +316,7 @@ class Calls:
         # Outside of trajectories there are no samples, and the scheduler keeps what was sampled for retries.
         if live.trajectory_id:
             size = await self._store.finish(
-                live.job_id, live.trajectory_id, row.number, turn=turn.number, record=to_record(turn)
+                live.job, live.trajectory_id, row.number, turn=turn.number, record=to_record(turn)
             )
             # Only now: what is not kept is continued by no call.
             running.conversation.add(turn)
@@ -355,7 +357,7 @@ async def _read(generated: Generated, work: Callable[[], T]) -> T:
 
 def _ids(live: LiveTrajectory, running: RunningCall) -> dict[str, str]:
     return {
-        "job_id": live.job_id,
+        "job_id": live.job.job_id,
         "trajectory_id": live.trajectory_id,
         "action_id": running.row.action_id,
     }

@@ -63,12 +63,14 @@ class TrajectoryKey:
 
     Attributes:
         job_id: The job.
+        life: Which of those that had the id; empty where that was not known.
         trajectory_id: Its trajectory.
         expires_at: When it ends, in seconds since 1970.
         sampling: What the trainer forces.
     """
 
     job_id: str
+    life: str
     trajectory_id: str
     expires_at: float
     sampling: ForcedSampling = field(default_factory=ForcedSampling)
@@ -77,8 +79,8 @@ class TrajectoryKey:
 def write_key(key: TrajectoryKey, secret: bytes) -> str:
     """Returns a key as text that fits into a header and a path."""
     sampling = {name: value for name in _RULES if (value := getattr(key.sampling, name)) is not None}
-    said = {"j": key.job_id, "t": key.trajectory_id, "x": key.expires_at} | ({"s": sampling} if sampling else {})
-    payload = _encode(json.dumps(said, separators=(",", ":")).encode())
+    named = {"j": key.job_id, "l": key.life, "t": key.trajectory_id, "x": key.expires_at}
+    payload = _encode(json.dumps(named | ({"s": sampling} if sampling else {}), separators=(",", ":")).encode())
     return f"{PREFIX}{payload}.{_encode(_signature(payload, secret))}"
 
 
@@ -103,7 +105,7 @@ def read_key(text: str, secret: bytes, now: float) -> TrajectoryKey:
     said: Any = json.loads(_decode(payload))
     if now >= said["x"]:
         raise KeyRefusedError("is a key that has expired; its trainer issues another")
-    return TrajectoryKey(said["j"], said["t"], said["x"], ForcedSampling(**said.get("s", {})))
+    return TrajectoryKey(said["j"], said.get("l", ""), said["t"], said["x"], ForcedSampling(**said.get("s", {})))
 
 
 def is_key(text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
-from callsheet.gateway.server.call_store import CallRow, CallStore
+from callsheet.gateway.server.call_store import CallRow, CallStore, JobLife
 from callsheet.gateway.server.retries import CallEntry, CallState, RememberedCalls
 
 _MOST_REMEMBERED: Final = 4096
@@ -30,8 +30,8 @@ class LiveTrajectory:
         memory_bytes: About what its turns take.
     """
 
-    def __init__(self, job_id: str, trajectory_id: str, conversation: Conversation) -> None:
-        self.job_id = job_id
+    def __init__(self, job: JobLife, trajectory_id: str, conversation: Conversation) -> None:
+        self.job = job
         self.trajectory_id = trajectory_id
         self.lock = anyio.Lock()
         self.conversation = conversation
@@ -80,16 +80,16 @@ class LiveTrajectories:
         self.renderer = renderer
         self._most = most
         self._most_bytes = most_bytes
-        self._live: OrderedDict[tuple[str, str], LiveTrajectory] = OrderedDict()
+        self._live: OrderedDict[tuple[JobLife, str], LiveTrajectory] = OrderedDict()
         self._loading = anyio.Lock()
 
-    async def get(self, job_id: str, trajectory_id: str) -> LiveTrajectory:
+    async def get(self, job: JobLife, trajectory_id: str) -> LiveTrajectory:
         """Returns a trajectory, with one user more; to be given back by `release`."""
-        key = (job_id, trajectory_id)
+        key = (job, trajectory_id)
         if key not in self._live:
             async with self._loading:
                 if key not in self._live:
-                    self._live[key] = await self._load(job_id, trajectory_id)
+                    self._live[key] = await self._load(job, trajectory_id)
         live = self._live[key]
         live.users += 1
         self._live.move_to_end(key)
@@ -111,30 +111,30 @@ class LiveTrajectories:
         """How many are in memory."""
         return len(self._live)
 
-    def is_busy(self, job_id: str, trajectory_id: str) -> bool:
+    def is_busy(self, job: JobLife, trajectory_id: str) -> bool:
         """Whether a call of a trajectory is under way, or about to be."""
-        live = self._live.get((job_id, trajectory_id))
+        live = self._live.get((job, trajectory_id))
         return live is not None and not live.is_idle
 
-    async def forget(self, job_id: str, trajectory_id: str, closed_by: float) -> bool:
+    async def forget(self, job: JobLife, trajectory_id: str, closed_by: float) -> bool:
         """Removes a trajectory that was seen closed by some time from memory and database; returns whether it did.
 
         One with a call under way stays, and so does one that has had a call since.
         """
         # Nobody reads it from the database meanwhile.
         async with self._loading:
-            if self.is_busy(job_id, trajectory_id):
+            if self.is_busy(job, trajectory_id):
                 return False
-            self._live.pop((job_id, trajectory_id), None)
-            return await self._store.forget(job_id, trajectory_id, closed_by)
+            self._live.pop((job, trajectory_id), None)
+            return await self._store.forget(job, trajectory_id, closed_by)
 
     def new_conversation(self) -> Conversation:
         """Returns a conversation without turns."""
         return Conversation(self.renderer)
 
-    async def _load(self, job_id: str, trajectory_id: str) -> LiveTrajectory:
-        kept = await self._store.load(job_id, trajectory_id)
-        live = LiveTrajectory(job_id, trajectory_id, Conversation.restore(self.renderer, kept.records))
+    async def _load(self, job: JobLife, trajectory_id: str) -> LiveTrajectory:
+        kept = await self._store.load(job, trajectory_id)
+        live = LiveTrajectory(job, trajectory_id, Conversation.restore(self.renderer, kept.records))
         live.keeps(kept.record_bytes)
         now = time.time()
         live.calls.forgets = not kept.is_whole

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import structlog
 from callsheet.client import CallsheetError, Client, NotFoundError
-from callsheet.gateway.server.call_store import CallStore, KeptTrajectory
+from callsheet.gateway.server.call_store import CallStore, JobLife, KeptTrajectory
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 
 _OUTSIDE_S: Final = 6 * 3600.0
@@ -51,36 +51,39 @@ class Retention:
     async def sweep(self, now: float) -> None:
         """Notes what is closed and what is not, and forgets what was closed for long enough or takes too much room."""
         await self._store.forget_outside(now - _OUTSIDE_S)
-        by_job: defaultdict[str, list[KeptTrajectory]] = defaultdict(list)
+        by_job: defaultdict[JobLife, list[KeptTrajectory]] = defaultdict(list)
         for each in await self._store.kept():
             if each.trajectory_id:
-                by_job[each.job_id].append(each)
-        for job_id, of_job in by_job.items():
-            await self._look(job_id, of_job, now)
+                by_job[each.job].append(each)
+        for job, of_job in by_job.items():
+            await self._look(job, of_job, now)
         kept = await self._store.kept()
         held = sum(each.size for each in kept)
         for each in kept:
             if each.closed_at is None or (each.closed_at > now - self._retention_s and held <= self._most_bytes):
                 break
-            if await self._live.forget(each.job_id, each.trajectory_id, each.closed_at):
-                _log.info("trajectory_forgotten", job_id=each.job_id, trajectory_id=each.trajectory_id)
+            if await self._live.forget(each.job, each.trajectory_id, each.closed_at):
+                _log.info("trajectory_forgotten", job_id=each.job.job_id, trajectory_id=each.trajectory_id)
                 held -= each.size
         self.is_full = held > self._most_bytes
         if self.is_full:
             _log.warning("database_full", held_bytes=held, most_bytes=self._most_bytes)
 
-    async def _look(self, job_id: str, kept: Sequence[KeptTrajectory], now: float) -> None:
+    async def _look(self, job: JobLife, kept: Sequence[KeptTrajectory], now: float) -> None:
         # A call may open its trajectory only while it is looked for.
-        busy = {each.trajectory_id for each in kept if self._live.is_busy(job_id, each.trajectory_id)}
+        busy = {each.trajectory_id for each in kept if self._live.is_busy(job, each.trajectory_id)}
         try:
-            is_open = {status.trajectory_id for status in await self._client.backend().trajectories(job_id)}
+            # Before its trajectories: what is opened meanwhile is of this life or a later one.
+            lives_on = (await self._client.job(job.job_id).status()).life == job.life
+            found = await self._client.backend().trajectories(job.job_id) if lives_on else []
+            is_open = {status.trajectory_id for status in found}
         except NotFoundError:
             is_open = set()
         except CallsheetError as error:
-            _log.warning("closed_unknown", job_id=job_id, reason=str(error))
+            _log.warning("closed_unknown", job_id=job.job_id, reason=str(error))
             return
         names = {each.trajectory_id: each.closed_at is not None for each in kept}
         closed = [name for name, was_closed in names.items() if not was_closed and name not in is_open | busy]
         reopened = [name for name, was_closed in names.items() if was_closed and name in is_open]
-        await self._store.note_closed(job_id, closed, now)
-        await self._store.note_closed(job_id, reopened, None)
+        await self._store.note_closed(job, closed, now)
+        await self._store.note_closed(job, reopened, None)

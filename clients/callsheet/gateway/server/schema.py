@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION: Final = "3"
+VERSION: Final = "4"
 """Of these tables; a database of another version is refused."""
 
 METADATA: Final = MetaData()
@@ -23,6 +23,8 @@ closed_trajectories = Table(
     "gateway_closed_trajectories",
     METADATA,
     Column("job_id", String(256), primary_key=True),
+    # Of the job, as the scheduler tells it: one that is opened anew under the id of a closed job is another one.
+    Column("life", String(64), primary_key=True),
     Column("trajectory_id", String(256), primary_key=True),
     # Seconds since 1970 when it was first seen closed.
     Column("closed_at", Double, nullable=False),
@@ -32,6 +34,8 @@ calls = Table(
     "gateway_calls",
     METADATA,
     Column("job_id", String(256), primary_key=True),
+    # Of the job, as the scheduler tells it: one that is opened anew under the id of a closed job is another one.
+    Column("life", String(64), primary_key=True),
     Column("trajectory_id", String(256), primary_key=True),
     # Place among the trajectory's calls, in the order in which they began.
     Column("number", Integer, primary_key=True, autoincrement=False),
@@ -47,5 +51,5 @@ calls = Table(
     Column("record", Text),
     Index("gateway_calls_begun_at", "begun_at"),
     # All that a look at the room that is taken reads.
-    Index("gateway_calls_size", "job_id", "trajectory_id", "size"),
+    Index("gateway_calls_size", "job_id", "life", "trajectory_id", "size"),
 )

@@ -21,6 +21,7 @@ from callsheet.gateway.server.call_store import CallStore
 from callsheet.gateway.server.callers import Callers
 from callsheet.gateway.server.calls import Calls
 from callsheet.gateway.server.engine_parser import EngineParser
+from callsheet.gateway.server.job_lives import JobLives
 from callsheet.gateway.server.live_trajectories import LiveTrajectories
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retention import Retention
@@ -60,11 +61,12 @@ async def serve(
     )
     store = await anyio.to_thread.run_sync(CallStore.open, settings.data_dir, settings.database_url)
     with closing(store), listen(settings.listen) as listener:
-        callers = Callers(settings.scheduler, options, await anyio.to_thread.run_sync(store.secret))
+        secret, client = await anyio.to_thread.run_sync(store.secret), Client(settings.scheduler, options)
+        callers = Callers(settings.scheduler, options, secret, JobLives(client, store))
         await _tell_exposure(settings, callers)
         live = LiveTrajectories(store, renderer, settings.max_live_trajectories, settings.max_live_bytes)
         async with (
-            Client(settings.scheduler, options) as client,
+            client,
             AdminClient(settings.scheduler, options) as admin,
             anyio.create_task_group() as tasks,
         ):
@@ -82,7 +84,7 @@ async def serve(
                 is_full=lambda: retention.is_full,
                 parser=_parser(settings),
             )
-            gateway = GatewayApi(callers, calls, models, Trainers(client, live, callers.secret), time.time())
+            gateway = GatewayApi(callers, calls, models, Trainers(client, live, secret), time.time())
             server = make_server(
                 make_app(gateway, settings.max_request_bytes, settings.max_waiting_bytes),
                 shutdown_s=settings.shutdown_s,

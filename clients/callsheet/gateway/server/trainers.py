@@ -59,7 +59,7 @@ class Trainers:
         except ValueError as error:
             raise NoReplyError(BAD_REQUEST, str(error), field="sampling") from error
         expires_at = time.time() + lifetime_s
-        key = TrajectoryKey(caller.job_id, caller.trajectory_id, expires_at, forced)
+        key = TrajectoryKey(*caller.job, caller.trajectory_id, expires_at, forced)
         return {"api_key": write_key(key, self._secret), "expires_at": expires_at}
 
     async def samples(self, caller: Caller) -> bytes:
@@ -69,7 +69,7 @@ class Trainers:
             NoReplyError: The caller may not, or there is no such trajectory.
         """
         _require_trajectory(caller)
-        live = await self._live.get(caller.job_id, caller.trajectory_id)
+        live = await self._live.get(caller.job, caller.trajectory_id)
         try:
             async with live.lock:
                 conversation = live.conversation
@@ -77,7 +77,7 @@ class Trainers:
                     await self._require_known(caller)
 
                 def made() -> bytes:
-                    found = export(live.job_id, live.trajectory_id, conversation.samples(), conversation.turns)
+                    found = export(live.job.job_id, live.trajectory_id, conversation.samples(), conversation.turns)
                     return json.dumps(found, separators=(",", ":")).encode()
 
                 return await anyio.to_thread.run_sync(made)
@@ -86,9 +86,9 @@ class Trainers:
 
     async def _require_known(self, caller: Caller) -> None:
         try:
-            await self._client.job(caller.job_id).trajectory(caller.trajectory_id).status()
+            await self._client.job(caller.job.job_id).trajectory(caller.trajectory_id).status()
         except NotFoundError:
-            said = f"trajectory {caller.trajectory_id!r} of job {caller.job_id!r} was never opened, or is forgotten"
+            said = f"trajectory {caller.trajectory_id!r} of job {caller.job.job_id!r} was never opened, or is forgotten"
             raise NoReplyError(_NOT_FOUND, said) from None
         except CallsheetError as error:
             raise of_error(error) from error

@@ -248,7 +248,6 @@ class EngineCapabilities:
         seeds: Whether equal seeds, prompts and weights give equal tokens.
         log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
             engines, or between one and the trainer: kernels and batches round differently.
-        shows_tensors: Whether each update shows that the engine has the tensors that came. Others may show it.
     """
 
     update_modes: frozenset[UpdateMode]
@@ -262,7 +261,6 @@ class EngineCapabilities:
     abort: bool = True
     seeds: bool = True
     log_prob_tolerance: float = 1e-3
-    shows_tensors: bool = False
 
 
 class EngineDriver(ABC):

@@ -51,7 +51,6 @@ class Evidence:
         expected: The answer of the trainer's own model; None if it is not known.
         reference: The answer of the first engine that was proved; None if there was none.
         shown: What shows that it has the tensors that came, see `EngineDriver.update_weights`; empty if nothing does.
-        must_show: Whether engines of its kind always show that.
         tolerance: By how much log-probabilities of the same weights may differ on this kind of engine.
     """
 
@@ -62,7 +61,6 @@ class Evidence:
     expected: CanaryAnswer | None = None
     reference: CanaryAnswer | None = None
     shown: str = ""
-    must_show: bool = False
     tolerance: float = 1e-3
 
 
@@ -73,8 +71,6 @@ def objection(evidence: Evidence) -> str:
     """
     if evidence.version_read != evidence.version:
         return f"the engine names version {evidence.version_read} after an update to {evidence.version}"
-    if evidence.must_show and not evidence.shown:
-        return f"the engine names version {evidence.version}, and does not show that it has the tensors that came"
     if not all(map(math.isfinite, evidence.after.log_probs)):
         return "the canary has log-probabilities that are no numbers"
     for of_whom, known in (("the trainer's model", evidence.expected), ("the first engine", evidence.reference)):
@@ -90,8 +86,8 @@ def warning(evidence: Evidence) -> str:
     difference = None if evidence.before is None else largest_difference(evidence.after, evidence.before)
     if difference is None or difference > evidence.tolerance:
         return ""
-    shown = evidence.shown or "only the engine's word speaks for the update"
-    return f"the canary is as before: it differs by {difference:.3g}, within {evidence.tolerance:.3g}; {shown}"
+    told = f"the canary is as before: it differs by {difference:.3g}, within {evidence.tolerance:.3g}; "
+    return told + (evidence.shown or "only the engine's word speaks for the update")
 
 
 def _shown(difference: float, tolerance: float) -> str:

@@ -341,7 +341,6 @@ async def _replace(order: UpdateOrder, driver: EngineDriver, before: CanaryAnswe
         expected=order.expected,
         reference=order.reference,
         shown=shown,
-        must_show=driver.capabilities.shows_tensors,
         tolerance=driver.capabilities.log_prob_tolerance,
     )
     return _Change(objection(evidence), answer=answer, warning=warning(evidence))

@@ -382,8 +382,8 @@ class Job:
     """An open job and everything under it.
 
     Attributes:
-        begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
-            had this id before.
+        begun_after: Its life: a token of its opening, which no other job has. Attempts with one that is no greater are
+            of another job, which had this id before.
         over: It is being closed, and nothing of it is kept.
         active_at: When something happened in it last, in seconds since the epoch.
         closing: Closed trajectories of which actions are still being stopped.

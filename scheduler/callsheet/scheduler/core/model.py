@@ -108,14 +108,6 @@ class TrajectoryEnd(Enum):
     LOST = "lost"
 
 
-@dataclass(slots=True)
-class Opened:
-    """What an open found; `end` is how a trajectory ended that is closed."""
-
-    opening: Opening
-    end: TrajectoryEnd | None = None
-
-
 class ActionKey(NamedTuple):
     """Identifies an action; also the client's idempotency key."""
 
@@ -132,6 +124,15 @@ class Token(NamedTuple):
 
     epoch: int
     sequence: int
+
+
+@dataclass(slots=True)
+class Opened:
+    """What an open found; `life` is that of the job, and `end` is how a trajectory ended that is closed."""
+
+    opening: Opening
+    end: TrajectoryEnd | None = None
+    life: Token = field(default=Token(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

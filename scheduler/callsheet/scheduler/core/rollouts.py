@@ -136,11 +136,10 @@ def end_rollouts(state: SchedulerState, job_id: str, now: float) -> None:
 def restore_lost(state: SchedulerState, service: str, now: float) -> None:
     """Has engines go back to their first weights that have none that are proved, where nobody publishes others."""
     engines = engines_of(state, service)
-    for engine in engines:
-        unproved = engine.weights.told.standing is WeightsStanding.UNPROVED and not engine.weights.busy
-        if unproved and engine.manager.accepting and engine.weights.retry_at <= now:
-            _restore(state, engine, now)
     lost = [each for each in engines if each.weights.told.standing is WeightsStanding.UNPROVED]
+    for engine in lost:
+        if engine.manager.accepting and not engine.weights.busy and engine.weights.retry_at <= now:
+            _restore(state, engine, now)
     _set_timer(state, service, engines, lost, now)
 
 
@@ -150,8 +149,11 @@ def heal(state: SchedulerState, manager: Manager, now: float) -> None:
     Raises:
         RefusedError: FAILED_PRECONDITION: it is away, draining, or has no engine.
     """
-    engines = [PolicyEngine(manager, each) for each in manager.services.values()]
-    engines = [each for each in engines if ActionKind.GENERATE in each.service.description.kinds]
+    engines = [
+        PolicyEngine(manager, each)
+        for each in manager.services.values()
+        if ActionKind.GENERATE in each.description.kinds
+    ]
     if not engines or not manager.accepting:
         rule = "is away or draining" if engines else "has no engine"
         raise failed_precondition("manager_id", manager.manager_id, rule)
@@ -165,8 +167,8 @@ def _restore(state: SchedulerState, engine: PolicyEngine, now: float) -> None:
     weights = engine.weights
     weights.updating, weights.rollout = state.next_token(), None
     weights.answer_by = now + 4 * RESTORE_TIMEOUT_S + ANSWER_MARGIN_S
-    service = engine.service.description.name
-    state.emit(UpdateWeights(engine.manager.session, weights.updating, weights.updating, service, 0, b"", b"", 0))
+    update, name = weights.updating, engine.service.description.name
+    state.emit(UpdateWeights(engine.manager.session, update, update, name, 0, b"", b"", 0))
 
 
 def registered(state: SchedulerState, manager: Manager, service: Service, told: WeightsTold | None, now: float) -> None:

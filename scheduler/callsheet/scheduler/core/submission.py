@@ -46,19 +46,19 @@ CLOSED = "its job was closed"
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
     """Opens a job; the same spec again is accepted."""
-    known = state.jobs.get(event.job.job_id)
-    if known is None:
+    job, opening = state.jobs.get(event.job.job_id), Opening.ATTACHED
+    if job is None:
         check_room_for_job(state, event.job)
-        job = Job(event.job, begun_after=state.newest_token())
+        job, opening = Job(event.job, begun_after=state.next_token()), Opening.CREATED
         add_job(state, job)
         state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
-    elif known.request.spec != event.job.spec:
+    elif job.request.spec != event.job.spec:
         raise RefusedError(
             RefusalCode.ALREADY_EXISTS, "job.job_id", event.job.job_id, "is open with another specification"
         )
     open_job(state, event.job.job_id, event.reply_to, works_at=now)
-    state.accept(event.reply_to, opened=Opened(Opening.CREATED if known is None else Opening.ATTACHED))
+    state.accept(event.reply_to, opened=Opened(opening, life=job.begun_after))
 
 
 def add_job(state: SchedulerState, job: Job) -> None:

@@ -61,9 +61,9 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
                 close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, REDUNDANT, now)
     closed = job.closed_trajectories.get(request.trajectory_id)
     if closed is not None:
-        opened = Opened(Opening.CLOSED, closed.end)
+        opened = Opened(Opening.CLOSED, closed.end, job.begun_after)
     else:
-        opened = Opened(Opening.CREATED if known is None else Opening.ATTACHED)
+        opened = Opened(Opening.CREATED if known is None else Opening.ATTACHED, life=job.begun_after)
     state.accept(event.reply_to, opened=opened)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from callsheet.scheduler.core.model import Opened, TrajectoryEnd
+from callsheet.scheduler.core.model import Opened, Token, TrajectoryEnd
 from callsheet.v1 import job_pb2
 
 _TO_WIRE: Final = {end: job_pb2.TrajectoryEnd.Value(f"TRAJECTORY_END_{end.name}") for end in TrajectoryEnd}
@@ -20,6 +20,11 @@ def end_of(opened: Opened | None) -> job_pb2.TrajectoryEnd.ValueType:
     """How the trajectory that was opened had ended; unspecified if it has not."""
     end = opened.end if opened is not None else None
     return to_wire(end) if end is not None else job_pb2.TRAJECTORY_END_UNSPECIFIED
+
+
+def life_of(begun_after: Token) -> str:
+    """A job's life in the contract: of one width, so that lives sort as tokens do."""
+    return f"{begun_after.epoch:010x}-{begun_after.sequence:016x}"
 
 
 def to_wire(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:

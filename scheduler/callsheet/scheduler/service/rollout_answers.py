@@ -59,8 +59,9 @@ def _state_of(rollout: WeightsRollout, weights: EngineWeights) -> weights_pb2.En
         return weights_pb2.ENGINE_STATE_UPDATING
     if weights.has_proved(rollout):
         return weights_pb2.ENGINE_STATE_PROVED
-    failed = weights.failures > 0 and weights.rollout == rollout.token
-    return weights_pb2.ENGINE_STATE_QUARANTINED if failed else weights_pb2.ENGINE_STATE_WAITING
+    if weights.failures and weights.rollout == rollout.token:
+        return weights_pb2.ENGINE_STATE_QUARANTINED
+    return weights_pb2.ENGINE_STATE_WAITING
 
 
 def _reason(

@@ -8,7 +8,7 @@ from callsheet.scheduler.core.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.model import Opened, Token
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.manager_commands import encode_command
-from callsheet.scheduler.service.openings import end_of, opening_of
+from callsheet.scheduler.service.openings import end_of, life_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.payload_claims import Claim
 from callsheet.scheduler.service.refusals import to_duration, to_status
@@ -62,7 +62,9 @@ class ClientStream:
 
     def put_opened(self, sequence: int, opened: Opened) -> None:
         """See `ClientSession`."""
-        found = client_service_pb2.ItemOpened(sequence=sequence, opening=opening_of(opened), end=end_of(opened))
+        found = client_service_pb2.ItemOpened(
+            sequence=sequence, opening=opening_of(opened), end=end_of(opened), life=life_of(opened.life)
+        )
         self.outbox.put(embedded(_OPENED, found.SerializeToString()))
 
     def put_outcome(self, outcome: bytes) -> None:

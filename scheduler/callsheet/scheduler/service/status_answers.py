@@ -9,7 +9,7 @@ from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.buffer_answers import buffer_status
 from callsheet.scheduler.service.decode import DEFAULT_IDLE_TIMEOUT
-from callsheet.scheduler.service.openings import to_wire
+from callsheet.scheduler.service.openings import life_of, to_wire
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rollout_answers import rollouts_of
 from callsheet.v1 import job_pb2
@@ -32,6 +32,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         dead_sandboxes=job.dead_sandboxes,
         rollouts=rollouts_of(state, request.job_id, now),
         buffer=buffer_status(state, job, now),
+        life=life_of(job.begun_after),
     )
     status.spec.share = request.weight
     status.spec.priority_class = job_pb2.PriorityClass.ValueType(request.priority_class)

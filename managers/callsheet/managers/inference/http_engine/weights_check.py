@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import structlog
 from callsheet.managers.inference.driver import WeightUpdateError
 from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.safetensors_files import StoredTensor, TensorsFile, read_tensor_files
-
-log = structlog.get_logger(__name__)
 
 Shapes = dict[str, tuple[int, ...]]
 _NARROW = frozenset({"BF16", "F16"})
@@ -58,12 +55,10 @@ def differing_tensor(location: str, served: str) -> str:
     """
     try:
         new, old = _stored_in(Path(location)), _stored_in(Path(served))
-        for name in sorted(new.keys() & old.keys()):
-            if new[name][1].dtype in _NARROW and _bytes_of(*new[name]) != _bytes_of(*old[name]):
-                return name
+        named = (name for name in sorted(new.keys() & old.keys()) if new[name][1].dtype in _NARROW)
+        return next((name for name in named if _bytes_of(*new[name]) != _bytes_of(*old[name])), "")
     except (OSError, WeightsError):
-        log.debug("weights not compared on disk", location=location, served=served)
-    return ""
+        return ""
 
 
 def _stored_in(directory: Path) -> dict[str, tuple[TensorsFile, StoredTensor]]:

@@ -26,5 +26,4 @@ def torch_abilities(
         weight_sources=frozenset({DiskWeights, TensorWeights, GroupWeights, FirstWeights}),
         kv_namespaces=True,
         log_prob_tolerance=0.1 if half_precision else 1e-3,
-        shows_tensors=True,
     )
