@@ -87,6 +87,24 @@ async def test_a_command_that_runs_too_long_is_killed(sandbox: CalledSandbox) ->
     assert (await sandbox.run("echo after"))[0] == "after\n"
 
 
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
+@pytest.mark.parametrize("ends_by", ["timeout", "kill"])
+async def test_what_a_command_began_ends_with_it(sandbox: CalledSandbox, shell: str, ends_by: str) -> None:
+    """In its group, in groups of its jobs, in a session of its own, below a parent that is gone; bash and dash."""
+    seconds = f"1000.{len(shell)}{len(ends_by)}"
+    in_session = f"setsid sh -c 'sleep {seconds}; :' &"
+    text = f"sleep {seconds} & {in_session} (set -m; sleep {seconds} & wait) & (sleep {seconds} &); wait"
+    events = sandbox.start(text, timeout_s=1.5 if ends_by == "timeout" else None, cmd=shell)
+    pid = await begun(events)
+    await until(lambda: len(processes("sleep", seconds)) == 4)
+    if ends_by == "kill":
+        killed = {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}
+        assert await sandbox.rpc("process.Process/SendSignal", killed) == (200, {})
+    last = [message async for message in events][-1]
+    assert ("error" in last) == (ends_by == "timeout")
+    await until(lambda: not processes("sleep", seconds))
+
+
 async def test_input_is_written_and_ends(sandbox: CalledSandbox) -> None:
     config = {"cmd": "/bin/bash", "args": ["-c", "cat; echo end"]}
     events = sandbox.stream("process.Process/Start", {"process": config, "stdin": True})

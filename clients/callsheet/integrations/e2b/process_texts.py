@@ -127,12 +127,39 @@ if [ "$1" = /bin/bash ] && ! [ -x /bin/bash ]; then
 fi
 exec "$@"
 """
-_SIGNAL = """
-kill -0 "$2" 2>/dev/null || exit 1
-kill -"$1" -- -"$2" 2>/dev/null || kill -"$1" "$2"
+# Sends a signal to a process, its group and its session, and to all that is below them, in sessions of its own too. Who
+# is in a group that gets it is spared a second one. dash takes "--" only behind "-s".
+_ALL_OF_IT = """
+signal_all() {
+    signal=$1 found=" $2 " alone=$2 more=1
+    while [ "$more" ]; do
+        more=
+        for stat in /proc/[0-9]*/stat; do
+            { read -r line <"$stat"; } 2>/dev/null || continue
+            stat=${stat#/proc/}
+            each=${stat%/stat}
+            set -- ${line##*") "}
+            case $found in *" $each "*) continue ;; esac
+            case $found in
+                *" $3 "*) ;;
+                *" $2 "* | *" $4 "*) alone="$alone $each" ;;
+                *) continue ;;
+            esac
+            found="$found$each " more=1
+        done
+    done
+    for each in $alone; do
+        kill -s "$signal" -- -"$each" 2>/dev/null || kill -s "$signal" "$each" 2>/dev/null
+    done
+}
 """
-_GIVE_UP = f"""{_PLACE}
-kill -KILL -- -"$3" 2>/dev/null || kill -KILL "$3" 2>/dev/null
+_SIGNAL = f"""{_ALL_OF_IT}
+kill -0 "$2" 2>/dev/null || exit 1
+signal_all "$1" "$2"
+exit 0
+"""
+_GIVE_UP = f"""{_PLACE}{_ALL_OF_IT}
+signal_all KILL "$3"
 [ -e "$d/h" ] && kill "$(cat "$d/h")" 2>/dev/null
 rm -rf "$d"
 """
@@ -199,12 +226,12 @@ def follow_command(files: ProcessFiles, *, slice_s: float, stdout_bytes: int, st
 
 
 def signal_command(pid: int, number: int) -> Command:
-    """Returns the command that signals a process and its group; it exits with 1 if there is none."""
+    """Returns the command that signals a process and all that it began; it exits with 1 if there is none."""
     return _shell(_SIGNAL, str(number), str(pid))
 
 
 def give_up_command(files: ProcessFiles, pid: int) -> Command:
-    """Returns the command that kills a process and its group, and removes what is left of its output."""
+    """Returns the command that kills a process and all that it began, and removes what is left of its output."""
     return _shell(_GIVE_UP, files.key, files.marker, str(pid))
 
 

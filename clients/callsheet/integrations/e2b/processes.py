@@ -141,7 +141,7 @@ class RemoteProcesses:
         return [process.description() for process in self._running if process.pid]
 
     async def signal(self, process: RemoteProcess, number: int) -> None:
-        """Signals a process and its group."""
+        """Signals a process and all that it began."""
         self.note_request()
         process.killed_by = number
         result = await self._sandbox.run(process_texts.signal_command(process.pid, number), "e2b_signal")
