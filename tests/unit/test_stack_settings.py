@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ from callsheet.deploy.command_lines import role_arguments
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import share_of_cores
-from callsheet.managers.sandbox.settings import CoreSharing, Isolation
+from callsheet.managers.sandbox.build_settings import BuildSettings
+from callsheet.managers.sandbox.network.destinations import Destination
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation, StageDirectory
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 1), (4, 1), (8, 2), (64, 16)])
@@ -52,6 +56,29 @@ def test_isolation_reaches_those_that_make_sandboxes() -> None:
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2)
     assert line[line.index("--isolation") + 1] == "none"
     assert "--isolation" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
+
+
+def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(tmp_path: Path) -> None:
+    settings = StackSettings(
+        Path("/data"),
+        registry=RegistrySettings(registries=("docker.io", "127.0.0.1:5000"), insecure_registries=("10.0.0.1",)),
+        builds=BuildSettings(build_images=True, build_timeout_s=60.0),
+        stages=(StageDirectory(tmp_path),),
+        network=(Destination.parse("*:443"), Destination.parse("pypi.org:80")),
+    )
+    line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2, gateway="127.0.0.1:7078")
+    given = list(pairwise(line))
+    for flag, values in {
+        "--registry": ["docker.io", "127.0.0.1:5000"],
+        "--insecure-registry": ["10.0.0.1"],
+        "--build-timeout": ["60"],
+        "--stage": [str(tmp_path)],
+        "--network": ["*:443", "pypi.org:80", "127.0.0.1:7078"],
+    }.items():
+        assert [value for name, value in given if name == flag] == values
+    assert "--build-images" in line
+    assert "--registry" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
+    assert "--no-build-images" in role_arguments(Role.SANDBOX, StackSettings(Path("/data")), address="a:1", cores=2)
 
 
 @pytest.mark.parametrize(

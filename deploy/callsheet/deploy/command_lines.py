@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Final
 
 from callsheet.deploy.gateway_process import gateway_arguments
@@ -16,7 +15,7 @@ from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.network.destinations import LOOPBACK
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 from callsheet.options.common import LogFormat
-from callsheet.options.declaration import command_line
+from callsheet.options.declaration import command_line, option_values
 
 _ANY_HOST: Final = frozenset({"", "0.0.0.0", "[::]"})
 
@@ -53,8 +52,7 @@ def role_arguments(
             "data_dir": settings.data_dir,
             "expect": ",".join(settings.managers) or None,
         }
-        access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
-        return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
+        return ["scheduler", *command_line(SchedulerOptions, own | option_values(settings.access) | logs), *extra]
     to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
     if role == Role.GATEWAY:
         assert gateway is not None
@@ -83,7 +81,8 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
         "data_dir": settings.data_dir,
         "isolation": settings.isolation,
         "share_cores": settings.share_cores,
-        "network": _reached(settings, gateway),
+        "network": (*settings.network, *_reached(settings, gateway)),
+        "stage": tuple(stage.source for stage in settings.stages),
         # Who names a model wants it, and wants to know at once if it cannot be loaded.
         "load_at_first_use": not own_model,
         # Reward managers have an option of this name for models of their own.
@@ -94,6 +93,8 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
         "launch_stop": settings.launch_stop,
         "launch_logs": settings.data_dir / "logs" if settings.launches else None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
+        **option_values(settings.registry),
+        **option_values(settings.builds),
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
     if Role.INFERENCE in settings.managers and not settings.served_apart:
@@ -105,12 +106,12 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
     return told
 
 
-def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...] | None:
+def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...]:
     """What sandboxes may ask to reach: the stack's gateway, which lets in who has a key, for agents in them.
 
     IPv6 has one address of the loopback, so that a gateway there could not tell sandboxes from the machine.
     """
     host, _, port = (gateway or "").rpartition(":")
     if gateway is None or settings.isolation is Isolation.NONE or host == "[::1]":
-        return None
+        return ()
     return (f"{LOOPBACK if host in _ANY_HOST else host}:{port}",)

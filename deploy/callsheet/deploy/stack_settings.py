@@ -20,7 +20,9 @@ from callsheet.managers.inference.settings import (
     Script,
     model_directory,
 )
-from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
+from callsheet.managers.sandbox.build_settings import BuildSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, Network, ShareCores, Stages
 from callsheet.managers.supervision.standing import RestartRule
 from callsheet.options.common import (
     DataDir,
@@ -57,6 +59,8 @@ class StackSettings:
     Attributes:
         access: Who may call the scheduler. With TLS its certificate must be for localhost, too. Its managers get tokens
             of their own, and commands one in DATA_DIR/tokens.
+        registry: Which registries the images of sandboxes may come from.
+        builds: Whether and how images are built of Dockerfiles.
         restart: What happens when a process ends by itself.
         ready_timeout_s: How long one process may take until it serves.
         arguments: More command line arguments, by role.
@@ -100,6 +104,10 @@ class StackSettings:
     memory_mib: MemoryMib = None
     isolation: IsolationOption = Isolation.BUBBLEWRAP
     share_cores: ShareCores = CoreSharing.RANKED
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
+    builds: BuildSettings = field(default_factory=BuildSettings)
+    stages: Stages = ()
+    network: Network = ()
     engine_threads: EngineThreads = None
     model: Model = DEFAULT_SERVICE
     engine: Engine = DEFAULT_ENGINE

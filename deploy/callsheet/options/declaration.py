@@ -198,6 +198,18 @@ def from_values(settings: type[S], values: Mapping[str, object], left_out: froze
     return settings(**given)
 
 
+def option_values(settings: object) -> dict[str, object]:
+    """Returns the values of settings by option name: what `from_values` makes them of, and `command_line` passes on."""
+    values: dict[str, object] = {}
+    for field, kind, mark in _fields(type(settings), frozenset()):
+        value = getattr(settings, field.name)
+        if isinstance(mark, LeaveOut):
+            values |= option_values(value)
+        else:
+            values[_declared(field, kind, mark).name] = value
+    return values
+
+
 def from_texts(settings: type[S], texts: Iterable[str]) -> S:
     """Makes settings of texts "name=value", with the names of options or their flags.
 

@@ -79,6 +79,31 @@ class StageDirectory:
     on_python_path: bool = True
 
 
+Stages = Annotated[
+    tuple[StageDirectory, ...],
+    Setting(
+        "Directory that every sandbox can read, with Python packages in it; repeatable.",
+        flag="--stage",
+        variable="CALLSHEET_STAGE",
+        text=Path,
+        parse=StageDirectory,
+        repeatable=True,
+        path=PathRule(exists=True, resolve=True),
+    ),
+]
+Network = Annotated[
+    tuple[Destination, ...],
+    Setting(
+        "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
+        "'*' for any name; repeatable. By default nothing.",
+        metavar="HOST:PORT",
+        text=str,
+        parse=Destination.parse,
+        repeatable=True,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
     """How a sandbox manager works.
@@ -104,18 +129,7 @@ class SandboxSettings:
     manager_id: str = "sandbox"
     data_directory: DataDir = field(default_factory=default_data_dir)
     isolation: IsolationOption = Isolation.BUBBLEWRAP
-    stages: Annotated[
-        tuple[StageDirectory, ...],
-        Setting(
-            "Directory that every sandbox can read, with Python packages in it; repeatable.",
-            flag="--stage",
-            variable="CALLSHEET_STAGE",
-            text=Path,
-            parse=StageDirectory,
-            repeatable=True,
-            path=PathRule(exists=True, resolve=True),
-        ),
-    ] = ()
+    stages: Stages = ()
     cores: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
     default_memory_mib: Annotated[int, AtLeast(FEWEST_MEMORY_MIB)] = 1024
     default_disk_mib: Annotated[int, AtLeast(1)] = 256
@@ -141,17 +155,7 @@ class SandboxSettings:
             variable="CALLSHEET_DOCKER_IMAGE",
         ),
     ] = ""
-    network: Annotated[
-        tuple[Destination, ...],
-        Setting(
-            "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
-            "'*' for any name; repeatable. By default nothing.",
-            metavar="HOST:PORT",
-            text=str,
-            parse=Destination.parse,
-            repeatable=True,
-        ),
-    ] = ()
+    network: Network = ()
     provisioning: ProvisioningSettings = field(default_factory=ProvisioningSettings)
     bwrap: Path | None = None
     core_sharing: ShareCores = CoreSharing.RESERVED
