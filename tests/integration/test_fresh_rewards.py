@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from callsheet.client import Client, EnvReset, EnvStep, FailedPreconditionError, RewardScript, SandboxFile, Where
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.sandbox import report_counts
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
@@ -224,3 +225,31 @@ async def test_the_tests_of_an_image_are_counted(with_image: SandboxExecutor, na
     copied.CopyFrom(RESETS[name])
     copied.env_reset.image = "tiny"
     await counted(with_image, copied)
+
+
+@pytest.mark.parametrize("in_sandbox", [False, True])
+async def test_a_large_report_is_counted_on_the_account_of_its_sandbox(
+    executor: SandboxExecutor,
+    settings: SandboxSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_sandbox: bool,
+) -> None:
+    told, program = tmp_path / "told", tmp_path / "counting.py"
+    groups = f"open({str(told)!r}, 'w').write(open('/proc/self/cgroup').read())"
+    program.write_text(f"import runpy\nrunpy.run_path({report_counts.__file__!r}, run_name='__main__')\n{groups}\n")
+    monkeypatch.setattr(report_counts, "__file__", str(program))
+    sandbox_id = await began(executor, reset())
+    for case, outcome in (("<testcase/>", "Completed"), ("<testcase", "bad_report")):
+        report = f"<testsuite><testcase><failure/></testcase>{'<testcase/>' * 29_999}{case}</testsuite>"
+        action = suite("cat large > {report}; exit 1", inline_file("large", report.encode()), in_sandbox=in_sandbox)
+        result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
+        if isinstance(result, Completed):
+            assert (result.succeeded.reward.passed, result.succeeded.reward.total) == (30_000, 30_001)
+        assert (type(result).__name__ if isinstance(result, Completed) else failure(result)[1]) == outcome
+        assert (told.read_text() != own_groups()) == settings.use_control_groups
+        told.unlink()
+
+
+def own_groups() -> str:
+    return Path("/proc/self/cgroup").read_text()

@@ -103,6 +103,11 @@ class AgentSandbox:
         """Whether nothing inside can undo `hold`, or look into processes of another command: they are in a group."""
         return self.separates_commands and self._parts.group is not None
 
+    @property
+    def entries(self) -> Sequence[Path]:
+        """What a process writes "0" into to run on its account, and not in it; nothing where it has no groups."""
+        return self._parts.group.entries if self._parts.group is not None else ()
+
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores and no others.
 

@@ -108,6 +108,12 @@ class SandboxGroup:
         trees = [directory for controller, directory in self._trees.items() if controller != "cpu"]
         return [*map(files.open_thread_entry, trees), files.open_entry(self._core / "init")]
 
+    @property
+    def entries(self) -> list[Path]:
+        """What a process of the manager writes "0" into to run on the sandbox's account, beside its commands."""
+        own = self._core / "init" if self._owned else self._core
+        return [*(directory / "tasks" for directory in self._trees.values()), own / "cgroup.procs"]
+
     def set_cores(self, cores: Collection[int]) -> None:
         """Gives everything inside these cores: exactly these, or without a cpuset the time of as many.
 
