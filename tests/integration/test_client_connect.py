@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from callsheet.client import (
@@ -10,12 +10,15 @@ from callsheet.client import (
     ClientOptions,
     ConnectionLostError,
     FailedPreconditionError,
+    ImageBuild,
     Opening,
+    Succeeded,
     SyncClient,
     TrajectoryEnd,
+    UnimplementedError,
 )
 from callsheet.client.errors import AlreadyExistsError
-from callsheet.v1.contract import CONTRACT
+from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
 from tests.support.faulty_client_service import FAST, FaultyClientService
 from tests.support.faulty_servicers import serving
@@ -58,11 +61,60 @@ async def test_a_first_connection_fails_soon_and_says_what_may_be_missing() -> N
 
 @pytest.mark.parametrize("lazy", [True, False])
 async def test_a_scheduler_that_is_too_old_is_refused(target: str, service: FaultyClientService, lazy: bool) -> None:
-    service.contract = CONTRACT - 1
+    service.contract = OLDEST_CONTRACT - 1
     async with Client(target, FAST) as client:
         with pytest.raises(FailedPreconditionError, match="older than this client"):
             await (client.open_job("j") if lazy else Client.connect(target, FAST))
     assert service.streams == 0
+
+
+async def test_an_older_scheduler_serves_what_it_knows_and_is_asked_for_nothing_else(
+    target: str, service: FaultyClientService
+) -> None:
+    service.contract = OLDEST_CONTRACT
+    async with Client(target, FAST) as client:
+        job = await client.open_job("j")
+        async with job.group("g", size=2, quorum=1) as group:
+            group.start(lambda trajectory: trajectory.generate([1]))
+        assert isinstance(await job.generate([1]), Succeeded)
+        trajectory = job.trajectory("t")
+        await trajectory.open()
+        before = len(service.items)
+        refused: dict[str, Callable[[], Awaitable[object]]] = {
+            "CloseTrajectoryRequest.result": lambda: trajectory.finish(1.0, b"payload"),
+            "JobSpec.max_buffered": lambda: client.open_job("k", max_buffered=8),
+            "TakeBatchRequest.job_id": job.take_batch,
+            "EnvResetInput.build": lambda: trajectory.env_reset(build=ImageBuild(b"no archive")),
+        }
+        for name, call in refused.items():
+            with pytest.raises(UnimplementedError, match="upgrade it") as caught:
+                await call()
+            assert caught.value.field == name
+        assert len(service.items) == before
+        assert trajectory.end is None, "it goes on, and may finish once the scheduler is newer"
+
+
+async def test_an_upgrade_and_its_way_back_are_noticed_by_a_session_that_goes_on(
+    target: str, service: FaultyClientService
+) -> None:
+    async with Client(target, FAST) as client:
+        job = await client.open_job("j")
+        first, second = job.trajectory("a"), job.trajectory("b")
+        await first.open()
+        await second.open()
+        service.contract = OLDEST_CONTRACT
+        await service.break_streams()
+        await service.wait_until(lambda: service.kinds()[-1:] == ["hold_job"])
+        with pytest.raises(UnimplementedError):
+            await first.finish(1.0)
+        service.contract = CONTRACT
+        await service.break_streams()
+        await service.wait_until(lambda: service.kinds()[-2:] == ["hold_job", "hold_job"])
+        await first.finish(1.0)
+        service.contract = OLDEST_CONTRACT - 1
+        await service.break_streams()
+        with pytest.raises(FailedPreconditionError, match="older than this client"):
+            await second.close()
 
 
 async def test_an_idle_session_comes_back_to_hold_its_jobs(target: str, service: FaultyClientService) -> None:

@@ -253,6 +253,19 @@ async def test_too_many_attempts_are_refused() -> None:
     assert (end.key.action_id, end.failed.reason, end.started) == ("b", "manager_overloaded", False)
 
 
+async def test_an_action_with_a_field_of_a_later_contract_is_refused_by_name() -> None:
+    later = make_dispatch("later", 1)
+    later.action.MergeFromString(b"\xfa\x7f\x01x")
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(later, make_dispatch("known", 2))
+        ends = {end.key.action_id: end for end in await session.wait_ends(2)}
+    refused = ends["later"]
+    assert (refused.failed.reason, refused.started) == ("manager_outdated", False)
+    assert "field 2047 of ActionSpec" in refused.failed.message
+    assert ends["known"].WhichOneof("result") == "succeeded"
+
+
 async def test_too_many_unacknowledged_ends_stop_new_attempts() -> None:
     async with running_manager(ScriptedExecutor(), max_unacknowledged_ends=2) as manager:
         session = await manager.scheduler.next_session()

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     """The manager's own code failed."""
     MANAGER_DRAINING = "manager_draining"
     MANAGER_OVERLOADED = "manager_overloaded"
+    MANAGER_OUTDATED = "manager_outdated"
     MANAGER_STOPPED = "manager_stopped"
     PAYLOAD_ERROR = "payload_error"
     PAYLOAD_MISSING = "payload_missing"

@@ -311,6 +311,7 @@ class SchedulerBackend:
 
     async def _ask(self, rpc: Callable[..., Any], request: Any, wait_s: float = 0.0) -> Any:
         await self._session.connect()
+        self._session.check_understood(request)
 
         async def call() -> Any:
             timeout_s = self._options.call_timeout_s + wait_s

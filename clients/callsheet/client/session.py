@@ -28,7 +28,7 @@ from callsheet.client.errors import (
     RefusedError,
     invalid,
 )
-from callsheet.client.handshake import greeting, mismatch
+from callsheet.client.handshake import greeting, mismatch, not_understood
 from callsheet.client.held_jobs import HeldJobs
 from callsheet.client.ledger import ActionKey, Item, Ledger
 from callsheet.client.long_waits import tell_long_waits
@@ -45,7 +45,9 @@ from callsheet.v1 import (
     common_pb2,
     outcome_pb2,
 )
+from callsheet.v1.contract import CONTRACT
 from callsheet.v1.encoded_fields import embedded, tag
+from google.protobuf.message import Message
 
 logger = logging.getLogger("callsheet.client")
 
@@ -101,6 +103,7 @@ class Session:
         self._leaving = False
         self._streaming = False
         self._greeted = False
+        self._contract: int | None = None
         self._presented: Metadata = ()
         self._greetings: list[asyncio.Future[None]] = []
         self.held = HeldJobs()
@@ -182,8 +185,23 @@ class Session:
             self._no_controls.clear()
         patience_s = min(patience_s, self._options.give_up_after_s)
         self._ledger.add(Item(self._sequence, message, ticket, key, replay_success, patience_s=patience_s))
+        self._refuse_unknown(self._sequence, message)
         self._work.set()
         return ticket
+
+    def check_understood(self, request: Message) -> None:
+        """Raises UnimplementedError, by name, for what the scheduler does not know in the request of a unary call."""
+        refusal = None if self._contract is None else not_understood(self._target, request, self._contract)
+        if refusal is not None:
+            raise refusal
+
+    def _refuse_unknown(self, sequence: int, message: bytes) -> None:
+        """Refuses an item in which the scheduler does not know all, before it is sent."""
+        if self._contract is not None and self._contract < CONTRACT:
+            sent = client_service_pb2.ClientSessionRequest.FromString(message)
+            refusal = not_understood(self._target, sent, self._contract)
+            if refusal is not None:
+                self._ledger.result(sequence, refusal)
 
     def withdraw(self, key: ActionKey) -> bool:
         """Takes back a submit that was never sent; returns whether it could."""
@@ -231,10 +249,12 @@ class Session:
     async def _keep_connected(self) -> None:
         while True:
             await self._until_work()
-            if self._greeted:
+            if self._contract is not None:
                 end = await self._run_stream()
                 if self._leaving:
                     return
+                # The next one may be another scheduler, a newer one or an older one.
+                self._contract = None
                 self._ledger.resume()
                 await self._recover(end)
             elif (end_or_none := await self._greet()) is not None:
@@ -244,7 +264,7 @@ class Session:
         """Asks whether the scheduler serves this client; returns how that failed, if it may yet go well."""
         now = anyio.current_time()
         self._down_since = now if self._down_since is None else self._down_since
-        left_s = self._down_since + self._options.connect_timeout_s - now
+        left_s = min(self._down_since + self._patience_s - now, self._options.connect_timeout_s)
         try:
             info = await self.stub.GetServerInfo(greeting(), timeout=max(left_s, _SHORTEST_S), metadata=self._present())
         except grpc.aio.AioRpcError as error:
@@ -257,8 +277,11 @@ class Session:
             self._fail_all(problem)
             self._down_since = None
             return None
-        self._greeted = True
-        self._connected()
+        if not self._greeted:
+            self._connected()
+        self._greeted, self._contract = True, info.contract
+        for item in list(self._ledger):
+            self._refuse_unknown(item.sequence, item.message)
         for greeted in self._greetings:
             if not greeted.done():
                 greeted.set_result(None)
@@ -395,13 +418,17 @@ class Session:
         self._failures = 0
         self._down_since = None
 
+    @property
+    def _patience_s(self) -> float:
+        """How long the session may be without a connection, in seconds."""
+        return self._options.give_up_after_s if self._greeted else self._options.connect_timeout_s
+
     async def _recover(self, end: StreamEnd) -> None:
         """Waits before the next try, or gives open work up."""
         now = anyio.current_time()
         self._failures += 1
         self._down_since = now if self._down_since is None else self._down_since
-        patience_s = self._options.give_up_after_s if self._greeted else self._options.connect_timeout_s
-        left_s = self._down_since + patience_s - now
+        left_s = self._down_since + self._patience_s - now
         if (is_hopeless(end.code) and not self._has_new_token(end.code)) or left_s <= 0:
             self._give_up(end)
             return

@@ -13,6 +13,7 @@ from callsheet.managers.live_attempt import describe_for_log
 from callsheet.managers.reports import Reports
 from callsheet.managers.sandbox_memory import SandboxMemory, runs_in_sandbox
 from callsheet.v1 import manager_service_pb2
+from callsheet.v1.contract import unknown_field
 from structlog.typing import FilteringBoundLogger
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -69,6 +70,8 @@ class DispatchIntake:
             self._refuse(dispatch, "manager_draining", "the manager is leaving")
         elif len(self._runner) >= self._max_attempts or self._reports.full(len(self._runner)):
             self._refuse(dispatch, "manager_overloaded", "the manager runs, or has yet to deliver, too many attempts")
+        elif (unknown := unknown_field(dispatch.action)) is not None:
+            self._refuse(dispatch, "manager_outdated", f"the manager does not know {unknown}: upgrade it")
         elif not self._run_inline(dispatch):
             self._runner.start(dispatch)
 

@@ -261,11 +261,9 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     version: builtins.str
     """The scheduler's version."""
     contract: builtins.int
-    """Which state of this contract it speaks; a client needs at least the one it was written for. Grows by one with every
-    addition to the contract that clients use.
-    """
+    """Which state of this contract it speaks. Grows by one with every addition. A client sends nothing that came later."""
     oldest_contract: builtins.int
-    """The oldest state of the contract whose clients it serves."""
+    """The oldest state of the contract whose clients it serves, and which those clients need."""
     epoch: builtins.int
     """Grows with every start."""
     caller_scope: builtins.str
