@@ -12,6 +12,8 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments import PolicyFactory, TaskSet, run_batch
+from callsheet.managers.sandbox.build_settings import BuildSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 
 from tests.support.binaries import require_program
 from tests.support.oci_images import Layout, Registry, archive_of_tree, running_registry
@@ -19,7 +21,7 @@ from tests.support.root_filesystems import PROGRAMS, make_root, require_overlays
 
 TASKS = Path(__file__).resolve().parents[2] / "examples" / "harbor"
 _MORE = ("bash", "awk", "cmp", "cp", "grep", "mkfifo", "nohup", "seq", "sort", "timeout", "tr")
-_BASES = ("harbor-base:1", "debian:bookworm-slim")
+_BASE = "debian:bookworm-slim"
 
 
 @contextmanager
@@ -30,22 +32,32 @@ def tasks_registry(directory: Path) -> Iterator[Registry]:
         root = make_root(directory / "base", (*PROGRAMS, *_MORE))
         (root / "srv").mkdir()
         base.add(archive_of_tree(root))
-        base.finish(base.image({"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "WorkingDir": "/srv"}))
-        for name in _BASES:
-            running.push(base.directory, name)
+        base.finish(base.image({"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]}))
+        running.push(base.directory, _BASE)
         yield running
 
 
 @asynccontextmanager
-async def harbor_stack(directory: Path) -> AsyncIterator[Client]:
-    """Runs a stack that pulls from such a registry and builds, and connects to it; skips where a program is missing."""
+async def harbor_address(directory: Path) -> AsyncIterator[str]:
+    """Runs a stack that pulls from such a registry and builds; skips where a program is missing."""
     require_overlays()
     require_program("buildah")
     with tasks_registry(directory) as registry:
-        arguments = {"sandbox": ["--registry", registry.address, "--build-images"]}
-        settings = StackSettings(directory / "stack", managers=(Role.SANDBOX,), arguments=arguments)
-        async with local_stack(settings) as stack, Client(stack.address) as client:
-            yield client
+        settings = StackSettings(
+            directory / "stack",
+            managers=(Role.SANDBOX,),
+            registry=RegistrySettings(registries=(registry.address,)),
+            builds=BuildSettings(build_images=True),
+        )
+        async with local_stack(settings) as stack:
+            yield stack.address
+
+
+@asynccontextmanager
+async def harbor_stack(directory: Path) -> AsyncIterator[Client]:
+    """Runs such a stack and connects to it."""
+    async with harbor_address(directory) as address, Client(address) as client:
+        yield client
 
 
 async def scores_of(

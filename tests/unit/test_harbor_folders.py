@@ -58,7 +58,7 @@ def test_the_defaults_are_those_of_the_format(make_task: MakeTask) -> None:
 
 def test_what_a_folder_says_is_read() -> None:
     task = read_task(EXAMPLES / "use-variables")
-    assert (task.image, task.memory_mib, task.storage_mib) == ("harbor-base:1", 256, 64)
+    assert (task.image, task.memory_mib, task.storage_mib) == ("debian:bookworm-slim", 256, 64)
     assert (task.agent_timeout_s, task.verifier_timeout_s, task.build_timeout_s) == (120.0, 60.0, 300.0)
     assert task.environment == {"GREETING": "good morning"}
     assert task.verifier_environment == {"EXPECTED": "good morning"}
