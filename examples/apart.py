@@ -1,6 +1,7 @@
 """Runs a program apart from the tests that start it, so that it cannot write their memory, their report or themselves.
 
 A file for a reward: bring it in `files` beside the tests. It needs Linux 5.19 with Landlock and nothing but Python.
+From Linux 6.12 on the program cannot send them signals either.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _BELOW_A_PATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 # To write, remove, make and move files; the last, to truncate them, came with the third version.
 _WRITE, _TRUNCATE = 1 << 1, 1 << 14
+# Signals to processes outside, and abstract sockets of theirs; they came with the sixth version.
+_SCOPED, _SCOPES = 6, 1 << 0 | 1 << 1
 _CHANGE = _WRITE | sum(1 << bit for bit in range(4, 14))
 _system = ctypes.CDLL(None, use_errno=True)
 
 
 def run_apart(arguments: Sequence[str], directory: str, **options: Any) -> subprocess.CompletedProcess[Any]:
     """Runs a program as `subprocess.run` does. It writes below one directory only, and opens no other process.
+
+    With an older kernel than Linux 6.12 it can still send signals to the tests.
 
     Args:
         arguments: The program and its arguments.
@@ -35,7 +40,8 @@ def run_apart(arguments: Sequence[str], directory: str, **options: Any) -> subpr
     if version < 2:
         raise OSError("this kernel has no Landlock of version 2 or later")
     handled = _CHANGE | (_TRUNCATE if version > 2 else 0)
-    ruleset = _call(_CREATE_RULESET, struct.pack("=Q", handled), ctypes.c_size_t(8), 0)
+    attributes = struct.pack("=QQQ", handled, 0, _SCOPES) if version >= _SCOPED else struct.pack("=Q", handled)
+    ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
     try:
         _allow(ruleset, directory, handled)
         _allow(ruleset, os.devnull, _WRITE)

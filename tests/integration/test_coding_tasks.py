@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.benchmarks.demo.run import DemoInputs, prepare_inputs
-from callsheet.client import Client, Command, Demand, EnvStep, Trajectory
+from callsheet.client import Client, Command, Demand, EnvStep, Trajectory, Where
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
 from callsheet.deploy.roles import Role
@@ -135,7 +135,14 @@ async def test_the_suite_runs_in_as_many_processes_as_it_was_granted_cores(
             holding = await other.submit(EnvStep(Command.argv("sleep", "1000")), demand=one)
             await until_state(admin, "job", holding.action_id, ActionState.RUNNING)
         score = await environment.reward(scored)
-        seen = (await scored.env_step(f"ls {project_of(task)}/processes | wc -l", demand=Demand())).unwrap()
+        world = coding_world(task)
+        # Of the processes of a copy nothing is left.
+        (
+            await scored.reward_tests(
+                world.reward, files=world.reward_files, where=Where.IN_SANDBOX, demand=world.reward_demand
+            )
+        ).unwrap()
+        seen = (await scored.env_step("ls judge-*/processes | wc -l", demand=Demand())).unwrap()
     assert score == EpisodeScore(8 / 9, {"tests": 9.0, "tests_passed": 8.0})
     assert int(seen.stdout) == width
 

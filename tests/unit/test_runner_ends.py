@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome
+from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.reference_runs import (
     RunAfterReset,
     RunsAfterReset,
@@ -15,10 +17,15 @@ from callsheet.managers.sandbox.reference_runs import (
     wants_reference,
 )
 from callsheet.managers.sandbox.runner_ends import cannot_start, killed_by, lacks_a_module
+from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.scoring import Score
 from callsheet.managers.sandbox.script_score import ScriptRun
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.shared_cores import SharedCores
 from callsheet.managers.sandbox.test_suite import SuiteRun
 from callsheet.v1 import outcome_pb2
+
+from tests.support.sandbox_attempts import attempt_of, step
 
 RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
 
@@ -138,6 +145,21 @@ def test_the_fault_is_the_environments_only_if_the_reset_has_it_too() -> None:
     script, counted = ScriptRun(ended(), b""), Score(0.25, 3, 4, {"score": 0.25})
     assert settle(script, counted, RunAfterReset(tests=4)) == counted
     assert isinstance(settle(script, counted, RunAfterReset(tests=5)), outcome_pb2.Failed)
+
+
+def test_what_an_attempt_sees_after_reset_is_not_charged_to_it(tmp_path: Path) -> None:
+    for cores in (None, SharedCores(frozenset({0}), NodeSharingSettings())):
+        attempt = attempt_of(step("true"))
+        use = SandboxUse(attempt, SandboxSettings(manager_id="m", data_directory=tmp_path), cores)
+        with use.off_the_clock():
+            clock = attempt.execution_clock
+            assert clock is not None
+            counted = clock(0.0)
+            assert clock(1e9) == counted
+        clock = attempt.execution_clock
+        assert clock is not None
+        assert clock(0.0) == counted
+        assert clock(2e9) - clock(1e9) == pytest.approx(1e9)
 
 
 @pytest.mark.anyio

@@ -48,9 +48,11 @@ class SandboxWorld:
         files: What its sandbox starts with.
         set_up: What is run there first.
         reward: The test run that scores it.
-        reward_files: Pristine files for that run.
+        reward_files: Pristine files for that run; best in a directory that the policy cannot know.
         reward_demand: What that run needs where `SandboxDemands` says nothing.
-        background: What becomes of processes in the sandbox while the reward runs; None for the manager's default.
+        where: Where it runs: in a copy of the sandbox's files, with nothing of the policy's running, or beside them.
+        tests: How many tests there are; 0 counts those of the same run on the state after reset.
+        background: In the sandbox itself, what becomes of processes there; None for the manager's default.
         image: The sandbox's root file system; empty takes the manager's.
         tools: What the policy may call.
         wanted: What a reply wants run.
@@ -67,6 +69,8 @@ class SandboxWorld:
     reward: Command
     reward_files: tuple[SandboxFile, ...]
     reward_demand: Demand | None = None
+    where: Where = Where.FRESH
+    tests: int = 0
     background: BackgroundProcesses | None = None
     image: str = ""
     tools: tuple[Tool, ...] = BASH_TOOLS
@@ -158,8 +162,9 @@ class SandboxEnvironment:
         outcome = await trajectory.reward_tests(
             world.reward,
             files=world.reward_files,
-            where=Where.IN_SANDBOX,
+            where=world.where,
             background=world.background,
+            tests=world.tests,
             demand=self._demands.step or world.reward_demand,
             label=f"{world.family}-suite",
             task=world.name,

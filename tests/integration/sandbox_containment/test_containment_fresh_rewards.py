@@ -183,7 +183,7 @@ async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: Sandbox
 
 # A program under test that writes the memory of whoever started it, its tests and a report.
 MEDDLER = b"""
-import os
+import os, sys
 parent = os.getppid()
 
 def change_memory():
@@ -210,15 +210,24 @@ for way in (
         way()
     except OSError:
         continue
+if sys.argv[1] == "scoped":
+    for number in (2, 9, 15, 19):
+        try:
+            os.kill(parent, number)
+            print("a signal", number)
+        except PermissionError:
+            pass
 open("own", "w").write("may be written")
 open("/dev/null", "w").write("too")
 print("EXPECTED-00")
 """
+# Of Landlock, Linux 6.12.
+SIGNALS_ARE_SCOPED = 6
 STARTS_IT = b"""
 import os, sys
 from apart import run_apart
 expected = bytearray(b"EXPECTED-") + b"42"
-done = run_apart([sys.executable, "meddler.py"], "program", capture_output=True)
+done = run_apart([sys.executable, "meddler.py", sys.argv[1]], "program", capture_output=True)
 names = sorted(os.listdir("program")), sorted(os.listdir("judge"))
 print(done.stdout, done.stderr, *names, os.path.exists("/tmp/report"))
 sys.exit(done.stdout.strip() != bytes(expected))
@@ -233,7 +242,8 @@ async def test_a_program_that_is_started_apart_changes_nothing_of_its_test(
         pytest.skip("this kernel has no Landlock")
     sandbox_id = await began(executor, inline_file("program/meddler.py", MEDDLER))
     files = [inline_file("judge/check.py", STARTS_IT), inline_file("judge/apart.py", APART.read_bytes())]
-    judge = suite("python3 -B judge/check.py", *files, in_sandbox=in_sandbox)
+    scoped = "scoped" if landlock_version() >= SIGNALS_ARE_SCOPED else "not"
+    judge = suite(f"python3 -B judge/check.py {scoped}", *files, in_sandbox=in_sandbox)
     result = await executor.run(attempt_of(judge, sandbox_id=sandbox_id))
     assert isinstance(result, Completed), result
     reward = result.succeeded.reward

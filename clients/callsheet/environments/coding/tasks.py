@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ _PYTHON: Final = ("python3", "-B")
 # The package's own options may need plugins that are not there.
 _PYTEST_OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore")
 _SUITE_PROGRAM: Final = "run_suite.py"
+# No policy can know it, and so nothing of a policy's lies beside the tests. It is the same for all episodes of a
+# process, as a manager keeps what it has seen of a task's first state for the command.
+_JUDGE: Final = f"judge-{secrets.token_hex(8)}"
 # Of the time of a suite; each process starts pytest anew.
 _PARALLEL: Final = 0.9
 _FETCHING: Final = threading.Lock()
@@ -126,10 +130,11 @@ def coding_world(task: CodingTask, *, image: str = "", tools_files: Sequence[San
         set_up=Command.argv(*_PYTHON, "-c", "import pytest"),
         reward=_run_suite(task, tests),
         reward_files=(
-            SandboxFile("package", task.release.test_archive(), unpack=True),
-            SandboxFile(f"{project}/{_SUITE_PROGRAM}", _suite_program()),
+            SandboxFile(_JUDGE, task.release.test_archive(), unpack=True),
+            SandboxFile(f"{_JUDGE}/{_SUITE_PROGRAM}", _suite_program()),
+            SandboxFile(f"{_JUDGE}/pytest.ini", b"[pytest]\n"),
         ),
-        reward_demand=Demand(cpu=Elastic(1, len(tests), amdahl_fraction=_PARALLEL)),
+        reward_demand=Demand(cpu=Elastic(1, len(tests), amdahl_fraction=_PARALLEL) if len(tests) > 1 else 1),
         image=image,
         defaults=CommandDefaults(environment=_variables(task)),
     )
@@ -147,9 +152,17 @@ def run_tests(task: CodingTask, *tests: str, options: tuple[str, ...] = ("--tb=s
 
 
 def _run_suite(task: CodingTask, tests: Sequence[str]) -> Command:
-    """Returns the command that runs test files in as many processes as its grant has cores."""
-    words = (*_PYTHON, _SUITE_PROGRAM, "{report}", "{units}", *tests, "--", *_PYTEST_OPTIONS, "--tb=no")
-    return Command.argv(*words, environment=_variables(task), working_directory=project_of(task))
+    """Returns the command that runs test files in as many processes as its grant has cores.
+
+    It begins in the judge's directory, with the package behind everything else that Python finds: what is planted
+    there is no module of Python or of pytest. Directories in variables are those below it.
+    """
+    root = task.release.package.root
+    package = f"../{project_of(task)}/{task.release.package.import_directory}"
+    options = (*_PYTEST_OPTIONS, "--tb=no", "-c", "pytest.ini")
+    files = (f"{root}/{test}" for test in tests)
+    words = (*_PYTHON, _SUITE_PROGRAM, package, "{report}", "{units}", *files, "--", *options)
+    return Command.argv(*words, environment=_variables(task), working_directory=_JUDGE)
 
 
 def _suite_program() -> bytes:

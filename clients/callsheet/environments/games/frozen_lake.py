@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
-from callsheet.client import BackgroundProcesses, Command, SandboxFile
+from callsheet.client import BackgroundProcesses, Command, SandboxFile, Where
 from callsheet.environments import games
 from callsheet.environments.bash_replies import BadCall, SandboxCommand, Wanted, arguments_of_call
 from callsheet.environments.environment import EpisodeTask
@@ -86,7 +86,8 @@ def frozen_lake_world(seed: int, *, image: str = "") -> SandboxWorld:
         ),
         reward=Command.argv("python3", "-I", "-S", _CHECK_PROGRAM),
         reward_files=(SandboxFile(_CHECK_PROGRAM, _program(_CHECK_PROGRAM)),),
-        # The reward asks the game, which the set-up began.
+        # The reward asks the game, which the set-up began. A policy runs nothing beside it: a move is all it can do.
+        where=Where.IN_SANDBOX,
         background=BackgroundProcesses.RUN,
         image=image,
         tools=(_MOVE_TOOL,),

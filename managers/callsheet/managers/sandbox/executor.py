@@ -101,6 +101,8 @@ async def failed_reset(outcome: CommandOutcome, attempt: Attempt) -> AttemptResu
 
 
 SANDBOX_SERVICE = "sandbox"
+# For a reward that has no limit of its own.
+_LOOK_S = 600.0
 
 _log = structlog.get_logger(__name__)
 
@@ -371,13 +373,14 @@ class SandboxExecutor(BaseSandboxExecutor):
     async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset | None:
         """Returns what the same run tells on the state after reset; None where there can be no such state again."""
         key = reference_key(held.image.digest, held.reset, scorer)
+        limit_s = use.attempt.action.timeouts.start_to_close.ToTimedelta().total_seconds() or _LOOK_S
         try:
-            return await unless_stopped(
-                use.stop, lambda: self._references.of(key, partial(self._run_again, held, scorer, use))
-            )
-        except (SandboxError, SetUpEndedError, PayloadError) as error:
+            with use.off_the_clock(), anyio.fail_after(limit_s):
+                look = partial(self._run_again, held, scorer, use)
+                return await unless_stopped(use.stop, lambda: self._references.of(key, look))
+        except (SandboxError, SetUpEndedError, PayloadError, TimeoutError) as error:
             # The policy has no part in this, and its own sandbox lives.
-            _log.warning("no_reference", action=use.attempt.action.action_id, reason=str(error))
+            _log.warning("not_seen_after_reset", action=use.attempt.action.action_id, reason=str(error))
             return None
 
     async def _run_again(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:

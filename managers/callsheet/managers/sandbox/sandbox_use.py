@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 
 import anyio
@@ -41,6 +41,7 @@ class SandboxUse:
         self._shared_cores = shared_cores
         self._resized = False
         self._clock: SharedClock | None = None
+        self._began = monotonic()
         if shared_cores is not None:
             attempt.execution_clock = self._clock = SharedClock(monotonic())
 
@@ -77,6 +78,20 @@ class SandboxUse:
             if sandbox.loss is None:
                 with anyio.move_on_after(_PAUSE_SECONDS, shield=True):
                     await _freeze(sandbox)
+
+    @contextmanager
+    def off_the_clock(self) -> Iterator[None]:
+        """What the attempt does meanwhile is not charged to its execution clock."""
+        charged, began = self.attempt.execution_clock, monotonic()
+        counted = began - self._began if charged is None else charged(began)
+        clock, self._clock = self._clock, SharedClock(began) if self._clock is not None else None
+        self.attempt.execution_clock = lambda _: counted
+        try:
+            yield
+        finally:
+            ended = monotonic()
+            self._clock = clock
+            self.attempt.execution_clock = lambda now: counted + max(now - ended, 0.0)
 
     async def resize(self) -> None:
         """Puts the sandbox on the cores that the grant now names, or on as many of the shared ones."""
