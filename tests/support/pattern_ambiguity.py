@@ -72,7 +72,7 @@ class _Automaton:
             ends = [self.put(each, begin, flags) for each in value[1]]
             return self._joined(ends)
         end = self.state()
-        if code in (codes.AT, codes.ASSERT, codes.ASSERT_NOT):
+        if code in (codes.AT, codes.ASSERT, codes.ASSERT_NOT, codes.GROUPREF):
             self.free.setdefault(begin, []).append((end, True))
         else:
             letters = frozenset(each for each in self.letters if _reads(code, value, each, flags))

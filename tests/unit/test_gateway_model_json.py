@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from callsheet.gateway.conversations.canonical import arguments_of
 from callsheet.gateway.dialects import anthropic_content, chat_completions, messages, responses
-from callsheet.gateway.model_json import MAX_DEPTH, arguments_text, read_json, read_json_at
+from callsheet.gateway.model_json import MAX_DEPTH, MAX_PARTS, arguments_text, read_json, read_json_at
 from callsheet.gateway.renderers import tool_calls
 from callsheet.gateway.renderers.tool_calls import ToolFormat
 
@@ -21,6 +21,17 @@ NESTED = "[" * 5_000 + "]" * 5_000
 def test_what_other_programs_cannot_read_is_no_json(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_json(text)
+
+
+def test_a_reply_of_very_many_parts_is_text() -> None:
+    many = "[" + "[]," * MAX_PARTS + "1]"
+    with pytest.raises(ValueError, match="too many parts"):
+        read_json(many)
+    said = f'<tool_call>{{"name": "f", "arguments": {many}}}</tool_call>'
+    assert tool_calls.parse_calls(said, ({},), ToolFormat.HERMES) == (said, ())
+    calls = '{"name": "f"};' * 1000
+    assert len(tool_calls.parse_calls(calls, ({},), ToolFormat.LLAMA_JSON)[1]) == 1000
+    assert tool_calls.parse_calls(calls * 2, ({},), ToolFormat.LLAMA_JSON) == (calls * 2, ())
 
 
 def test_all_else_is_json() -> None:

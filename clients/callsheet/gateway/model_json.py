@@ -8,25 +8,35 @@ from typing import Final
 
 MAX_DEPTH: Final = 100
 """Objects and arrays within each other. Python's own reader gives up at a depth that its caller's stack decides."""
+# Objects and arrays; brackets within texts count as well, as of code in the arguments of a call.
+MAX_PARTS: Final = 1 << 17
 
 
 def read_json(text: str) -> object:
     """Returns the value of a JSON text.
 
     Raises:
-        ValueError: It is none, has NaN or a number beyond all floats, or is nested deeper than MAX_DEPTH.
+        ValueError: It is none, has NaN or a number beyond all floats, is nested deeper than MAX_DEPTH, or may have more
+            than MAX_PARTS parts.
     """
+    if has_too_many_parts(text):
+        raise ValueError("the JSON value has too many parts")
     value, end = read_json_at(text.strip(), 0)
     if end != len(text.strip()):
         raise ValueError("there is text after the JSON value")
     return value
 
 
+def has_too_many_parts(text: str) -> bool:
+    """Whether a text may have more objects and arrays than MAX_PARTS. With many, garbage is collected all the time."""
+    return text.count("[") + text.count("{") > MAX_PARTS
+
+
 def read_json_at(text: str, place: int) -> tuple[object, int]:
     """Returns the value that begins at a place of a text, and the place where it ends.
 
     Raises:
-        ValueError: As `read_json`.
+        ValueError: As `read_json`, but for the number of parts.
     """
     try:
         value, end = _DECODER.raw_decode(text, place)

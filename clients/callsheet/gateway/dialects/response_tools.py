@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -47,9 +48,8 @@ def declared_tools(body: Fields) -> tuple[list[Tool], dict[str, ToolForm]]:
     """
     declared = [pair for tool in body.objects("tools") for pair in _declared(tool)]
     forms = {tool["function"]["name"]: form for tool, form in declared if form is not None}
-    names = [tool["function"]["name"] for tool, _ in declared]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(tool["function"]["name"] for tool, _ in declared).items():
+        if count > 1:
             raise BadRequestError("tools", name, "named once")
     return [tool for tool, _ in declared], forms
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from callsheet.gateway.chat import Tool
 from callsheet.gateway.conversations.renderer import WrittenCall
-from callsheet.gateway.model_json import arguments_text, read_json, read_json_at
+from callsheet.gateway.model_json import arguments_text, has_too_many_parts, read_json, read_json_at
 from callsheet.gateway.renderers.qwen_xml import read_function
 
 ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
@@ -55,7 +55,7 @@ def detect(template: str) -> ToolFormat:
 def parse_calls(text: str, tools: Sequence[Tool], form: ToolFormat) -> ParsedCalls:
     """Returns the calls of a reply and its other text. What is not a whole call stays text."""
     parser = _PARSERS.get(form)
-    if parser is None or not tools:
+    if parser is None or not tools or has_too_many_parts(text):
         return text, ()
     return parser(text, tools)
 
@@ -145,7 +145,7 @@ def _llama_json(text: str, _: Sequence[Tool]) -> ParsedCalls:
         except ValueError:
             return text, ()
         call = _from_json(value, "parameters") or _from_json(value, "arguments")
-        if call is None:
+        if call is None or len(calls) == _MOST_CALLS:
             return text, ()
         calls.append(call)
         while place < len(body) and (body[place].isspace() or body[place] == ";"):

@@ -13,8 +13,8 @@ HEREDOCS = "callsheet-heredocs"
 """Name of the build's further context, which has the files of heredocs."""
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)\s*", re.IGNORECASE)
 # What is in quotes is none.
-_HEREDOC = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|(?<!\S)(\d*<<(-?)(['"]?)([^<'"\s]+)\3)(?!\S)""")
-_FLAGS = re.compile(r"(?:--\S+\s+)*")
+_HEREDOC = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.?)*"?|(?<!\S)(\d{0,9}<<(-?)(['"]?)([^<'"\s]+)\3)(?!\S)""")
+_FLAGS = re.compile(r"\A(?:--\S+\s+)*")
 _IN_QUOTES = re.compile(r'"([^"]*)"')
 _SHELL = ("/bin/sh", "-c")
 _AS_PROGRAM = 'f=/tmp/.callsheet-heredoc; printf %s "$1" >$f && chmod 755 $f && $f; code=$?; rm -f $f; exit $code'
