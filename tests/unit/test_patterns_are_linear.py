@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 
 from tests.support.pattern_ambiguity import growth
 
@@ -99,6 +100,10 @@ def uses() -> Iterator[Use]:
 @pytest.mark.parametrize("use", [*uses()], ids=lambda use: use.place)
 def test_a_pattern_reads_a_text_in_one_way(use: Use) -> None:
     assert growth(use.pattern, use.flags & ~re.UNICODE, searches=use.searches, to_the_end=use.to_the_end) is None
+
+
+def test_the_score_of_a_judge_is_found_in_one_pass() -> None:
+    assert growth(SCORE_PATTERN, 0, searches=True) is None
 
 
 @pytest.mark.parametrize(
