@@ -8,7 +8,7 @@ from callsheet.scheduler.core.model import ActionKind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.core_engines import CoreEngine, offer
+from tests.support.core_engines import POLICY, CoreEngine, offer
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld
 
@@ -108,7 +108,9 @@ class World:
         match what:
             case "publish":
                 self.version += 1
-                weights = offer(f"w{self.version}", at_once=self.at_once, expects_answer=self.expects_answer)
+                # After a restart it must be named.
+                name, at_once = f"w{self.version}", self.at_once
+                weights = offer(name, service=POLICY, at_once=at_once, expects_answer=self.expects_answer)
                 self.core.publish(self.version, offer=weights)
             case "well" | "badly":
                 engine.work(what, heard=heard)

@@ -211,8 +211,9 @@ def test_weights_for_a_model_that_is_not_back_yet_wait_for_it() -> None:
         made.publish(1, offer=offer())
     assert (refusal.value.code, refusal.value.retry_after) == (RefusalCode.UNAVAILABLE, 1.0)
     made.publish(1, offer=offer(service="second-model"))
-    assert list(made.state.rollouts) == ["second-model"]
+    made.publish(2, offer=offer())
+    assert {name: each.version for name, each in made.state.rollouts.items()} == {"second-model": 2}, "as before"
     made.wait(11.0)
     made.manager("again", service("first-model", (ActionKind.GENERATE,)))
     with pytest.raises(RefusedError, match="no registered manager serves generate"):
-        made.publish(2, offer=offer(service="third-model"))
+        made.publish(3, offer=offer(service="third-model"))

@@ -71,7 +71,7 @@ def begin_rollout(state: SchedulerState, job: Job, event: events.PolicyPublished
     """
     if event.offer is None:
         return
-    offer = _with_service(state, event.offer)
+    offer = _with_service(state, event.job_id, event.offer)
     former = state.rollouts.get(offer.service)
     if former is not None and former.job_id != event.job_id:
         rule = "has weights that another open job publishes; close that job first, or name another service"
@@ -100,7 +100,7 @@ def _release_payloads(state: SchedulerState, former: WeightsRollout) -> None:
         state.emit(ReleasePayloads(former.job_id, former.offer.payloads - needed))
 
 
-def _with_service(state: SchedulerState, offer: WeightsOffer) -> WeightsOffer:
+def _with_service(state: SchedulerState, job_id: str, offer: WeightsOffer) -> WeightsOffer:
     names = {
         name
         for manager in state.managers.values()
@@ -113,6 +113,9 @@ def _with_service(state: SchedulerState, offer: WeightsOffer) -> WeightsOffer:
             raise failed_precondition("rollout.service", offer.service, rule)
         return offer
     if state.awaits_returns:
+        before = [each.service for each in state.rollouts.values() if each.job_id == job_id]
+        if len(before) == 1:
+            return replace(offer, service=before[0])
         rule = "must be named until the managers from before the scheduler's restart had time to come back"
         retry_after = state.settings.full_retry_after
         raise RefusedError(RefusalCode.UNAVAILABLE, "rollout.service", "", rule, retry_after)
