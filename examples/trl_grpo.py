@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from callsheet.client import Trajectory, Where
+from callsheet.client import Trajectory
 from callsheet.environments import Beginning, EpisodeScore, EpisodeTask, Message, Observation
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
 
@@ -34,7 +34,7 @@ class WriteTheLetter:
 
     async def reward(self, trajectory: Trajectory) -> EpisodeScore:
         """1 if the letter is in it."""
-        tests = await trajectory.reward_tests(["grep", "-q", self.letter, "said"], where=Where.IN_SANDBOX)
+        tests = await trajectory.reward_tests(["grep", "-q", self.letter, "said"])
         return EpisodeScore(tests.unwrap().score)
 
 

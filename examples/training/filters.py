@@ -108,7 +108,7 @@ class FilterEnvironment:
     """A sandbox with a file, and a tool that sends it through a command."""
 
     def __init__(self, number: int, load: Load, measured: Measured) -> None:
-        self._number = number
+        self._files = [SandboxFile("in", CONTENTS[number].encode())]
         self._load = load
         self._measured = measured
         self._ran = False
@@ -118,9 +118,8 @@ class FilterEnvironment:
 
     async def reset(self, trajectory: Trajectory) -> Beginning:
         """Makes the sandbox and asks."""
-        files = [SandboxFile("in", CONTENTS[self._number].encode())]
         with self._measured.action("env_reset"):
-            (await trajectory.env_reset(files=files, demand=self._demand, label="filter-reset")).unwrap()
+            (await trajectory.env_reset(files=self._files, demand=self._demand, label="filter-reset")).unwrap()
         return Beginning([{"role": "user", "content": QUESTION}], [FILTER])
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
@@ -143,6 +142,11 @@ class FilterEnvironment:
         """Most of it is for a file that is as it was asked for."""
         with self._measured.action("reward"):
             tests = await trajectory.reward_tests(
-                check(), where=Where.IN_SANDBOX, demand=self._demand, label="filter-check"
+                # With its own input again: a command may have emptied that one, too.
+                check(),
+                files=self._files,
+                where=Where.IN_SANDBOX,
+                demand=self._demand,
+                label="filter-check",
             )
         return EpisodeScore(score(self._ran, tests.unwrap().score))

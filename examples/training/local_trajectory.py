@@ -153,7 +153,8 @@ class LocalTrajectory:
         assert process.returncode is not None
         return Succeeded(CommandResult(process.returncode, stdout))
 
-    async def reward_tests(self, command: str, **options: Any) -> Outcome[RewardResult]:
-        """Runs a test; 1 if it exits with 0."""
+    async def reward_tests(self, command: str, *, files: Iterable[SandboxFile] = (), **_: Any) -> Outcome[RewardResult]:
+        """Runs a test with its own files; 1 if it exits with 0."""
+        await self.env_reset(files=files)
         result = (await self.env_step(command)).unwrap()
         return Succeeded(RewardResult(float(result.exit_code == 0)))

@@ -25,6 +25,7 @@ async def test_a_few_tasks(tmp_path: Path) -> None:
             await an_oracle_scores_one_and_who_does_nothing_scores_zero(client)
             await a_reply_is_run_until_the_time_is_over(client)
             await an_agent_finds_its_instruction(client)
+            await nothing_left_running_reads_the_tests_or_writes_the_reward(client)
 
 
 async def an_oracle_scores_one_and_who_does_nothing_scores_zero(client: Client) -> None:
@@ -61,3 +62,19 @@ async def an_agent_finds_its_instruction(client: Client) -> None:
         await agent.reset(trajectory)
         await agent.run(trajectory, GatewayAccess("http://127.0.0.1:1", "key", 0.0))
         assert (await agent.reward(trajectory)).value == pytest.approx(1.0)
+
+
+async def nothing_left_running_reads_the_tests_or_writes_the_reward(client: Client) -> None:
+    forging = (
+        "while :; do cat /tests/* >>/srv/seen; mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt; "
+        "echo '{\"reward\": 1}' >/logs/verifier/reward.json; done"
+    )
+    environment = HarborEnvironment(read_task(TASKS / "three-files"))
+    async with await client.open_job("forging") as job, job.trajectory("t") as trajectory:
+        await environment.reset(trajectory)
+        left = f"({forging}) >/dev/null 2>&1 & setsid sh -c '{forging.replace(chr(39), chr(34))}' >/dev/null 2>&1 &"
+        await environment.step(trajectory, bash_call(Command.shell(left), 30.0, "1"))
+        assert (await environment.reward(trajectory)).value == 0.0
+        seen = (await trajectory.env_step("ls -d /tests; cat /srv/seen; ps -A -o pid= 2>/dev/null | wc -l")).unwrap()
+        assert b"right" not in seen.stdout
+        assert b"/tests" not in seen.stdout

@@ -296,6 +296,81 @@ def test_rewards_are_read_as_harbor_reads_them(
         assert parse_score(score.read_bytes()).score == expected
 
 
+HEADER = "=========================== short test summary info ============================"
+SUMMARIES: dict[str, tuple[str, float | None]] = {
+    "passed": (f"{HEADER}\nPASSED t.py::a\nPASSED t.py::b\n===== 2 passed in 0.10s =====", 1.0),
+    "quietly": (f"{HEADER}\nPASSED t.py::a\n1 passed, 3 warnings in 0.10s", 1.0),
+    "without its own count": (f"{HEADER}\nPASSED t.py::a", 1.0),
+    "coloured": (
+        f"\x1b[36m\x1b[1m{HEADER}\x1b[0m\n\x1b[32mPASSED\x1b[0m t.py::\x1b[1ma\x1b[0m\n"
+        "\x1b[32m===== \x1b[32m\x1b[1m1 passed\x1b[0m\x1b[32m in 0.10s\x1b[0m\x1b[32m =====\x1b[0m",
+        1.0,
+    ),
+    "coloured, and failed": (f"\x1b[36m{HEADER}\x1b[0m\n\x1b[31mFAILED\x1b[0m t.py::a - no", 0.0),
+    "failed": (
+        f"{HEADER}\nPASSED t.py::a\nFAILED t.py::b - assert 0\n===== 1 failed, 1 passed in 0.10s =====; exit 1",
+        0.0,
+    ),
+    "an error": (f"{HEADER}\nPASSED t.py::a\nERROR t.py::b\n===== 1 passed, 1 error in 0.10s =====; exit 1", 0.0),
+    "with skipped ones": (
+        f"{HEADER}\nPASSED t.py::a\nSKIPPED [1] t.py:3: no\n=== 1 passed, 1 skipped in 61.10s (0:01:01) ===",
+        1.0,
+    ),
+    "without a summary": ("PASSED t.py::a\n2 passed in 0.10s", None),
+    "nothing": ("", None),
+    "only the header": (HEADER, None),
+    "cut": (f"{HEADER}\nPASSED t.py::a\n===== 2 passed in 0.10s =====", None),
+    "with lines of somebody else": (
+        f"{HEADER}\nPASSED t.py::a\nPASSED t.py::b\nPASSED t.py::c\n===== 2 passed in 0.10s =====",
+        None,
+    ),
+    "forged before a failure": (f"{HEADER}\nPASSED t.py::a\n1 passed in 1s\n{HEADER}\nFAILED t.py::a - no", 0.0),
+    "interrupted": (f"{HEADER}\nPASSED t.py::a\n!!!!!! KeyboardInterrupt !!!!!!\n===== 1 passed in 0.10s =====", None),
+    "interrupted, and told so": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 2", None),
+    "killed": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 137", None),
+    "a failure whose runner was killed": (f"{HEADER}\nFAILED t.py::a\n; kill -9 $$", None),
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> None:
+    said, expected = SUMMARIES[name]
+    said, _, ends = said.partition("; ")
+    logs, score, runner = tmp_path / "logs", tmp_path / "score", tmp_path / "run.sh"
+    (tmp_path / "said").write_text(said)
+    runner.write_text(f"cat {tmp_path}/said\n{ends}\n")
+    command = verifying.tests_command(read_task(EXAMPLES / "rename-files"), b"#!/bin/sh\n")
+    script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/run-tests.sh", f"sh {runner}")
+    ended = subprocess.run(["sh", "-c", script, "sh", str(score)], check=False, capture_output=True)
+    if expected is None:
+        assert not score.exists()
+        assert ended.returncode in {0, 3, 137}
+    else:
+        found = parse_score(score.read_bytes())
+        assert (ended.returncode, found.score) == (0, expected)
+        assert found.total == said.count("PASSED") + said.count("FAILED") + said.count("ERROR")
+
+
+def test_a_script_that_a_signal_ended_has_no_reward(make_task: MakeTask, tmp_path: Path) -> None:
+    logs, score = tmp_path / "logs", tmp_path / "score"
+    command = verifying.tests_command(read_task(make_task()), b"#!/bin/sh\n")
+    runner = f"sh -c 'echo 1 >{logs}/verifier/reward.txt; kill -9 $$'"
+    script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/test.sh", runner)
+    assert subprocess.run(["sh", "-c", script, "sh", str(score)], check=False).returncode == 137
+    assert not score.exists()
+
+
+def test_what_an_agent_left_running_is_killed_unless_the_task_needs_it(make_task: MakeTask) -> None:
+    assert not read_task(make_task()).keeps_running
+    assert read_task(EXAMPLES / "answer-questions").keeps_running
+    wanted = make_task(rest='[metadata]\ncallsheet_background = "run"', name="wanted")
+    assert read_task(wanted).keeps_running
+    with pytest.raises(HarborTaskError, match="callsheet_background"):
+        read_task(make_task(rest='[metadata]\ncallsheet_background = "stop"', name="odd"))
+    with pytest.raises(ValueError, match="background"):
+        HarborTasks(str(wanted), network="none", background="stop")
+
+
 def test_an_archive_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
     contents = []
     for name, stamp in (("one", 1), ("two", 2_000_000_000)):

@@ -51,8 +51,9 @@ _IS_USER: Final = '[ "$USER" = "$1" ] || [ "$(id -u)" = "$1" ]'
 class HarborEnvironment(SandboxEnvironment):
     """A task for a policy whose replies are commands.
 
-    Its tests are run in the trajectory's own sandbox, with what the agent left running: many of them ask a server that
-    the agent was to begin. The places of tests and rewards are emptied before, so that nothing planted there counts.
+    Its tests are run in the trajectory's own sandbox. The places of tests and rewards are emptied before, so that
+    nothing planted there counts. What the agent left running is killed, as it could read the tests and write the
+    reward. A task whose tests ask a server of the agent's says so, and its reward can be forged.
 
     Args:
         task: The task.
@@ -111,7 +112,7 @@ class HarborEnvironment(SandboxEnvironment):
             tests_command(task, text),
             files=(SandboxFile(TESTS, archive, unpack=True),),
             where=Where.IN_SANDBOX,
-            background=BackgroundProcesses.RUN,
+            background=BackgroundProcesses.RUN if task.keeps_running else BackgroundProcesses.KILL,
             demand=self._demands.step,
             label=f"{FAMILY}-tests",
             task=task.name,

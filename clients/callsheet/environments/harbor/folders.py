@@ -104,6 +104,7 @@ def _read_harbor(folder: Path, variables: Mapping[str, str]) -> HarborTask:
         folder=folder,
         format=TaskFormat.HARBOR,
         instruction=without_canary(_text_of(folder, "instruction.md")),
+        keeps_running=_background(top.section("metadata"), "callsheet_background"),
         image=environment.text("docker_image"),
         context=folder / "environment",
         cpus=environment.count("cpus", 1),
@@ -156,6 +157,13 @@ def _network(environment: Section) -> tuple[bool, tuple[str, ...]]:
         raise environment.wrong("network_mode", mode, "must be public, no-network or allowlist")
     internet = mode == "public" or (not mode and environment.table.get("allow_internet", True) is True)
     return internet, tuple(hosts) if mode == "allowlist" else ()
+
+
+def _background(metadata: Section, key: str) -> bool:
+    value = metadata.text(key)
+    if value not in {"", "kill", "run"}:
+        raise metadata.wrong(key, value, "must be kill or run")
+    return value == "run"
 
 
 def _read_terminal_bench(folder: Path) -> HarborTask:

@@ -47,6 +47,7 @@ class HarborTask:
         workdir: Where its commands begin; empty for what the image says.
         agent_user: Whom the agent runs as; empty for the image's own user.
         verifier_user: Whom its tests run as; likewise.
+        keeps_running: Whether what the agent left running goes on while the tests run.
         environment: Variables of all commands.
         verifier_environment: Further ones of its tests.
         solution_environment: Further ones of its solution.
@@ -69,6 +70,7 @@ class HarborTask:
     workdir: str = ""
     agent_user: str = ""
     verifier_user: str = ""
+    keeps_running: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     verifier_environment: Mapping[str, str] = field(default_factory=dict)
     solution_environment: Mapping[str, str] = field(default_factory=dict)

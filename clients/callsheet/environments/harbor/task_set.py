@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,8 @@ class HarborTasks:
             "*:443,*:80"; "none" runs these tasks without. Managers must allow the places.
         agent: Shell command of an agent that is run in each sandbox, in place of a policy. It reaches the gateway.
         unsupported: "refuse" or "skip" tasks that need what sandboxes do not have.
+        background: "kill" what agents left running before the tests, but for tasks that say otherwise, or let it "run":
+            for tests that ask servers of the agent. It can read the tests then, and write the reward.
 
     Raises:
         ValueError: A task cannot be run, an option is wrong, or there is no task.
@@ -42,11 +44,14 @@ class HarborTasks:
     network: str = ""
     agent: str = ""
     unsupported: str = REFUSE
+    background: str = "kill"
 
     def __post_init__(self) -> None:
         """Reads all tasks, so that what cannot be run is told before anything runs."""
         if self.unsupported not in {REFUSE, SKIP}:
             raise ValueError(f"unsupported: {self.unsupported!r} must be {REFUSE!r} or {SKIP!r}")
+        if self.background not in {"kill", "run"}:
+            raise ValueError(f"background: {self.background!r} must be 'kill' or 'run'")
         self._read()
 
     def tasks(self) -> Sequence[EpisodeTask]:
@@ -60,6 +65,7 @@ class HarborTasks:
             HarborTaskError: Its folder has changed, and cannot be run any more.
         """
         found = read_task(Path(task.data["folder"]))
+        found = replace(found, keeps_running=found.keeps_running or self.background == "run")
         environment = HarborEnvironment(found, network_of(found, self.network))
         if not self.agent:
             return environment

@@ -16,13 +16,20 @@ eval "HOME=~$USER"
 case $HOME in /*) ;; *) [ "$USER" = root ] && HOME=/root || HOME=/ ;; esac
 export HOME
 """
-# What a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
+_LOG: Final = f"{LOGS}/verifier/test-stdout.txt"
+# Nobody reads the tests afterwards. A script that a signal ended has judged nothing, whatever it wrote.
+_RUN: Final = f"""\
+{_HOME}mkdir -p {LOGS}/verifier
+%s >{_LOG} 2>&1
+status=$?
+cat {_LOG}
+[ -z "$TEST_DIR" ] || rm -rf "$TEST_DIR"
+case $status in 129 | 130 | 131 | 137 | 143) exit $status ;; esac
+"""
+# What else a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
 # object of numbers, and reward.txt is a number alone; anything else is left to be refused.
 _HARBOR: Final = f"""\
-{_HOME}mkdir -p {LOGS}/verifier
-%s >{LOGS}/verifier/test-stdout.txt 2>&1
-cat {LOGS}/verifier/test-stdout.txt
-if [ -e {LOGS}/verifier/reward.json ]; then
+{_RUN}if [ -e {LOGS}/verifier/reward.json ]; then
     case $(cat {LOGS}/verifier/reward.json) in
         *"{{"*) cat {LOGS}/verifier/reward.json >"$1" ;;
         *) echo "reward.json: no object" >"$1" ;;
@@ -35,20 +42,35 @@ elif [ -e {LOGS}/verifier/reward.txt ]; then
 fi
 exit 0
 """
-# All tests of pytest's summary must have passed, and there must be one.
+# All tests of pytest's summary must have passed, and there must be one. Its own count, where it is there, is that of
+# its lines: so they were not cut, and nobody else wrote some. Without a summary there is no score.
 _TERMINAL_BENCH: Final = f"""\
-{_HOME}mkdir -p {LOGS}/verifier
-%s >{LOGS}/verifier/test-stdout.txt 2>&1
-cat {LOGS}/verifier/test-stdout.txt
-passed=0 failed=0 summary=0
-while read -r word rest; do
-    case "$summary $word $rest" in
-        *"short test summary info"*) summary=1 ;;
-        "1 PASSED "*) passed=$((passed + 1)) ;;
-        "1 FAILED "* | "1 ERROR "*) failed=$((failed + 1)) ;;
+{_RUN}passed=0 failed=0 summary=0 broken=0 stated=
+escape=$(printf '\\033[')
+while IFS= read -r line || [ -n "$line" ]; do
+    # Colours. An image may have no sed.
+    while case $line in *"$escape"*[mK]*) ;; *) false ;; esac; do
+        after=${{line#*"$escape"}} line=${{line%%%%"$escape"*}}
+        line=$line${{after#*[mK]}}
+    done
+    case "$summary$line" in
+        ?=*" short test summary info ="*) summary=1 ;;
+        "1PASSED "*) passed=$((passed + 1)) ;;
+        "1FAILED "* | "1ERROR "*) failed=$((failed + 1)) ;;
+        1!!!*) broken=1 ;;
+        1[=0-9]*" passed"*" in "*s*) stated=${{line%%%% passed*}} stated=${{stated##*[!0-9]}} ;;
     esac
-done <{LOGS}/verifier/test-stdout.txt
-if [ $passed -gt 0 ] && [ $failed -eq 0 ]; then score=1; else score=0; fi
+done <{_LOG}
+if [ $failed -gt 0 ]; then
+    score=0
+elif [ $passed -eq 0 ]; then
+    exit 0
+elif [ $status -ne 0 ] || [ $broken -eq 1 ] || [ "${{stated:-$passed}}" -ne $passed ]; then
+    echo "the summary is not that of tests which came to their end" >&2
+    exit 3
+else
+    score=1
+fi
 echo "{{\\"score\\": $score, \\"passed\\": $passed, \\"failed\\": $failed}}" >"$1"
 """
 
