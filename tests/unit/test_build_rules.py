@@ -34,10 +34,10 @@ def test_what_the_machine_demands_of_signatures_still_holds() -> None:
     assert policy["transports"]["docker"] == {"docker.io": [{"type": "reject"}], "docker.io/team": SIGNED}
 
 
-def test_short_names_and_tls_are_as_for_pulls() -> None:
+def test_tls_is_as_for_pulls_and_short_names_mean_nothing() -> None:
     settings = RegistrySettings(registries=("127.0.0.1:5000", "docker.io"), insecure_registries=("10.0.0.1",))
     parsed = tomllib.loads(registries_conf(settings))
-    assert parsed["unqualified-search-registries"] == ["127.0.0.1:5000"]
+    assert parsed["unqualified-search-registries"] == []
     assert [each["location"] for each in parsed["registry"]] == ["127.0.0.1:5000", "10.0.0.1"]
 
 

@@ -16,8 +16,8 @@ def rewritten(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "text",
     [
-        "# escape=`\nFROM `\n  ubuntu:22.04\nARG A=1\nRUN echo `\n\n# RUN <<EOF\n  b",
-        "FROM a AS b\nARG A=1\nFROM b\nARG A=1\nCOPY --from=b . /",
+        "# escape=`\nRUN echo `\n\n# RUN <<EOF\n  b",
+        "FROM r.example/a:1 AS b\nARG A=1\nFROM b\nARG A=1\nCOPY --from=b . /\nCOPY --from=0 . /",
         "RUN cat <<<text",
         'RUN echo "a <<EOF b"',
         "RUN echo 'a <<EOF b'",
@@ -32,6 +32,33 @@ def rewritten(text: str) -> list[str]:
 )
 def test_what_is_no_heredoc_stays_as_it_is(text: str) -> None:
     assert rewritten(text.replace("\nARG A=1", "")) == text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ("FROM python:3.11-slim", "FROM r:5/python:3.11-slim"),
+        ("from --platform=linux/amd64 python as Base", "from --platform=linux/amd64 r:5/python:latest as base"),
+        ("FROM \\\n  team/task \\\n  AS x", "FROM r:5/team/task:latest AS x"),
+        ("FROM other.example/a@sha256:" + "0" * 64, "FROM other.example/a@sha256:" + "0" * 64),
+        ("FROM python", "FROM docker.io/library/python:latest"),
+        ("FROM scratch", "FROM scratch"),
+        ("ARG V=3.11 BASE='debian'\nFROM python:${V}", "FROM r:5/python:3.12"),
+        ("ARG V=3.11 BASE='debian'\nFROM $BASE", "FROM r:5/debian:latest"),
+        ("FROM ${UNKNOWN}", "FROM ${UNKNOWN}"),
+        ("FROM No.Such", "FROM No.Such"),
+        ("FROM a AS Build\nFROM BUILD", "FROM build"),
+        ("FROM a AS Build\nFROM b\nCOPY --chown=1 --from=BUILD /a /b", "COPY --chown=1 --from=build /a /b"),
+        ("FROM a\nCOPY --from=busybox /from=x /b", "COPY --from=r:5/busybox:latest /from=x /b"),
+        ("FROM a\nRUN --mount=type=bind,from=tools,target=/t ls", None),
+        ("FROM a AS python\nFROM python", "FROM python"),
+    ],
+)
+def test_names_of_images_are_whole_and_stages_have_one_case(written: str, line: str | None) -> None:
+    registry = "docker.io" if line == "FROM docker.io/library/python:latest" else "r:5"
+    lines = rewrite(written, "A=1", registry, {"V": "3.12"})[0].splitlines()
+    wanted = "RUN --mount=type=bind,from=r:5/tools:latest,target=/t ls" if line is None else line
+    assert wanted in {lines[-1], lines[-2]}
 
 
 @pytest.mark.parametrize(

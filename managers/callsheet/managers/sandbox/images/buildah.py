@@ -11,9 +11,8 @@ import shutil
 import signal
 import sys
 import tarfile
-import tomllib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ _PASSED = re.compile(r"(?:https?|ftp|all|no)_proxy", re.IGNORECASE)
 # The manager's user's authorities of registries, in its environment and below its home: buildah has another home.
 _AUTHORITIES = "SSL_CERT_FILE"
 _CERTIFICATES = Path(".config/containers/certs.d")
-_DROP_INS = Path("/etc/containers/registries.conf.d")
 _ANYTHING = [{"type": "insecureAcceptAnything"}]
 
 
@@ -85,25 +83,13 @@ def signature_policy(settings: RegistrySettings, operators: Mapping[str, Any] | 
     return {"default": [{"type": "reject"}], "transports": {"docker": allowed, **local}}
 
 
-def registries_conf(settings: RegistrySettings, aliases: Iterable[str] = ()) -> str:
-    """Returns what buildah reads of registries: where short names are, and which need no TLS. Pure.
-
-    Args:
-        settings: Names the registries.
-        aliases: Short names that the machine has for images elsewhere; they mean nothing then.
-    """
+def registries_conf(settings: RegistrySettings) -> str:
+    """Returns what buildah reads of registries: which need no TLS, and that none has short names. Pure."""
     named = [name for name in settings.registries if name != ANY_REGISTRY]
     insecure = [name for name in named if is_loopback(name)] + list(settings.insecure_registries)
-    parts = [f"unqualified-search-registries = [{json.dumps(settings.short_names_at)}]", 'short-name-mode = "disabled"']
+    parts = ["unqualified-search-registries = []"]
     parts += [f"[[registry]]\nlocation = {json.dumps(name)}\ninsecure = true" for name in dict.fromkeys(insecure)]
-    parts += ["[aliases]", *(f'{json.dumps(alias)} = ""' for alias in aliases)]
     return "\n".join([*parts, ""])
-
-
-def short_name_aliases(directory: Path) -> list[str]:
-    """Returns the short names that the files of a directory have for images. Blocks."""
-    parsed = [tomllib.loads(file.read_text()) for file in sorted(directory.glob("*.conf"))]
-    return sorted({alias for table in parsed for alias in table.get("aliases", {})})
 
 
 class Buildah:
@@ -120,6 +106,7 @@ class Buildah:
         self._program = program
         self._directory = directory
         self._as_root = os.geteuid() == 0
+        self._short_names_at = settings.short_names_at
         operators = Path("/etc/containers/policy.json")
         rules = json.loads(operators.read_text()) if operators.exists() else None
         files = {
@@ -150,8 +137,7 @@ class Buildah:
         # Buildah 1.28 cannot be told to read no drop-ins of the machine, and takes those of its home for the last word.
         drop_ins = own / "containers" / "registries.conf.d"
         drop_ins.mkdir(parents=True)
-        text = registries_conf(settings, short_name_aliases(_DROP_INS))
-        (drop_ins / "callsheet.conf").write_text(text)
+        (drop_ins / "callsheet.conf").write_text(registries_conf(settings))
         for place in (signatures, signatures.parent, directory, own, *own.rglob("*")):
             self._hand_over(place)
 
@@ -199,7 +185,7 @@ class Buildah:
             raise ImageBuildError(
                 f"the Dockerfile does not build: {dockerfile.path} in its archive: {error}"
             ) from error
-        text, files = rewrite(text, f"APT_CONFIG={APT_CONFIG}")
+        text, files = rewrite(text, f"APT_CONFIG={APT_CONFIG}", self._short_names_at, dockerfile.arguments)
         remove_directory(place)
         for name, written in {"Dockerfile": text, **files}.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
