@@ -254,3 +254,19 @@ async def test_a_runner_that_is_missing_is_the_fault_of_who_lacks_it(
     found = await told(executor, Judge(sh(script), (*FILES, importing), in_sandbox=in_sandbox), sandbox_id)
     measured(f"{name}, {'IN_SANDBOX' if in_sandbox else 'FRESH'}: {found}")
     assert found == expected
+
+
+@pytest.mark.parametrize("report", ["", "{report}"])
+async def test_a_runner_that_is_said_to_be_missing_is_looked_for_without_the_files(
+    executor: SandboxExecutor, report: str
+) -> None:
+    """A job's reward, whose files are the policy's work."""
+    says = solution("import sys; print('/usr/bin/python3: No module named pytest', file=sys.stderr); sys.exit(1)")
+    exits = solution("import sys; print('sh: 1: pytest: not found', file=sys.stderr); sys.exit(127)")
+    for file, script, expected in (
+        (says, f"python3 solution.py {report}", "POLICY runner_missing"),
+        (exits, f"python3 solution.py {report}", "POLICY runner_missing"),
+        (says, f"python3 -m no_such_runner {report}", "ENV runner_missing"),
+        (says, f"no_such_runner {report}", "ENV runner_missing"),
+    ):
+        assert await told(executor, Judge(sh(script), (file,)), "") == (0.0, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TypeAlias
 
 import anyio
@@ -15,7 +16,7 @@ from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.reference_runs import RunAfterReset, settle, wants_reference
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
-from callsheet.managers.sandbox.runner_ends import killed_by
+from callsheet.managers.sandbox.runner_ends import cannot_start, killed_by
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.scoring import Score, no_score
 from callsheet.managers.sandbox.script_score import Script, ScriptRun, read_script
@@ -49,9 +50,19 @@ async def score_in_new_sandbox(
     use: SandboxUse,
     make: Callable[[], Awaitable[AgentSandbox]],
 ) -> AttemptResult:
-    """Scores in a sandbox that is made for it and destroyed afterwards, and in which no policy has been."""
+    """Scores in a sandbox that is made for it and destroyed afterwards.
+
+    No policy has been there, but its work may be among the files: a runner is missing if it is so without them, too.
+    """
     run = await run_in_new_sandbox(runnable, use, make)
-    return await score_result(run, use.attempt, try_again=comes_again(use.attempt))
+
+    async def look() -> RunAfterReset:
+        with use.off_the_clock():
+            bare = await run_in_new_sandbox(replace(runnable, files=[]), use, make)
+        return RunAfterReset(failure=cannot_start(bare.outcome))
+
+    missing = cannot_start(run.outcome) and not run.outcome.stopped
+    return await score_result(run, use.attempt, look=look if missing else None, try_again=comes_again(use.attempt))
 
 
 def comes_again(attempt: Attempt) -> bool:
