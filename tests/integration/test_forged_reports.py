@@ -270,3 +270,38 @@ async def test_a_runner_that_is_said_to_be_missing_is_looked_for_without_the_fil
         (says, f"no_such_runner {report}", "ENV runner_missing"),
     ):
         assert await told(executor, Judge(sh(script), (file,)), "") == (0.0, expected)
+
+
+SCRIPT = b"""
+import subprocess, sys
+passed = sum(
+    subprocess.run([sys.executable, "solution.py", str(number)], capture_output=True, text=True).stdout.strip()
+    == str(2 * number)
+    for number in range(4)
+)
+open(sys.argv[1], "w").write(str(passed / 4))
+"""
+
+
+@pytest.mark.parametrize("in_sandbox", [False, True], ids=["fresh", "in sandbox"])
+async def test_a_script_that_was_signalled_has_no_score(
+    executor: SandboxExecutor, measured: Measured, *, in_sandbox: bool
+) -> None:
+    judge = Judge(sh("unused"), (inline_file("judge-1f3a/judge.py", SCRIPT),), in_sandbox=in_sandbox).action()
+    tests = judge.reward.test_suite
+    script = action_pb2.ScriptScoreInput(where=tests.where, files=tests.files)
+    for command in ("exec python3 -P judge-1f3a/judge.py {score}", "python3 -P judge-1f3a/judge.py {score} || exit 1"):
+        script.command.CopyFrom(sh(command))
+        for attack, program in (("nothing", WRONG), *ATTACKS.items()):
+            action = action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(script=script))
+            sandbox_id = await wrote(executor, solution(program.replace("--junitxml=", "/")))
+            attempt = attempt_of(action, sandbox_id=sandbox_id)
+            attempt.grant.attempt = 2
+            result = await executor.run(attempt)
+            if attack == "nothing" or attack.startswith("a report"):
+                assert isinstance(result, Completed), result
+                assert result.succeeded.reward.score == 0.5
+                continue
+            assert isinstance(result, Broken), result
+            measured(f"script, {attack}, {'IN_SANDBOX' if in_sandbox else 'FRESH'}: {result.failed.reason}")
+            assert result.failed.kind == outcome_pb2.FAILURE_KIND_POLICY
