@@ -58,7 +58,7 @@ pytestmark = pytest.mark.anyio
 CONFIG = {
     "Env": ["PATH=/opt/tools:/bin", "GREETING=from the image", "not a variable=1"],
     "WorkingDir": "/srv/app",
-    "User": "nobody",
+    "User": "1234",
 }
 
 
@@ -179,7 +179,7 @@ async def test_an_image_is_pulled_with_its_layers_and_its_config(executor: Sandb
     script = "pwd; cat given; greet; hello; id -u; cat /etc/image-name /etc/outside; ls /etc /opt/old"
     script += "; stat -c %a /opt/tools/greet"
     assert (await run(executor, made.sandbox_id, script)).split("\n") == [
-        *("/srv/app", "given", "from the image", "from the image", "0", "task", "inside"),
+        *("/srv/app", "given", "from the image", "from the image", "1234", "task", "inside"),
         *("/etc:", "image-name", "outside", "", "/opt/old:", "above", "755", ""),
     ]
 
