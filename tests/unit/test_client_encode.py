@@ -86,7 +86,7 @@ def test_an_env_reset_action() -> None:
     ("action", "payload"),
     [
         (EnvReset(), "env_reset"),
-        (EnvStep(Command.shell("")), "env_step"),
+        (EnvStep(Command.shell("true")), "env_step"),
         (ToolCall("api", "get"), "tool_call"),
         (RewardModel([1]), "reward"),
         (RewardTests("t", where=Where.IN_SANDBOX), "reward"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from callsheet.client import (
+    BadTextError,
     Cancelled,
     CommandResult,
     EnvResetResult,
@@ -46,6 +48,7 @@ from callsheet.environments import (
     run_batch,
     run_episode,
 )
+from callsheet.gateway.chat import BadRequestError
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
 
 from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
@@ -199,6 +202,131 @@ async def test_a_refused_action_is_a_mistake(fake: FakeClient, job: Job) -> None
 
     with pytest.raises(InvalidArgumentError):
         await roll_out(job, "t", Asking("w0", 1), _TASK, SayingPolicy())
+
+
+class _Says:
+    """Replies with one message."""
+
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+
+    async def reply(self, trajectory: Trajectory, messages: Sequence[Message], tools: Sequence[object]) -> Message:
+        del trajectory, messages, tools
+        said: Message = self._reply
+        return said
+
+    async def samples(self, trajectory: Trajectory) -> tuple[()]:
+        del trajectory
+        return ()
+
+
+def _said(text: str) -> _Says:
+    return _Says({"role": "assistant", "content": text})
+
+
+_ODD = {
+    "nul": "a\0b",
+    "half a pair": "\ud83d",
+    "megabytes": "x" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("text", _ODD.values(), ids=_ODD.keys())
+async def test_what_no_command_can_be_given_is_the_policys_failure(job: Job, text: str) -> None:
+    record = await roll_out(job, "t", WordEnvironment("w0", 1), _TASK, _said(text))
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.reason) == (FailureKind.POLICY, "bad_command")
+    assert "env_step.command.shell" in record.failure.message
+
+
+class _Own(WordEnvironment):
+    """Runs a command of its own that none can be given, in its reset or in its step."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__("w0", 1)
+        self._place = place
+
+    async def reset(self, trajectory: Trajectory) -> Beginning:
+        if self._place == "reset":
+            await trajectory.env_step("mkdir \0")
+        return await super().reset(trajectory)
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        await trajectory.env_step("mkdir \0" if self._place == "step" else str(reply["content"]))
+        return Observation(done=True)
+
+
+class _OwnUnwrapped(_Own):
+    """Ends with what its command ends with."""
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        (await trajectory.env_step("mkdir \0")).unwrap()
+        return Observation(done=True)
+
+
+@pytest.mark.parametrize("place", ["reset", "step"])
+async def test_a_bad_text_of_the_environments_own_is_its_mistake(job: Job, place: str) -> None:
+    with pytest.raises(BadTextError, match="NUL") as raised:
+        await roll_out(job, "t", _Own(place), _TASK, _said("a reply without one"))
+    assert f"{place}, task 'word-0'" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"role": "assistant", "content": "\0"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "x", "arguments": '{"a": "\\u0000"}'}}]},
+    ],
+)
+async def test_a_bad_text_of_which_a_reply_has_a_sign_is_the_policys(job: Job, reply: Message) -> None:
+    record = await roll_out(job, "t", _OwnUnwrapped("step"), _TASK, _Says(reply))
+    assert str(record.failure).startswith("POLICY bad_command")
+
+
+class _Relaying(WordEnvironment):
+    """Gives the output of one command to the next one."""
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        printed = (await trajectory.env_step(str(reply["content"]))).unwrap().stdout.decode()
+        (await trajectory.env_step(["echo", printed])).unwrap()
+        return Observation(done=True)
+
+
+async def test_a_bad_text_that_a_command_printed_is_the_policys(fake: FakeClient, job: Job) -> None:
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0, stdout=b"a\0b")))
+    record = await roll_out(job, "t", _Relaying("w0", 1), _TASK, _said("cat core"))
+    assert str(record.failure).startswith("POLICY bad_command")
+
+
+async def test_a_reply_that_is_no_message_is_its_policys_mistake(job: Job) -> None:
+    with pytest.raises(TypeError, match="must be a message") as raised:
+        await roll_out(job, "t", WordEnvironment("w0", 1), _TASK, _Says("w0"))
+    assert "_Says.reply" in raised.value.__notes__[0]
+
+
+class _Refusing(_Says):
+    """Its template refuses the conversation at the second reply."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__({"role": "assistant", "content": "w0"})
+        self._field, self._replies = field, 0
+
+    async def reply(self, trajectory: Trajectory, messages: Sequence[Message], tools: Sequence[object]) -> Message:
+        self._replies += 1
+        if self._replies == 2:
+            raise BadRequestError(self._field, "x", "something else")
+        return await super().reply(trajectory, messages, tools)
+
+
+@pytest.mark.parametrize("field", ["messages", "messages[1].content"])
+async def test_a_conversation_that_the_template_refuses_after_a_reply_is_the_policys(job: Job, field: str) -> None:
+    record = await roll_out(job, "t", WordEnvironment("w0", 2), _TASK, _Refusing(field))
+    assert str(record.failure).startswith("POLICY bad_messages")
+
+
+async def test_a_message_of_the_environment_that_the_template_refuses_is_its_mistake(job: Job) -> None:
+    with pytest.raises(BadRequestError):
+        await roll_out(job, "t", WordEnvironment("w0", 2), _TASK, _Refusing("messages[2].role"))
 
 
 async def test_an_environment_needs_a_policy(job: Job) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from callsheet.cli import eval_command
 from callsheet.cli.errors import describe
 from callsheet.client import (
+    Client,
     ClientOptions,
     CommandResult,
     EnvResetResult,
@@ -23,10 +25,19 @@ from callsheet.client import (
     Reason,
     RewardResult,
     Succeeded,
+    Trajectory,
 )
 from callsheet.client.errors import unfit
 from callsheet.client.testing import FakeClient
-from callsheet.environments import EpisodeScore, EpisodeTask, GatewayPolicy, Message, TokenPolicy
+from callsheet.environments import (
+    EpisodeRecord,
+    EpisodeScore,
+    EpisodeTask,
+    GatewayPolicy,
+    Message,
+    Observation,
+    TokenPolicy,
+)
 from callsheet.evaluation.replies import CommandAgent, policy_factory, prompt_of, with_agent
 from callsheet.evaluation.results import (
     Evaluated,
@@ -35,6 +46,7 @@ from callsheet.evaluation.results import (
     check_same,
     open_results,
     read_results,
+    result_of,
 )
 from callsheet.evaluation.run import Evaluation, EvaluationError, missing_trials
 from callsheet.evaluation.settings import EvaluationSettings
@@ -121,6 +133,145 @@ async def test_a_failure_of_the_task_counts_as_nothing_scored(fake: FakeClient) 
     assert (result.status, result.score, result.lost) == ("failed", None, ())
     summary = summarise("words", [result, _result("word-1")], 1.0)
     assert (summary.mean_score, summary.pass_share, summary.failed) == (0.5, 0.5, 1)
+
+
+_SET_UP: Failed[EnvResetResult] = Failed(FailureKind.ENV, Reason.SET_UP_FAILED, "no such tool")
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        _SET_UP,
+        Failed(FailureKind.ENV, Reason.NETWORK_REFUSED, "not a.example:443"),
+        Failed(FailureKind.ENV, Reason.NO_SUCH_PROGRAM, "no set-up there"),
+        Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "the set-up ran out of time"),
+        Failed(FailureKind.RESOURCE_LIMIT, Reason.OUT_OF_MEMORY, "the set-up took it all"),
+    ],
+    ids=lambda failed: failed.reason,
+)
+async def test_a_reset_that_fails_says_nothing_of_the_model(fake: FakeClient, failed: Failed[EnvResetResult]) -> None:
+    fake.on_env_reset(lambda _: failed)
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert (result.status, result.is_excluded) == (failed.kind.value, True)
+    summary = summarise("words", [result, _result("word-1")], 1.0)
+    assert (summary.mean_score, summary.failed, summary.excluded) == (1.0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "status"),
+    [
+        (FailureKind.ENV, Reason.SCORE_MISSING, "env"),
+        (FailureKind.ENV, Reason.RUNNER_MISSING, "env"),
+        (FailureKind.ENV, Reason.NO_REPORT, "env"),
+        (FailureKind.POLICY, Reason.SCORE_MISSING, "failed"),
+        (FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "failed"),
+        (FailureKind.RESOURCE_LIMIT, Reason.OUT_OF_MEMORY, "failed"),
+        # The sandbox died under a command of the policy.
+        (FailureKind.ENV, Reason.STATE_LOST, "failed"),
+        (FailureKind.ENV, Reason.COPY_LOST, "failed"),
+    ],
+)
+async def test_a_judge_that_cannot_judge_says_nothing_of_the_model(
+    fake: FakeClient, kind: FailureKind, reason: Reason, status: str
+) -> None:
+    judged: Failed[RewardResult] = Failed(kind, reason)
+    fake.on_reward_tests(lambda _: judged)
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert result.status == status
+
+
+@pytest.mark.parametrize(
+    ("failed", "status"),
+    [
+        (Failed(FailureKind.ENV, Reason.STATE_LOST), "failed"),
+        (Failed(FailureKind.ENV, Reason.BAD_WORKING_DIRECTORY), "failed"),
+        (Failed(FailureKind.POLICY, Reason.BAD_COMMAND), "failed"),
+        (_SET_UP, "env"),
+    ],
+)
+async def test_a_step_that_fails_is_the_models_unless_it_resets(
+    fake: FakeClient, failed: Failed[CommandResult], status: str
+) -> None:
+    fake.on_env_step(lambda _: failed)
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1)).run(fake)
+    assert result.status == status
+
+
+@pytest.mark.parametrize(
+    ("judged", "exit_code", "mean"),
+    [
+        (Succeeded(RewardResult(0.5)), 0, 0.5),
+        (Failed(FailureKind.POLICY, Reason.SCORE_MISSING), 0, 0.0),
+        (Failed(FailureKind.ENV, Reason.SCORE_MISSING), 3, None),
+    ],
+)
+def test_the_exit_code_tells_of_what_no_mean_counts(
+    fake: FakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    judged: Outcome[RewardResult],
+    exit_code: int,
+    mean: float | None,
+) -> None:
+    async def connect(*_: object) -> FakeClient:
+        return fake
+
+    monkeypatch.setattr(Client, "connect", connect)
+    fake.on_reward_tests(lambda _: judged)
+    told = invoke("eval", _WORDS, "--policy", _SAYING, "--tasks", "1", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["mean_score"]) == (exit_code, mean)
+
+
+class _Waiting(WordEnvironment):
+    """Answers the first reply, and waits for ever after the second."""
+
+    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
+        if self._left == 1:
+            await anyio.sleep_forever()
+        return await super().step(trajectory, reply)
+
+
+class WaitingTasks(WordTasks):
+    """Words whose second turn has no end."""
+
+    def environment(self, task: EpisodeTask) -> WordEnvironment:
+        return _Waiting(task.data["word"], 2)
+
+
+@pytest.mark.parametrize(
+    ("truncate", "said"), [(False, ("failed", None, "failed")), (True, ("scored", 0.5, "timeout"))]
+)
+async def test_an_episode_whose_time_is_over_is_a_zero_or_truncated(
+    fake: FakeClient, tmp_path: Path, truncate: bool, said: tuple[str, float | None, str]
+) -> None:
+    file = tmp_path / "results.jsonl"
+    settings = _settings(tasks=1, deadline=1.0, truncate=truncate, results=file)
+    (result,) = await Evaluation(f"{__name__}:WaitingTasks", settings).run(fake)
+    assert (result.status, result.score, result.end) == said
+    assert (result.failure or {}).get("reason", "time_limit") == "time_limit"
+    # What was said so far is kept, and in the file alone.
+    assert result.messages == ()
+    kept = json.loads(file.read_text())["messages"]
+    assert [each["role"] for each in kept] == ["user", "assistant", "user", "assistant"]
+    assert read_results(file.read_bytes(), "file")[0].messages == ()
+
+
+@pytest.mark.parametrize(("truncate", "status"), [(False, "failed"), (True, "scored")])
+async def test_a_command_that_ran_out_of_time_is_a_zero_or_truncates(
+    fake: FakeClient, truncate: bool, status: str
+) -> None:
+    fake.on_env_step(lambda _: Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE))
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1, truncate=truncate)).run(fake)
+    assert (result.status, result.turns) == (status, 1)
+
+
+async def test_a_reply_that_no_file_holds_is_named_there(fake: FakeClient, tmp_path: Path) -> None:
+    settings = _settings(tasks=1, results=tmp_path / "results.jsonl")
+    deep: Any = "w0"
+    for _ in range(100_000):
+        deep = [deep]
+    record = EpisodeRecord(EpisodeTask("t"), "t", score=EpisodeScore(1.0), messages=({"role": "assistant", "x": deep},))
+    result = result_of(record, 0, Evaluated("words", {}, settings.replies), ())
+    assert "RecursionError" in result.messages[0]["content"]
 
 
 async def test_what_can_no_longer_be_served_is_the_services_failure(fake: FakeClient) -> None:

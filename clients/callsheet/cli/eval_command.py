@@ -32,8 +32,9 @@ def evaluate(
     """Score a model, or an agent, on the tasks of an environment.
 
     Each task and trial gets exactly one result. A trajectory that the service lost is followed by another one, and is
-    never a score of 0. Exits with 0 if each has a score, or a failure of its own; with 3 if infrastructure failures are
-    among the results; with 1 for what ended the evaluation. Run it again with the same --results to go on.
+    never a score of 0. Exits with 0 if each has a score, or a failure of the model; with 3 if failures of the service
+    or of a task are among the results, which no mean counts; with 1 for what ended the evaluation. Run it again with
+    the same --results to go on.
     """
     import sys
     from pathlib import Path

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from callsheet.client.arguments import instance, listed
-from callsheet.client.errors import invalid
+from callsheet.client.errors import HALF, bad_text, invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def as_bytes(where: str, given: str | bytes) -> bytes:
         try:
             return given.encode()
         except UnicodeEncodeError as error:
-            raise invalid(where, repr(given), "bytes, or text that UTF-8 can write") from error
+            raise bad_text(where, given, "bytes, or text that UTF-8 can write", HALF) from error
     return instance(where, given, bytes, "bytes, or text")
 
 

@@ -13,6 +13,7 @@ from callsheet.client.errors import invalid
 from callsheet.client.fields import at_least_one, is_number, numbers, positive, put, put_durations
 from callsheet.client.kinds import KINDS
 from callsheet.client.options import ActionOptions, Retry, Timeouts, Unservable, check_options
+from callsheet.client.text_rules import check_text
 from callsheet.v1 import action_pb2
 
 _ENCODERS = {action: encoder for kind in KINDS.values() for action, encoder in kind.encoders.items()}
@@ -54,6 +55,8 @@ def _size(content: object) -> int:
 
 
 def _put_options(spec: action_pb2.ActionSpec, options: ActionOptions) -> None:
+    check_text("label", options.get("label", ""))
+    check_text("task", options.get("task", ""))
     put(spec, "", label=options.get("label", ""), task=options.get("task", ""))
     demand = optional("demand", options.get("demand"), Demand, "a Demand, for instance Demand(cpu=2)")
     if demand is not None:

@@ -17,6 +17,7 @@
     │   └── ActionExpiredError       a deadline ran out before the action could finish
     └── RefusedError                 the scheduler refused a request: `code`, `field`, `value`, `rule`, `retry_after_s`
         ├── InvalidArgumentError     (also a ValueError) the request breaks a rule of the contract
+        │   └── BadTextError         a text that no program, file or message can be given
         ├── NotFoundError            (also a LookupError) what the request names is not there
         ├── AlreadyExistsError       the id is taken by another body
         ├── ForgottenError           the action had its outcome long ago; it is no longer kept and does not run again
@@ -34,7 +35,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+
+HALF: Final = "\ud800"
+"""Stands for each half of a surrogate pair."""
 
 
 class RefusalCode(StrEnum):
@@ -181,6 +185,18 @@ class InvalidArgumentError(RefusedError, ValueError):
     """The request breaks a rule of the contract, whatever the state of the scheduler."""
 
 
+class BadTextError(InvalidArgumentError):
+    """A text that no program, file or message can be given; mostly a model wrote it.
+
+    The verbs of jobs and trajectories return it as the outcome POLICY `bad_command`, but for resets and generations.
+
+    Attributes:
+        culprit: The part that breaks the rule: a NUL, `HALF` for half of a surrogate pair, or ".."; empty for others.
+    """
+
+    culprit = ""
+
+
 class NotFoundError(RefusedError, LookupError):
     """The job, trajectory, action or manager is not there."""
 
@@ -247,6 +263,13 @@ def invalid(field: str, value: object, rule: str) -> InvalidArgumentError:
         rule: The rule it breaks, as a sentence.
     """
     return InvalidArgumentError(RefusalCode.INVALID_ARGUMENT, field=field, value=str(value)[:200], rule=rule)
+
+
+def bad_text(field: str, value: str, rule: str, culprit: str = "") -> BadTextError:
+    """Returns the refusal of a text, see `invalid` and `BadTextError`."""
+    error = BadTextError(RefusalCode.INVALID_ARGUMENT, field=field, value=value[:200], rule=rule)
+    error.culprit = culprit
+    return error
 
 
 def not_found(field: str, value: str, rule: str) -> RefusedError:

@@ -12,7 +12,7 @@ from enum import Enum
 from numbers import Real
 from typing import Any, Final, TypeVar
 
-from callsheet.client.errors import invalid
+from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invalid
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -53,7 +53,7 @@ def put(message: Message, where: str, **values: Any) -> None:
         try:
             setattr(message, name, value)
         except _MISFITS as error:
-            raise invalid(_path(where, name), value, _rule(message, name)) from error
+            raise _misfit(error, _path(where, name), value, _rule(message, name)) from error
 
 
 def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> None:
@@ -64,7 +64,7 @@ def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> 
         index, value = _first_misfit(type(message)(), name, values)
         path = _path(where, name) if index is None else f"{_path(where, name)}[{index}]"
         rule = f"a sequence, each {_rule(message, name)}" if index is None else _rule(message, name)
-        raise invalid(path, value, rule) from error
+        raise _misfit(error, path, value, rule) from error
 
 
 def put_map(message: Message, where: str, name: str, values: Any) -> None:
@@ -74,7 +74,8 @@ def put_map(message: Message, where: str, name: str, values: Any) -> None:
     try:
         getattr(message, name).update(values)
     except (AttributeError, *_MISFITS) as error:
-        raise invalid(_path(where, name), values, "names and values are text that UTF-8 can write") from error
+        rule = "names and values are text that UTF-8 can write"
+        raise _misfit(error, _path(where, name), values, rule) from error
 
 
 def put_durations(message: Message, where: str, **seconds: float | None) -> None:
@@ -153,6 +154,12 @@ def at_least_one(field: str, value: int | None) -> int:
     if not (is_number(value) and value >= 1):
         raise invalid(field, value, "at least 1, or None for the default")
     return value
+
+
+def _misfit(error: Exception, field: str, value: object, rule: str) -> InvalidArgumentError:
+    if isinstance(error, UnicodeEncodeError):
+        return bad_text(field, str(value), rule, HALF)
+    return invalid(field, value, rule)
 
 
 def _first_misfit(scratch: Message, name: str, values: Any) -> tuple[int | None, Any]:

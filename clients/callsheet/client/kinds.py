@@ -52,6 +52,14 @@ from callsheet.client.results import (
     ToolCallResult,
 )
 from callsheet.client.sampling import LogProbsMode, Sampling
+from callsheet.client.text_rules import (
+    check_command,
+    check_downloads,
+    check_path,
+    check_scored,
+    check_service_method,
+    check_session,
+)
 from callsheet.v1 import action_pb2, outcome_pb2
 
 _SCORE_PLACEHOLDER = "{score}"
@@ -166,12 +174,16 @@ def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> E
 def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
+    check_session("env_step.session", action.session)
     put(spec.env_step, "env_step", session=action.session, stream_output=action.stream_output)
-    put_list(spec.env_step, "env_step", "download", items("env_step.download", action.download, str, "text"))
+    download = items("env_step.download", action.download, str, "text")
+    check_downloads("env_step.download", download)
+    put_list(spec.env_step, "env_step", "download", download)
 
 
 def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
     put(spec, "", service=action.service)
+    check_service_method("tool_call.method", action.method)
     put(spec.tool_call, "tool_call", method=action.method, idempotent=action.idempotent)
     spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
 
@@ -254,7 +266,9 @@ def _put_text(
     if text is not None:
         message.text.SetInParent()
         put(message.text, f"{where}.text", prompt=text.prompt, response=text.response)
-        for index, each in enumerate(items(f"{where}.text.messages", text.messages, ChatMessage, "a ChatMessage")):
+        messages = items(f"{where}.text.messages", text.messages, ChatMessage, "a ChatMessage")
+        check_scored(f"{where}.text", [text.prompt, text.response, *(each.content for each in messages)])
+        for index, each in enumerate(messages):
             put(message.text.messages.add(), f"{where}.text.messages[{index}]", role=each.role, content=each.content)
 
 
@@ -277,12 +291,14 @@ def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> Reward
 def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
     for index, file in enumerate(items(f"{where}.files", given, SandboxFile, "a SandboxFile")):
         at = f"{where}.files[{index}]"
+        check_path(f"{at}.path", file.path)
         message = files.add(content=blobs.blob(f"{at}.content", file.content))
         put(message, at, path=file.path, unpack=file.unpack, mode=file.mode or 0)
 
 
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
     instance(f"{where}.language", command.language, Language, "a Language")
+    check_command(where, command)
     if isinstance(command.program, str):
         if command.language is Language.PYTHON:
             put(message, where, python=command.program)

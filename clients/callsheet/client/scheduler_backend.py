@@ -140,7 +140,7 @@ class SchedulerBackend:
     async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
         item = _close_trajectory(job_id, trajectory_id, end)
-        put(item.close_trajectory, "", reason=shortened(instance("reason", reason, str, "text")).replace("\0", ""))
+        put(item.close_trajectory, "", reason=shortened(instance("reason", reason, str, "text")))
         await self._control(job_id, item, _ALREADY_GONE)
 
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:

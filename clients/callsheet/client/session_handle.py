@@ -78,4 +78,4 @@ class SessionHandle(ActionHandle[T]):
 
 def shortened(reason: str) -> str:
     """Returns a reason as the contract takes it."""
-    return reason[:_MAX_REASON]
+    return reason[:_MAX_REASON].replace("\0", "").encode(errors="replace").decode()

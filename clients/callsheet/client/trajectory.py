@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -297,9 +298,8 @@ class Trajectory(ActionVerbs):
             download: Paths of files to return.
             **options: See `ActionOptions`.
         """
-        return await self._perform(
-            EnvStep(command, files=files, stdin=stdin, session=session, download=listed(download)), options
-        )
+        step = partial(EnvStep, command, files=files, stdin=stdin, session=session, download=listed(download))
+        return await self._try(step, options)
 
 
 def is_loss(error: BaseException, lost_to: frozenset[FailureKind] = LOST_TO_INFRA) -> bool:

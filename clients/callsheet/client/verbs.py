@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 import anyio
@@ -22,10 +23,13 @@ from callsheet.client.actions import (
 )
 from callsheet.client.backend import ActionHandle, Connector
 from callsheet.client.commands import CommandLike, FilesLike
+from callsheet.client.errors import BadTextError
 from callsheet.client.options import ActionOptions
-from callsheet.client.outcomes import Outcome
-from callsheet.client.results import GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.outcomes import Failed, FailureKind, Outcome, Succeeded
+from callsheet.client.reasons import Reason
+from callsheet.client.results import CommandResult, GenerateResult, RewardResult, ToolCallResult
 from callsheet.client.sampling import Sampling
+from callsheet.client.text_rules import culprits_of
 
 T = TypeVar("T")
 
@@ -40,12 +44,15 @@ class ActionVerbs:
 
     The verbs wait for the outcome of their action; cancelling the task that waits cancels the action. They raise
     RefusedError if the scheduler refuses the action, and ConnectionLostError if there is no connection for too long.
-    A keyword argument that no action takes, or a value of a wrong type, raises InvalidArgumentError, which names it.
+    A keyword argument that no action takes, or a value of a wrong type, raises InvalidArgumentError, which names it. A
+    text that no program can be given, of what a model may have written, is the outcome POLICY `bad_command`.
 
     Attributes:
         client: The client it was opened with.
         job_id: The job.
         waited_s: Seconds that actions spent in queues, of those whose outcome a verb of this object returned.
+        heard: Signs of odd texts in all that a model has written, see `culprits_of`, if a runner of episodes notes
+            them. A text that breaks a rule without a sign of it is a mistake of the environment, and raised.
         observer: Called with action, options and outcome of each of those, before the verb returns; None for none.
     """
 
@@ -53,6 +60,7 @@ class ActionVerbs:
         self.client = client
         self.job_id = job_id
         self.waited_s = 0.0
+        self.heard: frozenset[str] | None = None
         self.observer: Observer | None = None
         self._trajectory_id = trajectory_id
 
@@ -95,7 +103,7 @@ class ActionVerbs:
         **options: Unpack[ActionOptions],
     ) -> Outcome[ToolCallResult]:
         """Calls an outside API, once unless it is declared idempotent. See `ToolCall` and `ActionOptions`."""
-        return await self._perform(ToolCall(service, method, arguments, idempotent), options)
+        return await self._try(partial(ToolCall, service, method, arguments, idempotent), options)
 
     async def reward_tests(
         self,
@@ -114,7 +122,8 @@ class ActionVerbs:
         Raises:
             InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
-        suite = RewardTests(
+        suite = partial(
+            RewardTests,
             command,
             where=where,
             files=files,
@@ -123,7 +132,7 @@ class ActionVerbs:
             background=background,
             tests=tests,
         )
-        return await self._perform(suite, options)
+        return await self._try(suite, options)
 
     async def reward_script(
         self,
@@ -142,7 +151,8 @@ class ActionVerbs:
         Raises:
             InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
-        script = RewardScript(
+        script = partial(
+            RewardScript,
             command,
             where=where,
             score_file=score_file,
@@ -151,7 +161,7 @@ class ActionVerbs:
             service=service,
             background=background,
         )
-        return await self._perform(script, options)
+        return await self._try(script, options)
 
     async def reward_model(
         self,
@@ -162,7 +172,7 @@ class ActionVerbs:
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores token ids, or a text, by a model. See `RewardModel` and `ActionOptions`."""
-        return await self._perform(RewardModel(token_ids, model, text), options)
+        return await self._try(partial(RewardModel, token_ids, model, text), options)
 
     async def teacher_log_probs(
         self,
@@ -174,17 +184,31 @@ class ActionVerbs:
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Asks a teacher for log-probabilities of tokens. See `TeacherLogProbs` and `ActionOptions`."""
-        return await self._perform(TeacherLogProbs(model, token_ids, prompt_token_ids, text), options)
+        return await self._try(partial(TeacherLogProbs, model, token_ids, prompt_token_ids, text), options)
 
     async def judge(
         self, model: str, rubric: str, text: ConversationText, **options: Unpack[ActionOptions]
     ) -> Outcome[RewardResult]:
         """Asks a model for a judgement by a rubric. See `Judge` and `ActionOptions`."""
-        return await self._perform(Judge(model, rubric, text), options)
+        return await self._try(partial(Judge, model, rubric, text), options)
 
     def _own_action_id(self) -> str | None:
         """Returns the id of the next action that is given none; None leaves it to the client."""
         return None
+
+    def is_heard(self, refused: BadTextError) -> bool:
+        """Whether a model may have written what is refused: always, where nobody notes what it writes in `heard`."""
+        return self.heard is None or refused.culprit in self.heard
+
+    async def _try(self, make: Callable[[], Action[T]], options: ActionOptions) -> Outcome[T]:
+        """Performs an action whose texts a model may have written; one that breaks a rule is the model's failure."""
+        try:
+            return await self._perform(make(), options)
+        except BadTextError as refused:
+            if not self.is_heard(refused):
+                raise
+            message = f"{refused.field} is {refused.value!r:.80}: {refused.rule}"
+            return Failed(FailureKind.POLICY, Reason.BAD_COMMAND, message, job_id=self.job_id)
 
     async def _perform(self, action: Action[T], options: ActionOptions) -> Outcome[T]:
         handle = await self.submit(action, **options)
@@ -194,6 +218,10 @@ class ActionVerbs:
             handle.abandon("its caller was cancelled")
             raise
         self.waited_s += outcome.timeline.queue_s
+        value = outcome.value if isinstance(outcome, Succeeded) else None
+        if self.heard is not None and isinstance(value, CommandResult):
+            for printed in (value.stdout, value.stderr, *(each.content or b"" for each in value.downloads)):
+                self.heard |= culprits_of(printed.decode(errors="surrogateescape"))
         if self.observer is not None:
             self.observer(action, options, outcome)
         return outcome

@@ -12,7 +12,15 @@ from callsheet.environments.environment import (
     Observation,
     TaskSet,
 )
-from callsheet.environments.episode import EpisodeEnd, EpisodeRecord, EpisodeSeconds, roll_out, run_episode
+from callsheet.environments.episode import (
+    EpisodeEnd,
+    EpisodePhase,
+    EpisodeRecord,
+    EpisodeSeconds,
+    TimeLimit,
+    roll_out,
+    run_episode,
+)
 from callsheet.environments.failures import (
     EpisodeFailure,
     FailureCounts,
@@ -33,6 +41,7 @@ __all__ = [
     "Environment",
     "EpisodeEnd",
     "EpisodeFailure",
+    "EpisodePhase",
     "EpisodePolicy",
     "EpisodeRecord",
     "EpisodeScore",
@@ -48,6 +57,7 @@ __all__ = [
     "ReplyLimitError",
     "TaskSet",
     "TaskSetError",
+    "TimeLimit",
     "TokenPolicy",
     "Tool",
     "TrainerReward",

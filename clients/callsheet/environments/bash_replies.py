@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from callsheet.client import Command, CommandResult, Failed, FailureKind, Outcome, Succeeded
 from callsheet.gateway.chat import Message, Tool
+from callsheet.gateway.model_json import read_json
 
 BASH: Final = "bash"
 SUBMIT: Final = "submit"
+MOST_CALLS: Final = 64
+"""Calls, or fenced blocks, of one reply that are carried out."""
+_TOO_MANY: Final = f"not run, as all behind it: one reply may have {MOST_CALLS} commands\n"
+_MOST_NAME: Final = 100
 _DEFAULT_TIMEOUT_S: Final = 120.0
+_LEAST_S, _MOST_S = 0.001, 86_400.0
 _FENCE: Final = "```"
 _SHELLS: Final = ("bash", "sh")
 _EXIT: Final = re.compile(r"\n?\[exit code (-?\d{1,10}|none)\]\n?\Z")
@@ -80,19 +87,58 @@ Wanted: TypeAlias = Sequence[SandboxCommand | BadCall]
 """What a reply wants, in order; nothing where it is done."""
 
 
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call as a reply has it, whatever shape a model gave it.
+
+    Attributes:
+        call_id: Its id; empty if it has none.
+        name: The tool.
+        arguments: Its arguments; None where they are no JSON object.
+    """
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any] | None
+
+
+def calls_of(reply: Message) -> list[AskedCall]:
+    """Returns the calls of a reply, no more than the most that one may have."""
+    calls = reply.get("tool_calls")
+    return [_asked(call) for call in calls[: MOST_CALLS + 1]] if isinstance(calls, list | tuple) else []
+
+
+def _asked(call: object) -> AskedCall:
+    of = call if isinstance(call, Mapping) else {}
+    function = of.get("function")
+    function = function if isinstance(function, Mapping) else {}
+    given = function.get("arguments")
+    try:
+        found = read_json(given) if isinstance(given, str) else given
+    except ValueError:
+        found = None
+    call_id = of.get("id")
+    arguments = found if isinstance(found, Mapping) else None
+    return AskedCall(call_id if isinstance(call_id, str) else "", str(function.get("name")), arguments)
+
+
 def bash_wanted(reply: Message) -> Wanted:
     """Returns what a reply wants: each call of `bash`, else its fenced blocks. A call of `submit` ends the list."""
-    wanted: list[SandboxCommand | BadCall] = []
-    for call in reply.get("tool_calls") or ():
-        name = call.get("function", {}).get("name")
-        if name == SUBMIT:
-            return wanted
-        wanted.append(_of_call(str(name), call))
-    if wanted:
-        return wanted
+    calls = calls_of(reply)
+    ends = next((place for place, call in enumerate(calls) if call.name == SUBMIT), len(calls))
+    if calls:
+        return first_wanted(_of_call(call) for call in calls[:ends])
     content = reply.get("content")
     blocks = _fenced(content) if isinstance(content, str) else ()
-    return [SandboxCommand(Command.shell(block.strip())) for block in blocks if block.strip()]
+    return first_wanted(SandboxCommand(Command.shell(block.strip())) for block in blocks if block.strip())
+
+
+def first_wanted(wanted: Iterable[SandboxCommand | BadCall]) -> Wanted:
+    """Returns the first of what a reply wants, and in place of one too many what its model is told."""
+    found = list(islice(wanted, MOST_CALLS + 1))
+    if len(found) > MOST_CALLS:
+        found[MOST_CALLS] = BadCall(_TOO_MANY, found[MOST_CALLS].call_id)
+    return found
 
 
 def _fenced(text: str) -> Iterator[str]:
@@ -107,34 +153,24 @@ def _fenced(text: str) -> Iterator[str]:
 
 def submits(reply: Message) -> bool:
     """Whether a reply calls `submit`."""
-    return any(call.get("function", {}).get("name") == SUBMIT for call in reply.get("tool_calls") or ())
+    return any(call.name == SUBMIT for call in calls_of(reply))
 
 
-def arguments_of_call(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns the arguments of a call; None where they are no JSON object."""
-    given = call.get("function", {}).get("arguments")
-    try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        return None
-    return found if isinstance(found, Mapping) else None
-
-
-def _of_call(name: str, call: Mapping[str, Any]) -> SandboxCommand | BadCall:
-    call_id = str(call.get("id", ""))
-    arguments = arguments_of_call(call)
-    if name != BASH:
-        return BadCall(f"there is no tool {name!r}: call {BASH} or {SUBMIT}", call_id)
+def _of_call(call: AskedCall) -> SandboxCommand | BadCall:
+    arguments = call.arguments
+    if call.name != BASH:
+        return BadCall(f"there is no tool {call.name[:_MOST_NAME]!r}: call {BASH} or {SUBMIT}", call.call_id)
     command = None if arguments is None else arguments.get("command")
     if arguments is None or command is None or not _is_program(command):
-        return BadCall('arguments: they must be JSON with a text "command"', call_id)
-    place, timeout_s = arguments.get("working_directory", ""), arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)
-    if not isinstance(place, str) or not _is_seconds(timeout_s):
-        return BadCall("working_directory: a text; timeout_s: a number above 0", call_id)
+        return BadCall('arguments: they must be JSON with a text "command"', call.call_id)
     # What the tool does not declare to models: a program with its arguments, and variables, of policies in code.
+    place, variables = arguments.get("working_directory") or "", arguments.get("environment") or {}
+    timeout_s = arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)
+    if not (isinstance(place, str) and _is_variables(variables) and _is_seconds(timeout_s)):
+        rule = f"working_directory: a text; environment: texts by name; timeout_s: {_LEAST_S:g} to {_MOST_S:g}"
+        return BadCall(rule, call.call_id)
     program = command if isinstance(command, str) else tuple(command)
-    variables = arguments.get("environment", {})
-    return SandboxCommand(Command(program, variables, place), float(timeout_s), call_id)
+    return SandboxCommand(Command(program, variables, place), float(timeout_s), call.call_id)
 
 
 def _is_program(command: object) -> bool:
@@ -144,7 +180,11 @@ def _is_program(command: object) -> bool:
 
 
 def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 86_400
+    return isinstance(value, int | float) and not isinstance(value, bool) and _LEAST_S <= value <= _MOST_S
+
+
+def _is_variables(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
 
 
 def bash_call(command: Command, timeout_s: float, call_id: str) -> Message:
@@ -186,12 +226,16 @@ def report_of(outcome: Outcome[CommandResult]) -> CommandReport | None:
         None where the service failed, or the action was given up.
     """
     if isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRA:
-        return CommandReport(None, f"{outcome.kind.value}: {outcome.message}\n")
+        before = _output(outcome.partial)
+        return CommandReport(None, f"{before}{outcome.kind.value}: {outcome.message}\n")
     if not isinstance(outcome, Succeeded):
         return None
     result = outcome.value
-    output = (result.stdout + result.stderr).decode(errors="replace")
-    return CommandReport(result.exit_code if result.signal is None else None, output)
+    return CommandReport(result.exit_code if result.signal is None else None, _output(result))
+
+
+def _output(result: CommandResult | None) -> str:
+    return (result.stdout + result.stderr).decode(errors="replace") if isinstance(result, CommandResult) else ""
 
 
 def report_text(report: CommandReport) -> str:

@@ -69,7 +69,8 @@ class Environment(Protocol):
     """One episode's world. Each call submits actions of the trajectory it is given, and no other.
 
     A method that cannot go on raises the `NotSucceededError` of an `unwrap()`; the episode then ends with that failure.
-    Any other exception is a mistake in the environment, and ends the run.
+    A text of the model that no command can be given is the outcome POLICY `bad_command`. Any other exception is a
+    mistake in the environment, and ends the run; so is such a text of which the model's replies have no sign.
     """
 
     async def reset(self, trajectory: Trajectory) -> Beginning:

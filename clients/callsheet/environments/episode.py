@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from numbers import Real
+from typing import Final
 
-from callsheet.client import CallsheetError, Job, NotSucceededError, TrainingSample, Trajectory
+import anyio
+from callsheet.client import (
+    BadTextError,
+    CallsheetError,
+    FailureKind,
+    Job,
+    NotSucceededError,
+    Reason,
+    TrainingSample,
+    Trajectory,
+)
+from callsheet.client.text_rules import CULPRITS, culprits_of
 from callsheet.environments.environment import (
     AgentEnvironment,
     Environment,
     EpisodeScore,
     EpisodeTask,
 )
-from callsheet.environments.failures import EpisodeFailure, failure_of
+from callsheet.environments.failures import NOBODYS_FAULT, EpisodeFailure, failure_of
 from callsheet.environments.gateway_policy import GatewaySampling
 from callsheet.environments.policy import EpisodePolicy, ReplyLimitError
-from callsheet.gateway.chat import Message
+from callsheet.gateway.chat import BadRequestError, Message
 
 DEFAULT_MAX_TURNS = 16
+TIME_LIMIT: Final = "time_limit"
+"""Reason of an episode whose own time was over."""
+_LOST_UNDER_COMMANDS: Final = frozenset({Reason.STATE_LOST.value, Reason.COPY_LOST.value})
+_OF_RESETS: Final = frozenset(
+    each.value
+    for each in (
+        Reason.SET_UP_FAILED,
+        Reason.NETWORK_REFUSED,
+        Reason.IMAGE_NOT_FOUND,
+        Reason.IMAGE_BUILD_FAILED,
+        Reason.USER_REFUSED,
+        Reason.TOO_LITTLE_MEMORY,
+        Reason.UNSERVABLE,
+    )
+)
+_MESSAGE: Final = re.compile(r"messages\[(\d{1,9})\]")
+_SECONDS_OF: Final = {
+    "reset": "environment",
+    "step": "environment",
+    "reply": "generate",
+    "agent": "generate",
+    "reward": "reward",
+}
 
 
 class EpisodeEnd(Enum):
@@ -34,8 +72,37 @@ class EpisodeEnd(Enum):
     """It had as many replies as it may have. It was scored as it stood."""
     MAX_TOKENS = "max_tokens"
     """No reply fitted any more. It was scored as it stood."""
+    TIMEOUT = "timeout"
+    """Its time was over, see `TimeLimit.truncates`. It was scored as it stood."""
     FAILED = "failed"
     """A failure ended it; there is no score."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """How long an episode may take, and what becomes of one whose time is over before its reward.
+
+    Attributes:
+        seconds: From its reset to its reward; what its actions waited in queues is not counted.
+        truncates: It is then scored as it stands, as is one of which an action ran out of time. Otherwise both have
+            failed as TIMEOUT.
+    """
+
+    seconds: float = math.inf
+    truncates: bool = False
+
+
+_NO_LIMIT: Final = TimeLimit()
+
+
+class EpisodePhase(Enum):
+    """What an episode is at."""
+
+    RESET = "reset"
+    REPLY = "reply"
+    STEP = "step"
+    AGENT = "agent"
+    REWARD = "reward"
 
 
 @dataclass(slots=True)
@@ -74,6 +141,7 @@ class EpisodeRecord:
         turns: Replies; 0 for a black-box agent.
         messages: The conversation; empty for a black-box agent.
         seconds: Where its time went.
+        phase: What it was at last.
     """
 
     task: EpisodeTask
@@ -85,6 +153,23 @@ class EpisodeRecord:
     turns: int = 0
     messages: tuple[Message, ...] = ()
     seconds: EpisodeSeconds = field(default_factory=EpisodeSeconds)
+    phase: EpisodePhase = EpisodePhase.RESET
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether a failure says nothing of the model.
+
+        It does not if it is the service's, if it came before the first reply was asked for, if it is a reset's, or if
+        the environment is at fault where the model replies or is scored. A sandbox that died under a command is the
+        exception.
+        """
+        failure = self.failure
+        if failure is None:
+            return False
+        if failure.kind in NOBODYS_FAULT or self.phase is EpisodePhase.RESET:
+            return True
+        asked = self.phase in {EpisodePhase.REPLY, EpisodePhase.REWARD} and failure.reason not in _LOST_UNDER_COMMANDS
+        return failure.kind is FailureKind.ENV and (asked or failure.reason in _OF_RESETS)
 
 
 async def run_episode(
@@ -95,6 +180,7 @@ async def run_episode(
     *,
     max_turns: int = DEFAULT_MAX_TURNS,
     agent_sampling: GatewaySampling | None = None,
+    limit: TimeLimit = _NO_LIMIT,
 ) -> EpisodeRecord:
     """Runs one episode in an open trajectory, and leaves that open. `roll_out` opens and closes one, too.
 
@@ -105,6 +191,7 @@ async def run_episode(
         policy: A new one; None for an environment whose agent has a loop of its own.
         max_turns: The most replies of the policy.
         agent_sampling: What is forced on calls of such an agent.
+        limit: How long it may take.
 
     Returns:
         How it went. Outcomes that are no success, a lost connection and a trajectory that was closed are failures.
@@ -119,15 +206,20 @@ async def run_episode(
     record = EpisodeRecord(task, trajectory.trajectory_id)
     try:
         if isinstance(environment, AgentEnvironment):
-            await _run_agent(trajectory, environment, record, agent_sampling or GatewaySampling())
+            replies = partial(_run_agent, trajectory, environment, record, agent_sampling or GatewaySampling())
         else:
             assert policy is not None
-            await _run_turns(trajectory, environment, record, policy, max_turns)
-        with _phase(trajectory, record, "reward", environment.reward):
-            record.score = _checked(environment, await environment.reward(trajectory))
+            replies = partial(_run_turns, trajectory, environment, record, policy, max_turns=max_turns)
+        over = await _within(trajectory, record, limit, replies)
+        if over is not None and not limit.truncates:
+            record.end, record.failure = EpisodeEnd.FAILED, over
+        else:
+            record.end = record.end if over is None else EpisodeEnd.TIMEOUT
+            with _phase(trajectory, record, EpisodePhase.REWARD, environment.reward):
+                record.score = _checked(environment, await environment.reward(trajectory))
     except Exception as error:
         failure = failure_of(error)
-        if failure is None:
+        if failure is None or (isinstance(error, BadTextError) and not trajectory.is_heard(error)):
             raise
         record.end, record.score, record.failure = EpisodeEnd.FAILED, None, failure
     await _take_samples(trajectory, record, policy)
@@ -143,6 +235,7 @@ async def roll_out(
     *,
     max_turns: int = DEFAULT_MAX_TURNS,
     agent_sampling: GatewaySampling | None = None,
+    limit: TimeLimit = _NO_LIMIT,
     idle_timeout_s: float | None = None,
     deadline_s: float | None = None,
 ) -> EpisodeRecord:
@@ -156,6 +249,7 @@ async def roll_out(
         policy: A new one.
         max_turns: The most replies.
         agent_sampling: What is forced on calls of a black-box agent.
+        limit: How long it may take.
         idle_timeout_s: See `Job.trajectory`.
         deadline_s: See `Job.trajectory`.
 
@@ -169,7 +263,7 @@ async def roll_out(
         opened = job.trajectory(trajectory_id, idle_timeout_s=idle_timeout_s, deadline_s=deadline_s)
         async with opened as trajectory:
             record = await run_episode(
-                trajectory, environment, task, policy, max_turns=max_turns, agent_sampling=agent_sampling
+                trajectory, environment, task, policy, max_turns=max_turns, agent_sampling=agent_sampling, limit=limit
             )
             if record.failure is not None:
                 record.failure.throw()
@@ -179,22 +273,69 @@ async def roll_out(
     return record
 
 
+async def _within(
+    trajectory: Trajectory, record: EpisodeRecord, limit: TimeLimit, replies: Callable[..., Awaitable[None]]
+) -> EpisodeFailure | None:
+    """Runs an episode up to its reward; returns why, if its time or that of an action was over before."""
+    with anyio.CancelScope() as scope:
+        try:
+            await replies(clock=_Clock(scope, limit.seconds, trajectory))
+        except NotSucceededError as error:
+            failure = failure_of(error)
+            if failure is None or failure.kind is not FailureKind.TIMEOUT or record.phase is EpisodePhase.RESET:
+                raise
+            return failure
+        return None
+    return EpisodeFailure(FailureKind.TIMEOUT, TIME_LIMIT, f"its {limit.seconds:g} seconds were over")
+
+
+class _Clock:
+    """Ends a scope once an episode's time is over; what its actions waited in queues is added as it gets known."""
+
+    def __init__(self, scope: anyio.CancelScope, seconds: float, trajectory: Trajectory) -> None:
+        self._scope, self._seconds, self._trajectory = scope, seconds, trajectory
+        self._began: float | None = None
+
+    def wind(self) -> None:
+        """Starts it, or adds what was waited."""
+        waited_s = self._trajectory.waited_s
+        if self._began is None:
+            self._began = anyio.current_time() - waited_s
+        self._scope.deadline = self._began + self._seconds + waited_s
+
+
 async def _run_turns(
-    trajectory: Trajectory, environment: Environment, record: EpisodeRecord, policy: EpisodePolicy, max_turns: int
+    trajectory: Trajectory,
+    environment: Environment,
+    record: EpisodeRecord,
+    policy: EpisodePolicy,
+    *,
+    max_turns: int,
+    clock: _Clock,
 ) -> None:
-    with _phase(trajectory, record, "environment", environment.reset):
+    trajectory.heard = frozenset()
+    with _phase(trajectory, record, EpisodePhase.RESET, environment.reset):
         beginning = await environment.reset(trajectory)
     record.messages = tuple(beginning.messages)
     while record.turns < max_turns:
-        with _phase(trajectory, record, "generate", policy.reply):
+        clock.wind()
+        with _phase(trajectory, record, EpisodePhase.REPLY, policy.reply):
             try:
                 reply = await policy.reply(trajectory, record.messages, beginning.tools)
             except ReplyLimitError:
                 record.end = EpisodeEnd.MAX_TOKENS
                 return
+            except BadRequestError as error:
+                if not _is_of_replies(error, record):
+                    raise
+                EpisodeFailure(FailureKind.POLICY, Reason.BAD_MESSAGES.value, str(error)).throw()
+            if not isinstance(reply, Mapping):
+                raise TypeError(f"the reply is {reply!r:.200}; it must be a message")
         record.turns += 1
         record.messages += (reply,)
-        with _phase(trajectory, record, "environment", environment.step):
+        trajectory.heard |= _signs_in(reply)
+        clock.wind()
+        with _phase(trajectory, record, EpisodePhase.STEP, environment.step):
             observation = await environment.step(trajectory, reply)
         record.messages += tuple(observation.messages)
         if observation.done:
@@ -207,12 +348,35 @@ async def _run_turns(
 
 
 async def _run_agent(
-    trajectory: Trajectory, environment: AgentEnvironment, record: EpisodeRecord, sampling: GatewaySampling
+    trajectory: Trajectory,
+    environment: AgentEnvironment,
+    record: EpisodeRecord,
+    sampling: GatewaySampling,
+    *,
+    clock: _Clock,
 ) -> None:
-    with _phase(trajectory, record, "environment", environment.reset):
+    trajectory.heard = frozenset()
+    with _phase(trajectory, record, EpisodePhase.RESET, environment.reset):
         await environment.reset(trajectory)
-    with _phase(trajectory, record, "generate", environment.run):
+    # What an agent writes from here on is its own.
+    trajectory.heard = None
+    clock.wind()
+    with _phase(trajectory, record, EpisodePhase.AGENT, environment.run):
         await environment.run(trajectory, await sampling.access(trajectory))
+
+
+def _signs_in(reply: Message) -> frozenset[str]:
+    """Returns the signs of odd texts in a reply; all of them where it cannot be looked through."""
+    try:
+        return culprits_of(json.dumps(reply, ensure_ascii=False, default=repr))
+    except (RecursionError, ValueError, TypeError):
+        return CULPRITS
+
+
+def _is_of_replies(error: BadRequestError, record: EpisodeRecord) -> bool:
+    """Whether what is refused of a conversation may be what its model wrote: not where it names another's message."""
+    named = _MESSAGE.match(error.field)
+    return record.turns > 0 and (named is None or record.messages[int(named[1])].get("role") == "assistant")
 
 
 def _checked(environment: object, score: object) -> EpisodeScore:
@@ -244,10 +408,11 @@ async def _take_samples(trajectory: Trajectory, record: EpisodeRecord, policy: E
 
 @contextmanager
 def _phase(
-    trajectory: Trajectory, record: EpisodeRecord, phase: str, method: Callable[..., Awaitable[object]]
+    trajectory: Trajectory, record: EpisodeRecord, phase: EpisodePhase, method: Callable[..., Awaitable[object]]
 ) -> Iterator[None]:
     """Surrounds a call: its time, less what its actions waited in queues, is the phase's. Errors tell whose it was."""
-    seconds = record.seconds
+    seconds, name = record.seconds, _SECONDS_OF[phase.value]
+    record.phase = phase
     began, waited_before = time.monotonic(), trajectory.waited_s
     try:
         yield
@@ -259,4 +424,4 @@ def _phase(
         # Actions side by side may have waited for longer than the block took.
         waited = min(spent, trajectory.waited_s - waited_before)
         seconds.waiting += waited
-        setattr(seconds, phase, getattr(seconds, phase) + spent - waited)
+        setattr(seconds, name, getattr(seconds, name) + spent - waited)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from callsheet.client import (
+    BadTextError,
     Cancelled,
     ConnectionLostError,
     EnvResetResult,
@@ -197,6 +198,8 @@ def _failure_of(error: BaseException) -> EpisodeFailure | None:
     match error:
         case NotSucceededError():
             return failure_of_outcome(error.outcome)
+        case BadTextError():
+            return EpisodeFailure(FailureKind.POLICY, Reason.BAD_COMMAND.value, str(error)[:_MOST_MESSAGE])
         case ConnectionLostError():
             return EpisodeFailure(FailureKind.INFRA, "connection_lost", str(error))
         case PayloadError():

@@ -158,12 +158,16 @@ def message_of(answer: GatewayAnswer) -> Message:
     """
     if answer.status != _OK:
         _refuse(answer)
-    message: Message = answer.body["choices"][0]["message"]
+    try:
+        message: Message = answer.body["choices"][0]["message"]
+    except (KeyError, IndexError, TypeError):
+        _refuse(GatewayAnswer(503, {"error": {"message": "an answer without a message"}}, "INFRA/connection_lost"))
     return message
 
 
 def _refuse(answer: GatewayAnswer) -> NoReturn:
-    said = str(answer.body.get("error", {}).get("message", f"status {answer.status}"))
+    told = answer.body.get("error")
+    said = str(told.get("message") if isinstance(told, Mapping) else told or f"status {answer.status}")
     kind, _, named = answer.failure.partition("/")
     reason = Reason(named) if named in set(Reason) else Reason.OTHER
     if reason is Reason.PROMPT_TOO_LONG or (answer.status == _BAD_REQUEST and "maximum context length" in said):
@@ -195,7 +199,7 @@ def _answer(request: urllib.request.Request, options: ClientOptions, timeout_s: 
             after = error.headers.get("retry-after", "")
         retry_after_s = float(after) if after.replace(".", "", 1).isdecimal() else None
         return GatewayAnswer(error.code, body, error.headers.get(FAILURE_HEADER, ""), retry_after_s)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         said = f"no answer from {request.host}: {error}"
         return GatewayAnswer(503, {"error": {"message": said}}, "INFRA/connection_lost")
 
@@ -203,6 +207,6 @@ def _answer(request: urllib.request.Request, options: ClientOptions, timeout_s: 
 def _json(content: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -8,9 +8,11 @@ from typing import Final, Protocol
 
 from callsheet.client import (
     ActionOptions,
+    Failed,
     FinishReason,
     GenerateResult,
     PolicyVersionSpan,
+    Reason,
     Sampling,
     TrainingSample,
     Trajectory,
@@ -143,6 +145,8 @@ class TokenPolicy:
         sampling = replace(self._sampling, max_new_tokens=most, seed=None if seed is None else seed + self._generations)
         self._generations += 1
         outcome = await trajectory.generate(prompt, sampling, model=self._model, **self._options)
+        if isinstance(outcome, Failed) and outcome.reason is Reason.PROMPT_TOO_LONG:
+            raise ReplyLimitError(outcome.message)
         return outcome.unwrap()
 
 

@@ -16,7 +16,7 @@ def render(summary: EvaluationSummary) -> Table:
         ("results", f"{summary.results}"),
         ("scored", f"{summary.scored}"),
         ("failed (score 0)", f"{summary.failed}"),
-        ("excluded (infrastructure)", f"{summary.excluded}"),
+        ("excluded (says nothing of the model)", f"{summary.excluded}"),
         ("mean score", _number(summary.mean_score)),
         ("passed", "-" if summary.pass_share is None else f"{summary.pass_share:.1%}"),
         ("turns, mean", _number(summary.mean_turns)),

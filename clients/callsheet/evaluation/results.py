@@ -11,13 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
-from callsheet.client import FailureKind
-from callsheet.environments import EpisodeFailure, EpisodeRecord
-from callsheet.environments.failures import NOBODYS_FAULT
+from callsheet.environments import EpisodeRecord
 
 SCORED: Final = "scored"
 FAILED: Final = "failed"
-INFRA: Final = "infra"
 _LINE_BEGINS: Final = b'{"task":'
 
 TrialKey: TypeAlias = tuple[str, int]
@@ -59,8 +56,8 @@ class TrialResult:
         environment: The task set's name.
         options: The task set's options.
         replies: Who replied, and how: `EvaluationSettings.replies`.
-        status: "scored", or "failed" where the task or the model failed; else the failure says nothing of either, and
-            this is its kind in lower case: "infra" for the service.
+        status: "scored", or "failed" where the model failed; else the failure says nothing of the model, and this is
+            its kind in lower case: "infra" for the service, "env" for the task.
         score: The score; None unless it was scored.
         components: Named parts of the score.
         failure: Kind, reason and message; None if it was scored.
@@ -69,6 +66,7 @@ class TrialResult:
         seconds: Where the last trajectory's wall-clock time went.
         trajectory: The last trajectory's id.
         lost: Why earlier trajectories of the trial were lost, as "KIND reason: message".
+        messages: The conversation as far as it went. It is in the file alone.
     """
 
     task: str
@@ -85,6 +83,7 @@ class TrialResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
     trajectory: str = ""
     lost: Sequence[str] = ()
+    messages: Sequence[Mapping[str, Any]] = ()
 
     @property
     def key(self) -> TrialKey:
@@ -106,7 +105,7 @@ def result_of(record: EpisodeRecord, trial: int, evaluated: Evaluated, lost: Seq
         environment=evaluated.environment,
         options=evaluated.options,
         replies=evaluated.replies,
-        status=_status(failure),
+        status=_status(record),
         score=score.value if score is not None else None,
         components=dict(score.components) if score is not None else {},
         failure=None
@@ -117,15 +116,23 @@ def result_of(record: EpisodeRecord, trial: int, evaluated: Evaluated, lost: Seq
         seconds={name: round(value, 4) for name, value in asdict(record.seconds).items()},
         trajectory=record.trajectory_id,
         lost=tuple(lost),
+        messages=tuple(map(_plain, record.messages)),
     )
 
 
-def _status(failure: EpisodeFailure | None) -> str:
-    if failure is None:
+def _status(record: EpisodeRecord) -> str:
+    if record.failure is None:
         return SCORED
-    if failure.kind not in NOBODYS_FAULT:
-        return FAILED
-    return INFRA if failure.kind is FailureKind.INFRA else failure.kind.value
+    return record.failure.kind.value if record.tells_nothing else FAILED
+
+
+def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a message as JSON can hold it."""
+    try:
+        plain: Mapping[str, Any] = json.loads(json.dumps(message, default=repr))
+    except (RecursionError, ValueError, TypeError) as error:
+        return {"role": message.get("role"), "content": f"left out, as JSON cannot hold it: {type(error).__name__}"}
+    return plain
 
 
 class ResultsFile:
@@ -181,7 +188,7 @@ def read_results(content: bytes, name: str) -> list[TrialResult]:
     seen: set[TrialKey] = set()
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            result = TrialResult(**json.loads(line))
+            result = TrialResult(**(json.loads(line) | {"messages": ()}))
         except (ValueError, TypeError) as error:
             raise ResultsFileError(f"{name}, line {number}: it is no result of an evaluation: {error}") from None
         if result.key in seen:

@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import anyio
@@ -25,6 +25,7 @@ from callsheet.environments import (
     GatewayPolicy,
     PolicyFactory,
     TaskSet,
+    TimeLimit,
     load_task_set,
     roll_out,
 )
@@ -37,6 +38,8 @@ OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
 """Told each new result, how many there are, and how many there will be."""
 _MOST_ID = 200
 _DIGEST = 16
+# For queues, the reset and the reward, which the time of an episode does not count.
+_BESIDES_S = 7200.0
 # What a refusal names that may differ from task to task: its Dockerfile, its image and its units.
 _TASKS_OWN = frozenset({"build", "image", "demand"})
 
@@ -150,6 +153,7 @@ class Evaluation:
                         # A line that was begun is written to its end.
                         with anyio.CancelScope(shield=True):
                             await anyio.to_thread.run_sync(file.add, result, limiter=writer)
+                    result = replace(result, messages=())
                     self.results.append(result)
                     on_result(result, len(self.results), in_all)
 
@@ -183,7 +187,8 @@ class Evaluation:
                 None if isinstance(environment, AgentEnvironment) or self._policies is None else self._policies(task),
                 max_turns=settings.max_turns,
                 agent_sampling=gateway_sampling(settings),
-                deadline_s=settings.deadline,
+                limit=TimeLimit(settings.deadline, settings.truncate),
+                deadline_s=settings.deadline + _BESIDES_S,
             )
         except FailedPreconditionError as refusal:
             # What could be served before, and cannot be now, has lost its manager.

@@ -12,9 +12,8 @@ from callsheet.options.declaration import AtLeast, PathRule, Setting, check_leas
 GATEWAY: Final = "gateway"
 """Names the policy that asks the gateway."""
 _DEFAULT_REPLY_TOKENS: Final = 1024
-_REPLIES: Final = frozenset(
-    ["policy", "model_dir", "agent", "max_turns", "max_tokens", "max_total_tokens", "temperature", "top_p", "top_k"]
-)
+_SAMPLING: Final = ("max_tokens", "max_total_tokens", "temperature", "top_p", "top_k")
+_REPLIES: Final = frozenset(("policy", "model_dir", "agent", "max_turns", "deadline", "truncate", *_SAMPLING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,15 @@ class EvaluationSettings:
         int,
         Setting("How often a trajectory that the service lost is followed by another one.", metavar="TIMES", least=0),
     ] = 2
-    deadline: Annotated[float, Setting("The longest life of a trajectory.", metavar="SECONDS", least=1)] = 3600.0
+    deadline: Annotated[
+        float,
+        Setting(
+            "The most time of an episode from its reset to its reward, queues left out.", metavar="SECONDS", least=1
+        ),
+    ] = 3600.0
+    truncate: Annotated[
+        bool, Setting("An episode whose time is over is scored as it stands; else it counts as 0, as a time-out.")
+    ] = False
     pass_at: Annotated[float, Setting("The score from which on a trial has passed.", metavar="SCORE")] = 1.0
     job: Annotated[str | None, Setting("Id of the job to open.", metavar="ID", default_text="a new one")] = None
     scheduler: Address = DEFAULT_ADDRESS

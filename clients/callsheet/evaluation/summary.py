@@ -19,8 +19,8 @@ class EvaluationSummary:
         environment: The task set's name.
         results: All of them.
         scored: Those with a score.
-        failed: Those where the task or the model failed; each counts as a score of 0.
-        excluded: Those without a word on the model, by failures of the service and the like; in no mean.
+        failed: Those where the model failed; each counts as a score of 0.
+        excluded: Those without a word on the model, by failures of the service or of the task; in no mean.
         mean_score: Over scored and failed ones; None where there is none.
         pass_share: Share of these that passed.
         mean_turns: Replies of an episode.

@@ -11,7 +11,14 @@ from typing import Final
 
 from callsheet.client import BackgroundProcesses, Command, SandboxFile, Where
 from callsheet.environments import games
-from callsheet.environments.bash_replies import BadCall, SandboxCommand, Wanted, arguments_of_call
+from callsheet.environments.bash_replies import (
+    AskedCall,
+    BadCall,
+    SandboxCommand,
+    Wanted,
+    calls_of,
+    first_wanted,
+)
 from callsheet.environments.environment import EpisodeTask
 from callsheet.environments.sandbox_environment import SandboxEnvironment, SandboxWorld
 from callsheet.gateway.chat import Message, Tool
@@ -25,6 +32,7 @@ _SERVER_PROGRAM: Final = "game_server.py"
 _CHECK_PROGRAM: Final = "check_game.py"
 _SUCCESS_RATE: Final = "0.85"
 _SIZES: Final = (4, 4, 5, 6)
+_LONGEST_REQUEST: Final = 100
 _MOVE_TIMEOUT_S: Final = 30.0
 _WORD: Final = re.compile(rf"\b({'|'.join(DIRECTIONS)})\b", re.IGNORECASE)
 _RULES: Final = "You are A on a frozen lake. Reach G, keep out of the holes H. The ice is slippery.\n"
@@ -98,9 +106,9 @@ def frozen_lake_world(seed: int, *, image: str = "") -> SandboxWorld:
 
 def moves_wanted(reply: Message) -> Wanted:
     """Returns the moves of a reply: those of its calls, else the last direction that its text names."""
-    calls = reply.get("tool_calls") or ()
+    calls = calls_of(reply)
     if calls:
-        return [_of_call(str(call.get("id", "")), arguments_of_call(call) or {}) for call in calls]
+        return first_wanted(map(_of_call, calls))
     named = _WORD.findall(str(reply.get("content") or ""))
     if not named:
         return [BadCall(f"invalid: say one of {', '.join(DIRECTIONS)}\n", "")]
@@ -112,11 +120,11 @@ def play(request: str) -> Command:
     return Command.argv("python3", "-I", "-S", PLAY_PROGRAM, request)
 
 
-def _of_call(call_id: str, arguments: object) -> SandboxCommand | BadCall:
-    direction = arguments.get("direction") if isinstance(arguments, dict) else None
-    if not isinstance(direction, str) or not direction:
-        return BadCall(f"invalid: direction must be one of {', '.join(DIRECTIONS)}\n", call_id)
-    return SandboxCommand(play(direction), _MOVE_TIMEOUT_S, call_id)
+def _of_call(call: AskedCall) -> SandboxCommand | BadCall:
+    direction = (call.arguments or {}).get("direction")
+    if call.name != MOVE or not isinstance(direction, str) or not 0 < len(direction) <= _LONGEST_REQUEST:
+        return BadCall(f"invalid: call {MOVE} with a direction, one of {', '.join(DIRECTIONS)}\n", call.call_id)
+    return SandboxCommand(play(direction), _MOVE_TIMEOUT_S, call.call_id)
 
 
 def _program(name: str) -> bytes:

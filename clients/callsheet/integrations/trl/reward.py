@@ -25,7 +25,7 @@ class CallsheetReward:
     connects where it is called::
 
         async def passes(job: Job, completion: str, row: Mapping[str, Any]) -> Outcome[RewardResult]:
-            files = [SandboxFile("solution.py", completion.encode())]
+            files = {"solution.py": completion}
             return await job.reward_tests("python3 -m pytest -q", files=files, image=row["image"])
 
         trainer = GRPOTrainer(..., reward_funcs=[CallsheetReward("127.0.0.1:7077", passes, job_id="run-7")])

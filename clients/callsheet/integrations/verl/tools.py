@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from callsheet.client import CallsheetError, FailureKind, TrajectoryEnd
 from callsheet.environments import FailureRule, TrainerReward
@@ -19,6 +19,8 @@ from verl.tools.schemas import ToolResponse
 
 logger = logging.getLogger(__name__)
 
+_NO_COMMAND: Final = "echo 'command: must be a text' >&2; exit 2"
+
 
 class SandboxTool(BaseTool):
     """Runs a shell command of the model in its trajectory's sandbox. All calls of a trajectory share one.
@@ -29,7 +31,8 @@ class SandboxTool(BaseTool):
 
     def command(self, parameters: dict[str, Any]) -> Sequence[str]:
         """Returns the program that a call runs; by default the shell with the parameter `command`."""
-        return ["sh", "-c", str(parameters.get("command", ""))]
+        command = parameters.get("command") if isinstance(parameters, dict) else None
+        return ["sh", "-c", command if isinstance(command, str) and command.strip() else _NO_COMMAND]
 
     def text(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Returns what the model is told."""

@@ -67,7 +67,7 @@ class Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Answers it."""
         assert isinstance(self.server, Server)
-        self.wfile.write(self.server.game.answer(self.rfile.readline(1000).decode().strip()).encode())
+        self.wfile.write(self.server.game.answer(self.rfile.readline(1000).decode(errors="replace").strip()).encode())
 
 
 class Server(socketserver.UnixStreamServer):
