@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import anyio
 import pytest
 from callsheet.v1 import manager_service_pb2, outcome_pb2
@@ -10,6 +12,7 @@ from tests.support.dispatches import make_dispatch
 from tests.support.running_manager import running_manager
 from tests.support.scripted_executor import ScriptedExecutor
 from tests.support.scripted_scheduler import ScriptedSession
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -141,7 +144,26 @@ async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_res
     assert (first.progress.token, first.progress.execution_s) == (token(1), 0.1)
     assert end.failed.reason == "start_to_close"
     assert end.execution_s == 0.2
-    assert end.usage.granted_unit_s["cpu"] > 0.25
+    # What it waited for is told by name, and was not granted.
+    assert end.usage.granted_unit_s["cpu"] == pytest.approx(0.2)
+    assert end.waited_s.keys() == {"cores"}
+    assert end.waited_s["cores"] > 0.05
+
+
+async def test_a_wait_is_told_by_name_and_nothing_is_granted_meanwhile() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="wait_for_image", cpu=2))
+        await executor.wait_call("run a")
+        began = monotonic()
+        await until(lambda: monotonic() - began > 0.1)
+        executor.go.set()
+        (end,) = await session.wait_ends()
+    assert end.waited_s.keys() == {"image"}
+    assert end.waited_s["image"] > 0.1
+    assert end.usage.granted_unit_s["cpu"] == pytest.approx(2 * end.execution_s)
+    assert end.execution_s < end.waited_s["image"]
 
 
 async def test_a_resize_replaces_the_grant_as_a_whole() -> None:

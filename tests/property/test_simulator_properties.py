@@ -77,7 +77,7 @@ def test_accounts_add_up_whatever_a_policy_does(seed: int) -> None:
     works = [work for rollout in scenario.rollouts for work in policy.order[rollout.name]]
     actions = measured.actions
     assert len(actions) == len(works)
-    assert actions.act_s == pytest.approx(actions.queue_s + actions.execution_s + actions.overhead_s)
+    assert actions.act_s == pytest.approx(actions.queue_s + actions.waited_s + actions.execution_s + actions.overhead_s)
     assert measured.cores_used_s == pytest.approx(sum(work.cpu_s for work in works))
     assert measured.outstanding_s == pytest.approx(float(actions.act_s.sum()))  # Little's law
     assert measured.live_s == pytest.approx(float(measured.rollouts.ended_at.sum()))

@@ -8,7 +8,7 @@ core carry out what it proposes. Nothing is planned unless a test says so or cal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from callsheet.scheduler.core import commands, events
@@ -160,11 +160,18 @@ class FakeManager:
         self.world.handle(events.AttemptProgressed(self.manager_id, self.grant(action).token, execution_s))
 
     def end(
-        self, action: str | commands.Dispatch, result: events.AttemptResult | None = None, *, started: bool = True
+        self,
+        action: str | commands.Dispatch,
+        result: events.AttemptResult | None = None,
+        *,
+        started: bool = True,
+        execution_s: float = 0.0,
+        waited_s: Mapping[str, float] | None = None,
     ) -> commands.Dispatch:
         """Ends an attempt, well unless told otherwise; a reset makes the sandbox named after its action and attempt."""
         grant = self.grant(action) if isinstance(action, str) else action
-        self.world.handle(ended(self.manager_id, grant, result, started=started))
+        end = ended(self.manager_id, grant, result, started=started)
+        self.world.handle(replace(end, execution_s=execution_s or end.execution_s, waited_s=waited_s or {}))
         return grant
 
     def fail(self, action: str, kind: FailureKind = FailureKind.INFRA, *, started: bool = True) -> None:

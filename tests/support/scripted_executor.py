@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
+from callsheet.managers.clock import waiting
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -100,6 +102,7 @@ class ScriptedExecutor(Executor):
         script: dict[str, Callable[[Attempt], Awaitable[AttemptResult]]] = {
             "wait": self._wait,
             "go": self._go,
+            "wait_for_image": self._wait_for_image,
             "uncharged": self._uncharged,
             "raise": self._raise,
             "stuck": self._stuck,
@@ -154,6 +157,18 @@ class ScriptedExecutor(Executor):
 
     async def _go(self, _: Attempt) -> AttemptResult:
         await self.go.wait()
+        return Completed(response("done"))
+
+    async def _wait_for_image(self, _: Attempt) -> AttemptResult:
+        """Waits for an image, and within that for memory, in a task of its own."""
+
+        async def prepare() -> None:
+            with waiting(Cause.MEMORY):
+                await self.go.wait()
+
+        with waiting(Cause.IMAGE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(prepare)
         return Completed(response("done"))
 
     async def _raise(self, _: Attempt) -> AttemptResult:

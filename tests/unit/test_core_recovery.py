@@ -399,3 +399,25 @@ def test_what_an_attempt_holds_whose_action_is_over_is_not_granted_to_others() -
     assert after.state.managers["m"].strangers
     manager.join(incarnation="third")
     assert manager.free["cpu"] == 2
+
+
+def test_a_time_without_a_scheduler_is_no_overhead() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)))
+    world.plan()
+    grant = manager.start("a")
+    world.now += 100.0
+    after = restarted(world, manager)
+    manager.join([manager.running(grant)], [SANDBOX])
+    after.watch("a", "client")
+    after.watch("queued", "client")
+    after.now += 5.0
+    manager.end(grant, execution_s=25.0)
+    facts = after.outcomes[key_of("a")]
+    assert facts.waited_s == {"scheduler": pytest.approx(80.0)}
+    assert facts.overhead_s == pytest.approx(0.0)
+    after.cancel("queued")
+    queued = after.outcomes[key_of("queued")]
+    assert queued.overhead_s == pytest.approx(0.0)
+    assert queued.queue_s + sum(queued.waited_s.values()) == pytest.approx(105.0)

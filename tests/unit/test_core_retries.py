@@ -6,7 +6,7 @@ import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy
 
-from tests.support.core_requests import action_request, fixed
+from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
 
 FINAL = [FailureKind.POLICY, FailureKind.ENV, FailureKind.TIMEOUT, FailureKind.RESOURCE_LIMIT]
@@ -265,3 +265,36 @@ def test_queue_time_counts_all_the_waiting_and_nothing_else() -> None:
     assert facts.queue_s == pytest.approx(3.0)
     assert facts.first_dispatched - facts.submitted == pytest.approx(2.0)
     assert facts.ended - facts.submitted == pytest.approx(6.0)
+
+
+def test_what_an_action_waited_for_is_no_overhead() -> None:
+    world, manager = dispatched()
+    world.now += 10.0
+    manager.end("a", execution_s=3.0, waited_s={"cores": 4.0, "image": 2.5})
+    facts = world.outcomes[key_of("a")]
+    assert facts.waited_s == {"cores": 4.0, "image": 2.5}
+    assert facts.overhead_s == pytest.approx(0.5)
+    assert "waited 4.000 s: cores" in [event for _, event in world.story(key_of("a"))]
+
+
+def test_attempts_before_the_last_one_are_told_as_such() -> None:
+    world, manager = dispatched()
+    world.now += 30.0
+    manager.fail("a")
+    world.wait(0.25)
+    manager.start("a")
+    world.now += 2.0
+    manager.end("a", execution_s=1.5)
+    facts = world.outcomes[key_of("a")]
+    assert facts.waited_s == {"attempts": pytest.approx(30.0)}
+    assert facts.overhead_s == pytest.approx(0.5)
+
+
+def test_an_attempt_whose_manager_told_no_end_is_no_overhead() -> None:
+    world, manager = called_once()
+    manager.start("a")
+    world.wait(SETTINGS.manager_lease + 1.0)
+    facts = world.outcomes[key_of("a")]
+    assert world.failure("a").reason == "manager_lost"
+    assert facts.waited_s.keys() == {"attempts"}
+    assert facts.overhead_s == pytest.approx(0.0)

@@ -25,7 +25,7 @@ from rich.console import Console
 def record(
     kind: ActionKind = ActionKind.ENV_STEP, queue_s: float = 0.0, execution_s: float = 1.0, failure: str | None = None
 ) -> ActionRecord:
-    return ActionRecord(kind, "look", failure, queue_s, execution_s, 0.5, cpu_s=0.25, core_s=execution_s)
+    return ActionRecord(kind, "look", failure, queue_s, 0.0, execution_s, 0.5, cpu_s=0.25, core_s=execution_s)
 
 
 def run_of(mode: DemoMode, queue_s: float) -> ModeRun:
@@ -48,12 +48,12 @@ def demo_report() -> DemoReport:
 def test_a_record_holds_the_figures_of_its_outcome() -> None:
     outcome = Succeeded(
         CommandResult(1),
-        timeline=Timeline(queue_s=1.0, execution_s=2.0, overhead_s=0.25),
+        timeline=Timeline(queue_s=1.0, waited_s={"cores": 2.5, "image": 0.5}, execution_s=2.0, overhead_s=0.25),
         usage=Usage(cpu_s=1.5, granted_unit_s={"cpu": 4.0, "memory": 9.0}),
     )
     made = record_of(ActionKind.ENV_STEP, "look", outcome)
-    assert made == ActionRecord(ActionKind.ENV_STEP, "look", None, 1.0, 2.0, 0.25, 1.5, 4.0)
-    assert made.act_s == 3.25
+    assert made == ActionRecord(ActionKind.ENV_STEP, "look", None, 1.0, 3.0, 2.0, 0.25, 1.5, 4.0)
+    assert made.act_s == 6.25
 
 
 def test_every_outcome_but_success_is_a_failure() -> None:
@@ -98,7 +98,15 @@ def test_the_json_has_what_was_promised() -> None:
     value = json.loads(json.dumps(demo_report().as_json(), allow_nan=False))
     assert set(value["kinds"]) == {"generate", "env_reset", "env_step", "reward"}
     for figures in (*value["kinds"].values(), *value["reserved"]["kinds"].values()):
-        assert {"count", "queue_p50_s", "exec_p50_s", "overhead_p50_s", "act_mean_s", "act_p99_s"} <= set(figures)
+        assert {
+            "count",
+            "queue_p50_s",
+            "waiting_p50_s",
+            "exec_p50_s",
+            "overhead_p50_s",
+            "act_mean_s",
+            "act_p99_s",
+        } <= set(figures)
     assert value["failures"] == {"timeout": 1}
     assert value["act_speedup"] > 1
     assert value["wall_s"] == 12.0
@@ -132,6 +140,7 @@ def test_the_tables_show_kinds_failures_and_what_is_scripted() -> None:
     text = output.getvalue()
     for expected in ("env_reset", "failed actions: 1 timeout", "held but idle", "scripted", "random weights", "1.9x"):
         assert expected in text
+    assert "\u2026" not in text, "a column is cut"
 
 
 @pytest.mark.parametrize(

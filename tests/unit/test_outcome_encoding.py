@@ -59,6 +59,13 @@ def test_a_success_with_all_its_facts() -> None:
     assert (timeline.queue_s, timeline.execution_s) == (2.0, 5.0)
     assert timeline.start_wait_s == 0.5
     assert timeline.overhead_s == pytest.approx(3.0)
+    assert not timeline.waited_s
+
+
+def test_what_was_waited_for_is_told_by_name_and_is_no_overhead() -> None:
+    timeline = decoded(replace(FACTS, waited_s={"cores": 2.5})).timeline
+    assert timeline.waited_s == {"cores": 2.5}
+    assert timeline.overhead_s == pytest.approx(0.5)
 
 
 def test_a_failure_with_what_it_left() -> None:

@@ -139,6 +139,7 @@ async def test_bounds() -> None:
     assert refusal.value.reason == "scorer_busy"
     for ticket in tickets:
         await value_of(ticket)
+        assert ticket.waited_s > 0
     await value_of(scorer.submit(prompt(4), ()))
 
 

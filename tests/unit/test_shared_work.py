@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import anyio
 import pytest
+from callsheet.managers.clock import Waits, note_waits
 from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.images.shared_work import SharedWork
+from callsheet.timing.waits import Cause
+
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +87,21 @@ async def test_a_cancelled_worker_and_a_stopped_waiter_leave_the_others_alone() 
     work.go.set()
     await shared.do("name", work, anyio.Event())
     assert work.begun == 2
+
+
+async def test_who_waits_for_somebody_else_is_told_so() -> None:
+    shared, work, waits = SharedWork(()), Work(), [Waits(), Waits()]
+
+    async def ask_as(own: Waits) -> None:
+        note_waits(own)
+        await shared.do("name", work, anyio.Event())
+
+    async with anyio.create_task_group() as tasks:
+        for own in waits:
+            tasks.start_soon(ask_as, own)
+        await anyio.wait_all_tasks_blocked()
+        began = monotonic()
+        await until(lambda: monotonic() - began > 0.02)
+        work.go.set()
+    assert sorted(map(len, (own.seconds for own in waits))) == [0, 1]
+    assert {cause for own in waits for cause in own.seconds} == {Cause.SET_UP}

@@ -155,6 +155,8 @@ def test_lanes_and_widths_change_a_running_command() -> None:
 
     measured, policy = run(one_node([trajectory("a", [wide])], 4), Changing)
     assert measured.actions.act_s[1] == pytest.approx(2.0 + 3.0 + 2.0)
+    assert measured.actions.waited_s[1] == pytest.approx(3.0)
+    assert measured.actions.execution_s[1] == pytest.approx(2.0 + 2.0)
     assert policy.facts[1][1].execution_s == pytest.approx(2.0 + 2.0)
 
 

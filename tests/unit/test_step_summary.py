@@ -32,7 +32,7 @@ def _generation(*spans: tuple[int, int], queue_s: float = 0.0, execution_s: floa
 async def test_a_step_tells_where_time_went_and_what_failed_and_the_next_begins_anew() -> None:
     fake = FakeClient()
     fake.on_generate(lambda _: _generation((0, 4), queue_s=0.5))
-    timeline = Timeline(queue_s=1.0, execution_s=2.0)
+    timeline = Timeline(queue_s=1.0, execution_s=2.0, waited_s={"cores": 4.0, "newer": 0.5})
     fake.on_env_step(lambda _: Failed(FailureKind.ENV, timeline=timeline, attempts=2))
     async with fake, await fake.open_job("j") as job:
         await job.generate([1])
@@ -40,7 +40,9 @@ async def test_a_step_tells_where_time_went_and_what_failed_and_the_next_begins_
             await trajectory.env_step("x")
         first, second = job.step_summary(), job.step_summary()
     assert (first["time_s/generation"], first["time_s/environment"], first["time_s/reward"]) == (1.0, 2.0, 0.0)
-    assert (first["time_s/waiting"], first["time_s/overhead"]) == (1.5, 0.25)
+    assert (first["time_s/waiting"], first["time_s/queue"], first["time_s/overhead"]) == (6.0, 1.5, 0.25)
+    assert (first["time_s/waiting_cores"], first["time_s/waiting_image"]) == (4.0, 0.0)
+    assert first["time_s/waiting_other"] == 0.5
     assert (first["actions/generate"], first["actions/env_step"], first["ended/failed"]) == (1, 1, 1)
     assert (first["failures/env"], first["failures/infra"], first["retried"], first["tokens/generated"]) == (1, 0, 1, 4)
     assert first.keys() == second.keys()

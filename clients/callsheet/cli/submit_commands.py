@@ -215,8 +215,9 @@ def _print_outcome(outcome: Outcome[Any], job_id: str) -> None:
     times = outcome.timeline
     say(
         f"{outcome_name(outcome)}: action {outcome.action_id} of job {job_id}, {outcome.attempts} attempt(s), "
-        f"manager {outcome.manager_id or 'none'}, queue {times.queue_s:.3f} s, execution {times.execution_s:.3f} s, "
-        f"overhead {times.overhead_s:.3f} s"
+        f"manager {outcome.manager_id or 'none'}, queue {times.queue_s:.3f} s, "
+        f"{''.join(f'waiting for {cause} {seconds:.3f} s, ' for cause, seconds in times.waited_s.items())}"
+        f"execution {times.execution_s:.3f} s, overhead {times.overhead_s:.3f} s"
     )
     match outcome:
         case Failed():

@@ -89,7 +89,7 @@ def refusal_of_status(status: Any) -> RefusedError | None:
 
 def _timeline(message: outcome_pb2.Timeline) -> Timeline:
     # By attributes, which is faster than `take_seconds`: this comes once for every action.
-    has = message.HasField
+    has, waited = message.HasField, message.waited_s
     return Timeline(
         submitted_at=in_seconds(message.submitted) if has("submitted") else None,
         first_dispatched_at=in_seconds(message.first_dispatched) if has("first_dispatched") else None,
@@ -100,6 +100,7 @@ def _timeline(message: outcome_pb2.Timeline) -> Timeline:
         execution_s=message.execution_s,
         overhead_s=message.overhead_s,
         start_wait_s=message.start_wait_s,
+        waited_s=dict(waited) if waited else {},
     )
 
 

@@ -233,8 +233,9 @@ class Job(ActionVerbs):
         actions, which run side by side: they may be more than `wall_s`. All names are in each summary:
 
         - `wall_s`: time since the last summary.
-        - `time_s/`: `generation`, `environment` (env_reset and env_step), `tools`, `reward`; `waiting` in the queue,
-          of which `start_waiting` before trajectories began; `overhead`.
+        - `time_s/`: `generation`, `environment` (env_reset and env_step), `tools`, `reward`; `waiting`, all of it: in
+          the `queue`, of which `start_waiting` before trajectories began, and after the dispatch by cause, such as
+          `waiting_cores`; `overhead`, which is transport, dispatch and journal.
         - `actions/KIND`, `ended/succeeded` and the like, `failures/KIND`, `retried`: how many.
         - `tokens/generated`, and `staleness/`: by how many policy versions they were behind the newest that this client
           published or had tokens of, when they arrived: `mean` over tokens, `max`; `stale_tokens`;

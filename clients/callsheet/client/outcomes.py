@@ -79,9 +79,10 @@ class Timeline:
         started_at: The manager said the last attempt started.
         ended_at: The last attempt's end arrived.
         queue_s: Waiting to be dispatched, over all attempts.
-        execution_s: The manager executing the last attempt, by its own clock.
-        overhead_s: Everything else between submit and end: transport, dispatch, commit, lost attempts.
+        execution_s: The manager executing the last attempt, by its own clock; what it waited for is no part of it.
+        overhead_s: Everything else between submit and end: transport, dispatch and journal.
         start_wait_s: The part of `queue_s` before its trajectory was let begin.
+        waited_s: Waiting after the dispatch, by cause, such as "cores" or "image"; see docs/concepts/outcomes.md.
     """
 
     submitted_at: float | None = None
@@ -93,6 +94,12 @@ class Timeline:
     execution_s: float = 0.0
     overhead_s: float = 0.0
     start_wait_s: float = 0.0
+    waited_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def waiting_s(self) -> float:
+        """All waiting after the dispatch. With queue, execution and overhead it is the time from submit to end."""
+        return sum(self.waited_s.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,8 @@ class Usage:
     Attributes:
         cpu_s: CPU seconds, user and system, of all its processes.
         peak_memory_bytes: Largest memory use; None if it was not measured.
-        granted_unit_s: Units granted over time, in unit-seconds by resource ("cpu": core-seconds).
+        granted_unit_s: Units granted while it executed, in unit-seconds by resource ("cpu": core-seconds). Nothing
+            that waits is granted.
     """
 
     cpu_s: float = 0.0

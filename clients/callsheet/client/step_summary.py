@@ -13,6 +13,7 @@ from callsheet.client.actions import ActionKind
 from callsheet.client.fields import by_number
 from callsheet.client.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded
 from callsheet.client.results import GenerateResult
+from callsheet.timing.waits import CAUSES, known
 from callsheet.v1 import outcome_pb2
 
 MAX_JOBS = 1000
@@ -51,6 +52,7 @@ class EndedAction(NamedTuple):
     attempts: int = 1
     failure: FailureKind | None = None
     spans: tuple[tuple[int, int], ...] = ()
+    waited_s: Mapping[str, float] = {}
 
 
 def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAction:
@@ -63,7 +65,8 @@ def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAct
         spans = tuple((span.version, span.end - span.begin) for span in result.generate.policy_versions)
     told = message.timeline
     times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
-    return EndedAction(kind, end, *times, message.attempts, failure, spans)
+    waited = dict(told.waited_s) if told.waited_s else {}
+    return EndedAction(kind, end, *times, message.attempts, failure, spans, waited)
 
 
 def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
@@ -74,7 +77,7 @@ def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
     counts = tuple((span.version, span.end - span.begin) for span in spans)
     told = outcome.timeline
     times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
-    return EndedAction(kind, _ENDS[type(outcome)], *times, outcome.attempts, failure, counts)
+    return EndedAction(kind, _ENDS[type(outcome)], *times, outcome.attempts, failure, counts, told.waited_s)
 
 
 @dataclass(slots=True)
@@ -103,7 +106,10 @@ class StepTally:
         """Counts an action that has ended."""
         times = self.times_s
         times[_PHASES[action.kind]] += action.execution_s
-        times["waiting"] += action.queue_s
+        times["queue"] += action.queue_s
+        times["waiting"] += action.queue_s + sum(action.waited_s.values())
+        for cause, seconds in action.waited_s.items():
+            times[f"waiting_{known(cause)}"] += seconds
         times["start_waiting"] += action.start_wait_s
         times["overhead"] += action.overhead_s
         self.actions[action.kind.value] += 1
@@ -127,7 +133,8 @@ class StepTally:
 
     def summary(self, now: float) -> dict[str, float]:
         """Returns all of it, as a flat dict of numbers. Every name is in every summary, so that a log has no gaps."""
-        phases = (*dict.fromkeys(_PHASES.values()), "waiting", "start_waiting", "overhead")
+        waits = ("waiting", "queue", "start_waiting", *(f"waiting_{cause}" for cause in CAUSES))
+        phases = (*dict.fromkeys(_PHASES.values()), *waits, "overhead")
         return {
             "wall_s": now - self.began,
             **_named("time_s/", phases, self.times_s),

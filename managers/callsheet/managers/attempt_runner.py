@@ -10,7 +10,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.cancellation import cancellation_requested
-from callsheet.managers.clock import GrantMeter
+from callsheet.managers.clock import GrantMeter, note_waits
 from callsheet.managers.ends import Spent, StopOrder, StopReport, describe_end, infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, PayloadAccess, PayloadError, Stopped
 from callsheet.managers.fencing import ActionId, Token
@@ -95,7 +95,7 @@ class AttemptRunner:
         now = monotonic()
         attempt = Attempt(own.grant, own.action, self._payloads)
         attempt.report_output = lambda chunk: self._reports.printed(Token.of(attempt.grant.token), chunk)
-        live = LiveAttempt(attempt, now, GrantMeter(own.grant.resources, now))
+        live = LiveAttempt(attempt, now, GrantMeter(own.grant.resources, 0.0))
         # First what the action waits for: the report of its start would be written before it, and that can wait.
         self._tasks.start_soon(self._run, live)
         self._enter(live, now)
@@ -185,6 +185,7 @@ class AttemptRunner:
         log.debug("attempt_started", **live.log_context())
 
     async def _run(self, live: LiveAttempt) -> None:
+        note_waits(live.attempt.waits)
         try:
             with live.scope:
                 self._end(live, await self._result_of(live))
@@ -221,7 +222,8 @@ class AttemptRunner:
             del self._by_action[live.action_id]
         for due in Due:
             self._deadlines.drop((due, live))
-        spent = Spent(live.execution_s(now), live.meter.unit_seconds(now))
+        executed_s = live.executed_s(now)
+        spent = Spent(executed_s, live.meter.unit_seconds(executed_s), live.waited_s(now))
         self.report_end((live.attempt.grant, live.attempt.action), result, live.order, spent)
         if isinstance(result, Broken):
             log.info("attempt_failed", reason=result.failed.reason, **live.log_context())
@@ -272,7 +274,7 @@ class AttemptRunner:
         before = live.attempt.grant
         live.attempt.grant = grant
         if before.resources != grant.resources or before.cores != grant.cores:
-            live.meter.change(grant.resources, monotonic())
+            live.meter.change(grant.resources, live.executed_s(monotonic()))
             live.resize_wanted = True
             if not live.resizing:
                 live.resizing = True

@@ -1,12 +1,97 @@
-"""Units granted to an attempt, over time. Pure; `now` is a parameter, in seconds."""
+"""What an attempt waits for, and units granted to it over time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from contextvars import ContextVar
+from math import inf
+from time import monotonic
+from typing import TypeVar
+
+from callsheet.timing.waits import SHORTEST_WAIT_S, Cause
+
+T = TypeVar("T")
+
+
+class Waits:
+    """What one attempt has waited for.
+
+    Attributes:
+        seconds: By cause, of the waits that are over and that the execution clock has counted.
+        stood: The same of those for which that clock stood.
+    """
+
+    def __init__(self) -> None:
+        """It has not waited."""
+        self.seconds: dict[Cause, float] = {}
+        self.stood: dict[Cause, float] = {}
+        self._under_way: tuple[Cause, float] | None = None
+
+    def until(self, now: float) -> dict[Cause, float]:
+        """Returns `seconds` at the monotonic time `now`, with the wait that is under way."""
+        seconds = dict(self.seconds)
+        if self._under_way is not None and now > self._under_way[1]:
+            cause, began = self._under_way
+            seconds[cause] = seconds.get(cause, 0.0) + now - began
+        return seconds
+
+    def add(self, cause: Cause, seconds: float, *, counted: bool = True) -> None:
+        """Notes a wait that is over; `counted` says whether the execution clock ran."""
+        noted = self.seconds if counted else self.stood
+        if seconds >= SHORTEST_WAIT_S:
+            noted[cause] = noted.get(cause, 0.0) + seconds
+
+    @contextmanager
+    def on(self, cause: Cause, *, counted: bool = True) -> Iterator[None]:
+        """Notes what a block takes, see `add`. Of blocks within each other the outermost counts."""
+        if self._under_way is not None:
+            yield
+            return
+        began = monotonic()
+        self._under_way = (cause, began if counted else inf)
+        try:
+            yield
+        finally:
+            self._under_way = None
+            self.add(cause, monotonic() - began, counted=counted)
+
+
+_WAITS: ContextVar[Waits] = ContextVar("callsheet_waits")
+
+
+def note_waits(waits: Waits) -> None:
+    """Has the waits of this task, and of those that it starts, noted there."""
+    _WAITS.set(waits)
+
+
+def waiting(cause: Cause) -> AbstractContextManager[None]:
+    """Notes what a block takes as a wait of the attempt whose task this is; of none where it is nobody's."""
+    waits = _WAITS.get(None)
+    return nullcontext() if waits is None else waits.on(cause)
+
+
+@asynccontextmanager
+async def after_waiting(cause: Cause, wanted: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Gives what a context gives; the way into that is a wait."""
+    async with AsyncExitStack() as stack:
+        with waiting(cause):
+            entered = await stack.enter_async_context(wanted)
+        yield entered
 
 
 class GrantMeter:
-    """Integrates granted units over time, following resizes."""
+    """Integrates granted units over the seconds that an attempt executes, following resizes. Pure.
+
+    `now` is how long it has executed: nothing that waits is granted.
+    """
 
     __slots__ = ("_since", "_total", "_units")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
@@ -30,10 +30,11 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an attempt took: execution seconds, and granted unit-seconds by resource."""
+    """What an attempt took: execution seconds, granted unit-seconds by resource, and seconds of waiting by cause."""
 
     execution_s: float
     granted_unit_s: Mapping[str, float]
+    waited_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def describe_end(
@@ -55,6 +56,7 @@ def describe_end(
         execution_s=spent.execution_s,
         started=True,
         body_hash=grant.body_hash,
+        waited_s=spent.waited_s,
     )
     if spent.granted_unit_s:
         end.usage.granted_unit_s.update(spent.granted_unit_s)
@@ -123,4 +125,5 @@ def bounded(end: AttemptEnded, max_bytes: int) -> AttemptEnded:
         execution_s=end.execution_s,
         started=end.started,
         body_hash=end.body_hash,
+        waited_s=end.waited_s,
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
+from callsheet.managers.clock import Waits
+from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 
 
@@ -121,6 +123,8 @@ class Attempt:
         execution_clock: Set by an executor that grants an attempt less than all the time that passes: returns the
             seconds to charge it by the monotonic time `now`. It never runs faster than time and answers after the end.
             None: all time counts.
+        stands_for: What it waits for while that clock stands.
+        waits: What it waits for while that clock runs, which limits such waits as well.
         report_output: Sends a part of what it prints to those who watch it, or drops it if there is no room. Called on
             the event loop, for actions that ask for it.
     """
@@ -130,6 +134,8 @@ class Attempt:
     payloads: PayloadAccess
     stop_requested: anyio.Event = field(default_factory=anyio.Event)
     execution_clock: Callable[[float], float] | None = None
+    stands_for: Cause = Cause.CORES
+    waits: Waits = field(default_factory=Waits)
     report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 
 

@@ -9,6 +9,7 @@ from callsheet.managers.clock import GrantMeter
 from callsheet.managers.ends import StopOrder
 from callsheet.managers.executor import Attempt
 from callsheet.managers.fencing import ActionId, Token
+from callsheet.timing.waits import SHORTEST_WAIT_S
 from callsheet.v1 import action_pb2, manager_service_pb2
 
 
@@ -45,6 +46,20 @@ class LiveAttempt:
         """Returns its execution clock at the monotonic time `now`."""
         charged = self.attempt.execution_clock
         return max(now - self.began, 0.0) if charged is None else charged(now)
+
+    def executed_s(self, now: float) -> float:
+        """Returns the seconds of that in which it did not wait."""
+        return max(self.execution_s(now) - sum(self.attempt.waits.until(now).values()), 0.0)
+
+    def waited_s(self, now: float) -> dict[str, float]:
+        """Returns what it waited for until `now`: with `executed_s` that is all of its time."""
+        waits, waited = self.attempt.waits, self.attempt.waits.until(now)
+        rest_s = now - self.began - self.execution_s(now) - sum(waits.stood.values())
+        stood = {**waits.stood, self.attempt.stands_for: rest_s}
+        for cause, seconds in stood.items():
+            if seconds >= SHORTEST_WAIT_S:
+                waited[cause] = waited.get(cause, 0.0) + seconds
+        return {cause.value: seconds for cause, seconds in waited.items()}
 
     def log_context(self) -> dict[str, object]:
         """Returns the ids that every log line about it carries."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-CONTRACT: Final = 2
+CONTRACT: Final = 3
 OLDEST_CONTRACT: Final = 1
 
 _PACKAGE: Final = "callsheet.v1."
@@ -45,6 +45,7 @@ _CAME_WITH: Final = {
     WEIGHTS_STANDING_PROVED WEIGHTS_STANDING_UNPROVED WEIGHTS_STANDING_UNSPECIFIED WEIGHTS_STANDING_UPDATING
     WeightSource
     """,
+    3: "AttemptEnded.waited_s Timeline.waited_s",
 }
 """By contract: rpcs, values of enums and fields; a message, or a service, for all that it had at first."""
 

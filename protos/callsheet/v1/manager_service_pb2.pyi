@@ -908,6 +908,22 @@ class AttemptEnded(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class WaitedSEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     TOKEN_FIELD_NUMBER: builtins.int
     KEY_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
@@ -918,10 +934,11 @@ class AttemptEnded(google.protobuf.message.Message):
     EXECUTION_S_FIELD_NUMBER: builtins.int
     STARTED_FIELD_NUMBER: builtins.int
     BODY_HASH_FIELD_NUMBER: builtins.int
+    WAITED_S_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Its number, from 1."""
     execution_s: builtins.float
-    """Execution seconds by the manager's clock."""
+    """Execution seconds by the manager's clock, without what it waited for."""
     started: builtins.bool
     """Whether it had started; false means its action left no trace and may go elsewhere."""
     body_hash: builtins.bytes
@@ -950,6 +967,12 @@ class AttemptEnded(google.protobuf.message.Message):
     def usage(self) -> callsheet.v1.outcome_pb2.Usage:
         """What it used."""
 
+    @property
+    def waited_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """Seconds that it waited at its manager, by cause: "cores", "memory", "image", "set_up", "reference",
+        "sandbox", "engine" or "model". What the scheduler does not know becomes "other".
+        """
+
     def __init__(
         self,
         *,
@@ -963,9 +986,10 @@ class AttemptEnded(google.protobuf.message.Message):
         execution_s: builtins.float = ...,
         started: builtins.bool = ...,
         body_hash: builtins.bytes = ...,
+        waited_s: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cancelled", b"cancelled", "failed", b"failed", "key", b"key", "result", b"result", "succeeded", b"succeeded", "token", b"token", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cancelled", b"cancelled", "execution_s", b"execution_s", "failed", b"failed", "key", b"key", "result", b"result", "started", b"started", "succeeded", b"succeeded", "token", b"token", "usage", b"usage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cancelled", b"cancelled", "execution_s", b"execution_s", "failed", b"failed", "key", b"key", "result", b"result", "started", b"started", "succeeded", b"succeeded", "token", b"token", "usage", b"usage", "waited_s", b"waited_s"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["result", b"result"]) -> typing.Literal["succeeded", "failed", "cancelled"] | None: ...
 
 global___AttemptEnded = AttemptEnded

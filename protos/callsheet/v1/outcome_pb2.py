@@ -17,23 +17,25 @@ from callsheet.v1 import common_pb2 as callsheet_dot_v1_dot_common__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63\x61llsheet/v1/outcome.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/action.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x02\n\x07Outcome\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12,\n\tsucceeded\x18\x02 \x01(\x0b\x32\x17.callsheet.v1.SucceededH\x00\x12&\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x14.callsheet.v1.FailedH\x00\x12,\n\tcancelled\x18\x04 \x01(\x0b\x32\x17.callsheet.v1.CancelledH\x00\x12(\n\x07\x65xpired\x18\x05 \x01(\x0b\x32\x15.callsheet.v1.ExpiredH\x00\x12(\n\x08timeline\x18\x06 \x01(\x0b\x32\x16.callsheet.v1.Timeline\x12\"\n\x05usage\x18\x07 \x01(\x0b\x32\x13.callsheet.v1.Usage\x12\x10\n\x08\x61ttempts\x18\x08 \x01(\x05\x12\x12\n\nmanager_id\x18\t \x01(\tB\x08\n\x06result\"\x8c\x02\n\tSucceeded\x12\x30\n\x08generate\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.GenerateResultH\x00\x12\x31\n\tenv_reset\x18\x02 \x01(\x0b\x32\x1c.callsheet.v1.EnvResetResultH\x00\x12/\n\x08\x65nv_step\x18\x03 \x01(\x0b\x32\x1b.callsheet.v1.CommandResultH\x00\x12\x31\n\ttool_call\x18\x04 \x01(\x0b\x32\x1c.callsheet.v1.ToolCallResultH\x00\x12,\n\x06reward\x18\x05 \x01(\x0b\x32\x1a.callsheet.v1.RewardResultH\x00\x42\x08\n\x06result\"\xbf\x01\n\x06\x46\x61iled\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.callsheet.v1.FailureKind\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12(\n\x07partial\x18\x04 \x01(\x0b\x32\x17.callsheet.v1.Succeeded\x12*\n\x07timeout\x18\x05 \x01(\x0e\x32\x19.callsheet.v1.TimeoutKind\x12\x15\n\rretry_after_s\x18\x06 \x01(\x01\"E\n\tCancelled\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12(\n\x07partial\x18\x02 \x01(\x0b\x32\x17.callsheet.v1.Succeeded\"5\n\x07\x45xpired\x12*\n\x07timeout\x18\x01 \x01(\x0e\x32\x19.callsheet.v1.TimeoutKind\"\xc7\x02\n\x08Timeline\x12-\n\tsubmitted\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10\x66irst_dispatched\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ndispatched\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07started\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07queue_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x65xecution_s\x18\x07 \x01(\x01\x12\x12\n\noverhead_s\x18\x08 \x01(\x01\x12\x14\n\x0cstart_wait_s\x18\t \x01(\x01\"\xa5\x01\n\x05Usage\x12\r\n\x05\x63pu_s\x18\x01 \x01(\x01\x12\x19\n\x11peak_memory_bytes\x18\x02 \x01(\x03\x12=\n\x0egranted_unit_s\x18\x03 \x03(\x0b\x32%.callsheet.v1.Usage.GrantedUnitSEntry\x1a\x33\n\x11GrantedUnitSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"@\n\x11PolicyVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x05\"\xd4\x02\n\x0eGenerateResult\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x11\n\tlog_probs\x18\x02 \x03(\x02\x12\x31\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1a.callsheet.v1.FinishReason\x12\x38\n\x0fpolicy_versions\x18\x04 \x03(\x0b\x32\x1f.callsheet.v1.PolicyVersionSpan\x12\x15\n\rcached_tokens\x18\x05 \x01(\x05\x12\x32\n\x0elog_probs_mode\x18\x06 \x01(\x0e\x32\x1a.callsheet.v1.LogProbsMode\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04text\x18\x08 \x01(\tH\x01\x88\x01\x01\x12\x1a\n\rbegun_version\x18\t \x01(\x03H\x02\x88\x01\x01\x42\x07\n\x05_seedB\x07\n\x05_textB\x10\n\x0e_begun_version\"\x95\x01\n\x0e\x45nvResetResult\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12+\n\x06set_up\x18\x02 \x01(\x0b\x32\x1b.callsheet.v1.CommandResult\x12\x15\n\rtrajectory_id\x18\x03 \x01(\t\x12\x15\n\rset_up_reused\x18\x04 \x01(\x08\x12\x14\n\x0cimage_digest\x18\x05 \x01(\t\"\xa5\x02\n\rCommandResult\x12\x11\n\texit_code\x18\x01 \x01(\x05\x12\x0e\n\x06signal\x18\x02 \x01(\x05\x12\"\n\x06stdout\x18\x03 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\"\n\x06stderr\x18\x04 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x1c\n\x14stdout_dropped_bytes\x18\x05 \x01(\x03\x12\x1c\n\x14stderr_dropped_bytes\x18\x06 \x01(\x03\x12\x0e\n\x06wall_s\x18\x07 \x01(\x01\x12,\n\x07session\x18\x08 \x01(\x0b\x32\x1b.callsheet.v1.SessionReport\x12/\n\tdownloads\x18\t \x03(\x0b\x32\x1c.callsheet.v1.DownloadedFile\"/\n\rSessionReport\x12\x0f\n\x07started\x18\x01 \x01(\x08\x12\r\n\x05\x65nded\x18\x02 \x01(\x08\"b\n\x0e\x44ownloadedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12%\n\x07\x63ontent\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.BlobH\x00\x12\x11\n\x07refusal\x18\x03 \x01(\tH\x00\x42\x08\n\x06result\"6\n\x0eToolCallResult\x12$\n\x08response\x18\x01 \x01(\x0b\x32\x12.callsheet.v1.Blob\"\xb4\x02\n\x0cRewardResult\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06passed\x18\x02 \x01(\x05\x12\r\n\x05total\x18\x03 \x01(\x05\x12,\n\x07\x63ommand\x18\x04 \x01(\x0b\x32\x1b.callsheet.v1.CommandResult\x12>\n\ncomponents\x18\x05 \x03(\x0b\x32*.callsheet.v1.RewardResult.ComponentsEntry\x12\x11\n\tlog_probs\x18\x06 \x03(\x01\x12\x11\n\ttoken_ids\x18\x07 \x03(\x05\x12\x0c\n\x04text\x18\x08 \x01(\t\x12\x0e\n\x06line_s\x18\t \x01(\x01\x12\x11\n\trestore_s\x18\n \x01(\x01\x1a\x31\n\x0f\x43omponentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*\xe1\x01\n\x0b\x46\x61ilureKind\x12\x1c\n\x18\x46\x41ILURE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46\x41ILURE_KIND_POLICY\x10\x01\x12\x14\n\x10\x46\x41ILURE_KIND_ENV\x10\x02\x12\x16\n\x12\x46\x41ILURE_KIND_INFRA\x10\x03\x12\x18\n\x14\x46\x41ILURE_KIND_TIMEOUT\x10\x04\x12\x16\n\x12\x46\x41ILURE_KIND_QUOTA\x10\x05\x12\x1f\n\x1b\x46\x41ILURE_KIND_RESOURCE_LIMIT\x10\x06\x12\x1a\n\x16\x46\x41ILURE_KIND_CANCELLED\x10\x07*\xb0\x01\n\x0bTimeoutKind\x12\x1c\n\x18TIMEOUT_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1eTIMEOUT_KIND_SCHEDULE_TO_START\x10\x01\x12\x1f\n\x1bTIMEOUT_KIND_START_TO_CLOSE\x10\x02\x12\"\n\x1eTIMEOUT_KIND_SCHEDULE_TO_CLOSE\x10\x03\x12\x1a\n\x16TIMEOUT_KIND_HEARTBEAT\x10\x04*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63\x61llsheet/v1/outcome.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/action.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x02\n\x07Outcome\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12,\n\tsucceeded\x18\x02 \x01(\x0b\x32\x17.callsheet.v1.SucceededH\x00\x12&\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x14.callsheet.v1.FailedH\x00\x12,\n\tcancelled\x18\x04 \x01(\x0b\x32\x17.callsheet.v1.CancelledH\x00\x12(\n\x07\x65xpired\x18\x05 \x01(\x0b\x32\x15.callsheet.v1.ExpiredH\x00\x12(\n\x08timeline\x18\x06 \x01(\x0b\x32\x16.callsheet.v1.Timeline\x12\"\n\x05usage\x18\x07 \x01(\x0b\x32\x13.callsheet.v1.Usage\x12\x10\n\x08\x61ttempts\x18\x08 \x01(\x05\x12\x12\n\nmanager_id\x18\t \x01(\tB\x08\n\x06result\"\x8c\x02\n\tSucceeded\x12\x30\n\x08generate\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.GenerateResultH\x00\x12\x31\n\tenv_reset\x18\x02 \x01(\x0b\x32\x1c.callsheet.v1.EnvResetResultH\x00\x12/\n\x08\x65nv_step\x18\x03 \x01(\x0b\x32\x1b.callsheet.v1.CommandResultH\x00\x12\x31\n\ttool_call\x18\x04 \x01(\x0b\x32\x1c.callsheet.v1.ToolCallResultH\x00\x12,\n\x06reward\x18\x05 \x01(\x0b\x32\x1a.callsheet.v1.RewardResultH\x00\x42\x08\n\x06result\"\xbf\x01\n\x06\x46\x61iled\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.callsheet.v1.FailureKind\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12(\n\x07partial\x18\x04 \x01(\x0b\x32\x17.callsheet.v1.Succeeded\x12*\n\x07timeout\x18\x05 \x01(\x0e\x32\x19.callsheet.v1.TimeoutKind\x12\x15\n\rretry_after_s\x18\x06 \x01(\x01\"E\n\tCancelled\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12(\n\x07partial\x18\x02 \x01(\x0b\x32\x17.callsheet.v1.Succeeded\"5\n\x07\x45xpired\x12*\n\x07timeout\x18\x01 \x01(\x0e\x32\x19.callsheet.v1.TimeoutKind\"\xae\x03\n\x08Timeline\x12-\n\tsubmitted\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10\x66irst_dispatched\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ndispatched\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07started\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07queue_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x65xecution_s\x18\x07 \x01(\x01\x12\x12\n\noverhead_s\x18\x08 \x01(\x01\x12\x14\n\x0cstart_wait_s\x18\t \x01(\x01\x12\x35\n\x08waited_s\x18\n \x03(\x0b\x32#.callsheet.v1.Timeline.WaitedSEntry\x1a.\n\x0cWaitedSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xa5\x01\n\x05Usage\x12\r\n\x05\x63pu_s\x18\x01 \x01(\x01\x12\x19\n\x11peak_memory_bytes\x18\x02 \x01(\x03\x12=\n\x0egranted_unit_s\x18\x03 \x03(\x0b\x32%.callsheet.v1.Usage.GrantedUnitSEntry\x1a\x33\n\x11GrantedUnitSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"@\n\x11PolicyVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x05\"\xd4\x02\n\x0eGenerateResult\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x11\n\tlog_probs\x18\x02 \x03(\x02\x12\x31\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1a.callsheet.v1.FinishReason\x12\x38\n\x0fpolicy_versions\x18\x04 \x03(\x0b\x32\x1f.callsheet.v1.PolicyVersionSpan\x12\x15\n\rcached_tokens\x18\x05 \x01(\x05\x12\x32\n\x0elog_probs_mode\x18\x06 \x01(\x0e\x32\x1a.callsheet.v1.LogProbsMode\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04text\x18\x08 \x01(\tH\x01\x88\x01\x01\x12\x1a\n\rbegun_version\x18\t \x01(\x03H\x02\x88\x01\x01\x42\x07\n\x05_seedB\x07\n\x05_textB\x10\n\x0e_begun_version\"\x95\x01\n\x0e\x45nvResetResult\x12\x12\n\nsandbox_id\x18\x01 \x01(\t\x12+\n\x06set_up\x18\x02 \x01(\x0b\x32\x1b.callsheet.v1.CommandResult\x12\x15\n\rtrajectory_id\x18\x03 \x01(\t\x12\x15\n\rset_up_reused\x18\x04 \x01(\x08\x12\x14\n\x0cimage_digest\x18\x05 \x01(\t\"\xa5\x02\n\rCommandResult\x12\x11\n\texit_code\x18\x01 \x01(\x05\x12\x0e\n\x06signal\x18\x02 \x01(\x05\x12\"\n\x06stdout\x18\x03 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\"\n\x06stderr\x18\x04 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x1c\n\x14stdout_dropped_bytes\x18\x05 \x01(\x03\x12\x1c\n\x14stderr_dropped_bytes\x18\x06 \x01(\x03\x12\x0e\n\x06wall_s\x18\x07 \x01(\x01\x12,\n\x07session\x18\x08 \x01(\x0b\x32\x1b.callsheet.v1.SessionReport\x12/\n\tdownloads\x18\t \x03(\x0b\x32\x1c.callsheet.v1.DownloadedFile\"/\n\rSessionReport\x12\x0f\n\x07started\x18\x01 \x01(\x08\x12\r\n\x05\x65nded\x18\x02 \x01(\x08\"b\n\x0e\x44ownloadedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12%\n\x07\x63ontent\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.BlobH\x00\x12\x11\n\x07refusal\x18\x03 \x01(\tH\x00\x42\x08\n\x06result\"6\n\x0eToolCallResult\x12$\n\x08response\x18\x01 \x01(\x0b\x32\x12.callsheet.v1.Blob\"\xb4\x02\n\x0cRewardResult\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06passed\x18\x02 \x01(\x05\x12\r\n\x05total\x18\x03 \x01(\x05\x12,\n\x07\x63ommand\x18\x04 \x01(\x0b\x32\x1b.callsheet.v1.CommandResult\x12>\n\ncomponents\x18\x05 \x03(\x0b\x32*.callsheet.v1.RewardResult.ComponentsEntry\x12\x11\n\tlog_probs\x18\x06 \x03(\x01\x12\x11\n\ttoken_ids\x18\x07 \x03(\x05\x12\x0c\n\x04text\x18\x08 \x01(\t\x12\x0e\n\x06line_s\x18\t \x01(\x01\x12\x11\n\trestore_s\x18\n \x01(\x01\x1a\x31\n\x0f\x43omponentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*\xe1\x01\n\x0b\x46\x61ilureKind\x12\x1c\n\x18\x46\x41ILURE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46\x41ILURE_KIND_POLICY\x10\x01\x12\x14\n\x10\x46\x41ILURE_KIND_ENV\x10\x02\x12\x16\n\x12\x46\x41ILURE_KIND_INFRA\x10\x03\x12\x18\n\x14\x46\x41ILURE_KIND_TIMEOUT\x10\x04\x12\x16\n\x12\x46\x41ILURE_KIND_QUOTA\x10\x05\x12\x1f\n\x1b\x46\x41ILURE_KIND_RESOURCE_LIMIT\x10\x06\x12\x1a\n\x16\x46\x41ILURE_KIND_CANCELLED\x10\x07*\xb0\x01\n\x0bTimeoutKind\x12\x1c\n\x18TIMEOUT_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1eTIMEOUT_KIND_SCHEDULE_TO_START\x10\x01\x12\x1f\n\x1bTIMEOUT_KIND_START_TO_CLOSE\x10\x02\x12\"\n\x1eTIMEOUT_KIND_SCHEDULE_TO_CLOSE\x10\x03\x12\x1a\n\x16TIMEOUT_KIND_HEARTBEAT\x10\x04*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'callsheet.v1.outcome_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
+  _globals['_TIMELINE_WAITEDSENTRY']._options = None
+  _globals['_TIMELINE_WAITEDSENTRY']._serialized_options = b'8\001'
   _globals['_USAGE_GRANTEDUNITSENTRY']._options = None
   _globals['_USAGE_GRANTEDUNITSENTRY']._serialized_options = b'8\001'
   _globals['_REWARDRESULT_COMPONENTSENTRY']._options = None
   _globals['_REWARDRESULT_COMPONENTSENTRY']._serialized_options = b'8\001'
-  _globals['_FAILUREKIND']._serialized_start=2944
-  _globals['_FAILUREKIND']._serialized_end=3169
-  _globals['_TIMEOUTKIND']._serialized_start=3172
-  _globals['_TIMEOUTKIND']._serialized_end=3348
-  _globals['_FINISHREASON']._serialized_start=3350
-  _globals['_FINISHREASON']._serialized_end=3470
+  _globals['_FAILUREKIND']._serialized_start=3047
+  _globals['_FAILUREKIND']._serialized_end=3272
+  _globals['_TIMEOUTKIND']._serialized_start=3275
+  _globals['_TIMEOUTKIND']._serialized_end=3451
+  _globals['_FINISHREASON']._serialized_start=3453
+  _globals['_FINISHREASON']._serialized_end=3573
   _globals['_OUTCOME']._serialized_start=132
   _globals['_OUTCOME']._serialized_end=479
   _globals['_SUCCEEDED']._serialized_start=482
@@ -45,27 +47,29 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_EXPIRED']._serialized_start=1017
   _globals['_EXPIRED']._serialized_end=1070
   _globals['_TIMELINE']._serialized_start=1073
-  _globals['_TIMELINE']._serialized_end=1400
-  _globals['_USAGE']._serialized_start=1403
-  _globals['_USAGE']._serialized_end=1568
-  _globals['_USAGE_GRANTEDUNITSENTRY']._serialized_start=1517
-  _globals['_USAGE_GRANTEDUNITSENTRY']._serialized_end=1568
-  _globals['_POLICYVERSIONSPAN']._serialized_start=1570
-  _globals['_POLICYVERSIONSPAN']._serialized_end=1634
-  _globals['_GENERATERESULT']._serialized_start=1637
-  _globals['_GENERATERESULT']._serialized_end=1977
-  _globals['_ENVRESETRESULT']._serialized_start=1980
-  _globals['_ENVRESETRESULT']._serialized_end=2129
-  _globals['_COMMANDRESULT']._serialized_start=2132
-  _globals['_COMMANDRESULT']._serialized_end=2425
-  _globals['_SESSIONREPORT']._serialized_start=2427
-  _globals['_SESSIONREPORT']._serialized_end=2474
-  _globals['_DOWNLOADEDFILE']._serialized_start=2476
-  _globals['_DOWNLOADEDFILE']._serialized_end=2574
-  _globals['_TOOLCALLRESULT']._serialized_start=2576
-  _globals['_TOOLCALLRESULT']._serialized_end=2630
-  _globals['_REWARDRESULT']._serialized_start=2633
-  _globals['_REWARDRESULT']._serialized_end=2941
-  _globals['_REWARDRESULT_COMPONENTSENTRY']._serialized_start=2892
-  _globals['_REWARDRESULT_COMPONENTSENTRY']._serialized_end=2941
+  _globals['_TIMELINE']._serialized_end=1503
+  _globals['_TIMELINE_WAITEDSENTRY']._serialized_start=1457
+  _globals['_TIMELINE_WAITEDSENTRY']._serialized_end=1503
+  _globals['_USAGE']._serialized_start=1506
+  _globals['_USAGE']._serialized_end=1671
+  _globals['_USAGE_GRANTEDUNITSENTRY']._serialized_start=1620
+  _globals['_USAGE_GRANTEDUNITSENTRY']._serialized_end=1671
+  _globals['_POLICYVERSIONSPAN']._serialized_start=1673
+  _globals['_POLICYVERSIONSPAN']._serialized_end=1737
+  _globals['_GENERATERESULT']._serialized_start=1740
+  _globals['_GENERATERESULT']._serialized_end=2080
+  _globals['_ENVRESETRESULT']._serialized_start=2083
+  _globals['_ENVRESETRESULT']._serialized_end=2232
+  _globals['_COMMANDRESULT']._serialized_start=2235
+  _globals['_COMMANDRESULT']._serialized_end=2528
+  _globals['_SESSIONREPORT']._serialized_start=2530
+  _globals['_SESSIONREPORT']._serialized_end=2577
+  _globals['_DOWNLOADEDFILE']._serialized_start=2579
+  _globals['_DOWNLOADEDFILE']._serialized_end=2677
+  _globals['_TOOLCALLRESULT']._serialized_start=2679
+  _globals['_TOOLCALLRESULT']._serialized_end=2733
+  _globals['_REWARDRESULT']._serialized_start=2736
+  _globals['_REWARDRESULT']._serialized_end=3044
+  _globals['_REWARDRESULT_COMPONENTSENTRY']._serialized_start=2995
+  _globals['_REWARDRESULT_COMPONENTSENTRY']._serialized_end=3044
 # @@protoc_insertion_point(module_scope)

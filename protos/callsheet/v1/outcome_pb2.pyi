@@ -328,6 +328,22 @@ class Timeline(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class WaitedSEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SUBMITTED_FIELD_NUMBER: builtins.int
     FIRST_DISPATCHED_FIELD_NUMBER: builtins.int
     DISPATCHED_FIELD_NUMBER: builtins.int
@@ -337,12 +353,13 @@ class Timeline(google.protobuf.message.Message):
     EXECUTION_S_FIELD_NUMBER: builtins.int
     OVERHEAD_S_FIELD_NUMBER: builtins.int
     START_WAIT_S_FIELD_NUMBER: builtins.int
+    WAITED_S_FIELD_NUMBER: builtins.int
     queue_s: builtins.float
     """Seconds spent waiting to be dispatched, over all attempts."""
     execution_s: builtins.float
-    """Seconds the manager spent executing the last attempt, by its own clock."""
+    """Seconds the manager spent executing the last attempt, by its own clock. What the attempt waited for is no part of it."""
     overhead_s: builtins.float
-    """Everything else between submit and end: transport, dispatch, commit, lost attempts."""
+    """Everything else between submit and end: transport, dispatch and journal."""
     start_wait_s: builtins.float
     """The part of `queue_s` before its trajectory was let begin; the scheduler bounds how many live at once."""
     @property
@@ -365,6 +382,12 @@ class Timeline(google.protobuf.message.Message):
     def ended(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """The last attempt's end arrived."""
 
+    @property
+    def waited_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """Seconds that it waited after its dispatch, by cause: those of AttemptEnded, and "attempts" for attempts before the
+        last one and for one whose manager told no end, and "scheduler" for a restart of that.
+        """
+
     def __init__(
         self,
         *,
@@ -377,9 +400,10 @@ class Timeline(google.protobuf.message.Message):
         execution_s: builtins.float = ...,
         overhead_s: builtins.float = ...,
         start_wait_s: builtins.float = ...,
+        waited_s: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["dispatched", b"dispatched", "ended", b"ended", "first_dispatched", b"first_dispatched", "started", b"started", "submitted", b"submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dispatched", b"dispatched", "ended", b"ended", "execution_s", b"execution_s", "first_dispatched", b"first_dispatched", "overhead_s", b"overhead_s", "queue_s", b"queue_s", "start_wait_s", b"start_wait_s", "started", b"started", "submitted", b"submitted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dispatched", b"dispatched", "ended", b"ended", "execution_s", b"execution_s", "first_dispatched", b"first_dispatched", "overhead_s", b"overhead_s", "queue_s", b"queue_s", "start_wait_s", b"start_wait_s", "started", b"started", "submitted", b"submitted", "waited_s", b"waited_s"]) -> None: ...
 
 global___Timeline = Timeline
 
@@ -414,7 +438,9 @@ class Usage(google.protobuf.message.Message):
     """Largest memory use in bytes; 0 if not measured."""
     @property
     def granted_unit_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """Units granted over time, in unit-seconds by resource ("cpu": core-seconds)."""
+        """Units granted over the time that it executed, in unit-seconds by resource ("cpu": core-seconds). Nothing that waits
+        is granted.
+        """
 
     def __init__(
         self,

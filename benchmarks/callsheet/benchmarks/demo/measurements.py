@@ -24,8 +24,9 @@ class ActionRecord:
         label: Its class of work.
         failure: None if it succeeded; else the kind of its failure, or "cancelled" or "expired".
         queue_s: Waiting to be dispatched.
+        waiting_s: Waiting after that: for cores, an image, an engine's place.
         execution_s: Executing.
-        overhead_s: Everything else between submit and outcome.
+        overhead_s: Everything else between submit and outcome: transport, dispatch, journal.
         cpu_s: CPU seconds used.
         core_s: Core-seconds granted to it.
     """
@@ -34,6 +35,7 @@ class ActionRecord:
     label: str
     failure: str | None
     queue_s: float
+    waiting_s: float
     execution_s: float
     overhead_s: float
     cpu_s: float
@@ -41,8 +43,8 @@ class ActionRecord:
 
     @property
     def act_s(self) -> float:
-        """Its completion time: queue, execution and overhead."""
-        return self.queue_s + self.execution_s + self.overhead_s
+        """Its completion time: queue, waiting, execution and overhead."""
+        return self.queue_s + self.waiting_s + self.execution_s + self.overhead_s
 
     @property
     def is_external(self) -> bool:
@@ -65,6 +67,7 @@ def record_of(kind: ActionKind, label: str, outcome: Outcome[T]) -> ActionRecord
         label=label,
         failure=failure,
         queue_s=timeline.queue_s,
+        waiting_s=timeline.waiting_s,
         execution_s=timeline.execution_s,
         overhead_s=timeline.overhead_s,
         cpu_s=usage.cpu_s,
@@ -79,6 +82,8 @@ class KindFigures:
     count: int
     queue_p50_s: float
     queue_p99_s: float
+    waiting_p50_s: float
+    waiting_p99_s: float
     exec_p50_s: float
     exec_p99_s: float
     overhead_p50_s: float
@@ -96,6 +101,7 @@ def figures_by_kind(records: Sequence[ActionRecord]) -> dict[str, KindFigures]:
 def _figures(records: Sequence[ActionRecord]) -> KindFigures:
     times = {
         "queue": [record.queue_s for record in records],
+        "waiting": [record.waiting_s for record in records],
         "exec": [record.execution_s for record in records],
         "overhead": [record.overhead_s for record in records],
     }

@@ -73,8 +73,8 @@ class OverheadResult:
         scorings: How many.
         tokens: Of each input.
         restore_share: Mean restore / mean execution.
-        overhead_share: (ACT - queue - execution) / execution, of the means; the wait in the manager's line is queue,
-            but for the restore.
+        overhead_share: (overhead + waits for restores) / execution, of the means. The rest of the wait in the
+            manager's line is waiting, as in outcomes.
         execution_s: Mean execution.
         hit_rate: As above.
     """

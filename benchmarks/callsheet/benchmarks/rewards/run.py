@@ -395,9 +395,8 @@ def _act_s(outcome: Succeeded[RewardResult]) -> float:
 
 
 def _overhead_s(outcome: Succeeded[RewardResult]) -> float:
-    """ACT without queue and execution; in the manager's line all but the restore is queue."""
-    line_s = outcome.value.line_s - outcome.value.restore_s
-    return _act_s(outcome) - outcome.timeline.queue_s - line_s - outcome.timeline.execution_s
+    """Overhead as outcomes tell it, and what was waited for a restore."""
+    return outcome.timeline.overhead_s + outcome.value.restore_s
 
 
 def _questions(settings: RewardsBenchSettings, tokens: tuple[int, int] | None = None) -> list[list[list[int]]]:

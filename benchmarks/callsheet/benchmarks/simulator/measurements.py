@@ -25,6 +25,7 @@ class ActionColumns:
         self.ready_at = array("d")
         self.ended_at = array("d")
         self.queue_s = array("d")
+        self.waited_s = array("d")
         self.execution_s = array("d")
         self.overhead_s = array("d")
         self.alone_s = array("d")
@@ -103,6 +104,7 @@ class Recorder:
         actions.ready_at.append(task.ready_at)
         actions.ended_at.append(task.ended_at)
         actions.queue_s.append(task.queue_s)
+        actions.waited_s.append(task.waited_s)
         actions.execution_s.append(task.execution_s)
         actions.overhead_s.append(task.overhead_s)
         actions.alone_s.append(min(work.alone_s(task.width), work.timeout_s))
@@ -137,7 +139,8 @@ class Actions:
         rollout: Index of the trajectory in `Rollouts`.
         kind: The number of the `ActionKind`.
         queue_s: Ready without a start, over all attempts.
-        execution_s: Between starts and ends, less overhead, over all attempts.
+        waited_s: Waiting for cores, images and models after starts, over all attempts.
+        execution_s: Between starts and ends, less that and overhead, over all attempts.
         overhead_s: What the policy's machinery added.
         alone_s: What one attempt takes with its cores to itself.
         best_s: What all attempts take at the best width with the machines to themselves; no policy is faster.
@@ -148,6 +151,7 @@ class Actions:
     ready_at: Floats
     ended_at: Floats
     queue_s: Floats
+    waited_s: Floats
     execution_s: Floats
     overhead_s: Floats
     alone_s: Floats
@@ -239,7 +243,8 @@ class Measurements:
         self.cancelled_actions = int(cancelled.sum())
         in_sandboxes = np.isin(all_actions.kind, (ActionKind.ENV_RESET, ActionKind.ENV_STEP))
         steady = all_actions.ready_at >= self.warm_up_s
-        self._executed_in_sandboxes_s = float(all_actions.execution_s[in_sandboxes & steady].sum())
+        started_s = all_actions.execution_s + all_actions.waited_s
+        self._executed_in_sandboxes_s = float(started_s[in_sandboxes & steady].sum())
         self.actions = all_actions.where(~cancelled & steady)
         self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
         self.turns_ended_at = np.array(recorder.turns_ended_at)
@@ -313,7 +318,7 @@ class Measurements:
 
     @property
     def environment_busy(self) -> float:
-        """Execution time of resets and steps by the lives of trajectories, from begin to end."""
+        """Resets and steps from their starts to their ends, by the lives of trajectories, from begin to end."""
         return self._executed_in_sandboxes_s / self.live_s if self.live_s > 0 else 0.0
 
     def _share(self, unit_s: float, capacity: int) -> float:

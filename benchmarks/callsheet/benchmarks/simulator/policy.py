@@ -57,7 +57,8 @@ class Task:
         started_at: Of this attempt; -1 again between two attempts.
         node: Where it runs: a CPU or GPU node's name; empty for API calls.
         queue_s: Ready without a start, over all attempts so far.
-        execution_s: Started without an end, less overhead, over all attempts so far.
+        waited_s: Started without an end and waiting for cores, images or models, over all attempts so far.
+        execution_s: Started without an end, less that and overhead, over all attempts so far.
         overhead_s: What the policy's machinery added, over all attempts so far.
     """
 
@@ -72,6 +73,7 @@ class Task:
     width: int = 1
     lane: Lane = Lane.FOREGROUND
     queue_s: float = 0.0
+    waited_s: float = 0.0
     execution_s: float = 0.0
     overhead_s: float = 0.0
 

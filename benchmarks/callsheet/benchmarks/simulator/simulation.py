@@ -96,7 +96,7 @@ class _Simulation:
         attempt = self._machine(task.work).admit(task, node, width, lane)
         now = self._events.now
         task.started_at = now
-        task.queue_s = now - task.ready_at - task.execution_s - task.overhead_s
+        task.queue_s = now - task.ready_at - task.execution_s - task.overhead_s - task.waited_s
         task.node, task.width, task.lane = node, width, lane
         attempt.delay = delay
         self._attempts[task] = attempt
@@ -239,8 +239,12 @@ class _Simulation:
         elapsed = self._events.now - task.started_at
         overhead = min(attempt.delay, elapsed)
         task.overhead_s += overhead
-        task.execution_s += elapsed - overhead
-        return attempt.machine.release(attempt)
+        used = attempt.machine.release(attempt)
+        # A call that an API refused has waited for nothing.
+        waited = 0.0 if task.work.quota else max(elapsed - overhead - used.clock_s, 0.0)
+        task.waited_s += waited
+        task.execution_s += elapsed - overhead - waited
+        return used
 
     def _attempt_ended(self, attempt: Attempt, *, timed_out: bool = False, refused_for_s: float = -1.0) -> None:
         task = attempt.task

@@ -159,6 +159,7 @@ class Generation:
         cached_tokens: Prompt tokens whose KV was reused.
         cpu_s: CPU seconds of the engine's compute thread for this request, its share of batched work; 0 if unknown.
         text: Text of the new tokens, special tokens left out; None where the engine has no tokenizer.
+        waited_s: Seconds before it had a place in the engine's batch; 0 if the engine does not tell it.
     """
 
     token_ids: tuple[int, ...]
@@ -169,6 +170,7 @@ class Generation:
     cached_tokens: int = 0
     cpu_s: float = 0.0
     text: str | None = None
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import anyio
 import structlog
+from callsheet.managers.clock import waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import (
     Attempt,
@@ -34,6 +35,7 @@ from callsheet.managers.inference.engine_kind import UnloadedEngine
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper, order_of, token_of
 from callsheet.managers.models.first_use import FirstUse, LoadError
+from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -118,16 +120,20 @@ class InferenceExecutor(Executor):
         except ValueError as error:
             return Broken.of(outcome_pb2.FAILURE_KIND_ENV, "invalid_sampling", str(error))
         try:
-            driver = await self.engine.get()
+            with waiting(Cause.ENGINE):
+                driver = await self.engine.get()
+                admission = await self._weights.admit(driver, attempt.stop_requested)
         except LoadError as error:
             return Broken(infra_failure("engine_failed", str(error)))
-        admission = await self._weights.admit(driver, attempt.stop_requested)
         if admission is None:
             return Stopped() if attempt.stop_requested.is_set() else _unproved("the engine's weights are not proved")
         outcome = await _generate(driver, attempt, replace(request, kv_namespace=admission.namespace))
         if isinstance(outcome, EngineError):
             return _broken_by(outcome)
-        if not await self._weights.vouch(admission, outcome, driver, attempt.stop_requested):
+        attempt.waits.add(Cause.ENGINE, outcome.waited_s)
+        with waiting(Cause.ENGINE):
+            vouched = await self._weights.vouch(admission, outcome, driver, attempt.stop_requested)
+        if not vouched:
             return _unproved("it ran into new weights that were not proved")
         result = result_of(outcome, request.sampling.log_probs_mode)
         result.begun_version = admission.version

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.to_thread
+from callsheet.managers.clock import waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.models.config import TransformerConfig
@@ -14,6 +15,7 @@ from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.requests import token_problem
 from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
 from callsheet.managers.reward.settings import RewardSettings
+from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -66,13 +68,16 @@ class ScorerExecutor(Executor):
         if (problem := token_problem(tokens, self._config)) is not None:
             return Broken.of(outcome_pb2.FAILURE_KIND_ENV, problem.reason, problem.message)
         try:
-            scorer = await self._scorer.get()
+            with waiting(Cause.MODEL):
+                scorer = await self._scorer.get()
             ticket = scorer.submit(tokens, attempt.grant.cores)
         except LoadError as error:
             return Broken(infra_failure("scorer_failed", str(error)))
         except ScorerError as error:
             return Broken(infra_failure(error.reason, str(error)))
-        return _result(await _answer(scorer, attempt, ticket))
+        answer = await _answer(scorer, attempt, ticket)
+        attempt.waits.add(Cause.MODEL, ticket.waited_s)
+        return _result(answer)
 
     @override
     async def close(self) -> None:

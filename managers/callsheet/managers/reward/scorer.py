@@ -107,6 +107,8 @@ class Scorer:
         loop = asyncio.get_running_loop()
         cores = frozenset[int]().union(*(ticket.cores for ticket in tickets))
         self._in_flight += len(tickets)
+        for ticket in tickets:
+            ticket.waited_s = time.monotonic() - ticket.asked_at
 
         def work() -> None:
             outcome = self._attempt(tickets, cores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -36,12 +37,16 @@ class ScoreRequest:
     Attributes:
         token_ids: The sequence.
         cores: Cores it may use; empty for the shared lane.
+        asked_at: When it came, in monotonic seconds.
+        waited_s: Seconds until its batch began; 0 before.
         answer: Done with its score, with why there is none, or with None once it was withdrawn.
     """
 
     token_ids: tuple[int, ...]
     cores: frozenset[int]
     answer: asyncio.Future[ModelScore | ScorerError | None] = field(repr=False)
+    asked_at: float = field(default_factory=time.monotonic)
+    waited_s: float = 0.0
 
 
 class Scores(Protocol):

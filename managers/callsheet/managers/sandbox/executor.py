@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
+from callsheet.managers.clock import after_waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import (
     Attempt,
@@ -59,6 +60,7 @@ from callsheet.managers.sandbox.script_score import Script, ScriptRun
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.managers.sandbox.test_suite import Suite, SuiteRun
+from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
 from callsheet.v1.set_ups import set_up_name
@@ -254,7 +256,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         if not scorer.image:
             runnable = await self._read_scorer(scorer, use, CommandDefaults())
             return await score_in_new_sandbox(runnable, use, partial(self._create, use))
-        async with self.provisioner.image(scorer.image, use.stop) as image:
+        async with after_waiting(Cause.IMAGE, self.provisioner.image(scorer.image, use.stop)) as image:
             defaults = over_image(CommandDefaults(), image.config)
             runnable = await self._read_scorer(scorer, use, defaults)
             return await score_in_new_sandbox(runnable, use, partial(self._make_fresh, image, use))
@@ -266,7 +268,7 @@ class SandboxExecutor(BaseSandboxExecutor):
             await former.sandbox.destroy()
         # What breaks a rule is refused before an image is pulled for it.
         spec, asked = use.new_sandbox(), read_defaults(action.env_reset, self._settings.isolation)
-        async with self._image(use) as image:
+        async with after_waiting(Cause.IMAGE, self._image(use)) as image:
             defaults = over_image(asked, image.config)
             wanted = await self._read_reset(action.env_reset, use, spec, image, defaults)
             try:
@@ -305,7 +307,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         attempt = use.attempt
         held = self._find(attempt)
         request = await read_env_step(attempt, self._settings, held.defaults)
-        async with held.turn, use.inside(held.sandbox):
+        async with after_waiting(Cause.SANDBOX, held.turn), use.inside(held.sandbox):
             outcome, downloads = await run_env_step(held.sandbox, request, attempt, self._settings)
         result = outcome_pb2.Succeeded(env_step=await command_result(outcome, attempt.payloads, downloads))
         if outcome.stopped:
@@ -316,7 +318,7 @@ class SandboxExecutor(BaseSandboxExecutor):
     async def _score_in_sandbox(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
         held = self._find(use.attempt)
         runnable = await self._read_scorer(scorer, use, held.defaults)
-        async with held.turn, use.inside(held.sandbox):
+        async with after_waiting(Cause.SANDBOX, held.turn), use.inside(held.sandbox):
             run, hint = await run_in_own_sandbox(scorer, runnable, held.sandbox, use)
         killed = False
         if killed_by(run.outcome) and not run.outcome.stopped and scorer.background != action_pb2.REWARD_BACKGROUND_RUN:
@@ -333,7 +335,7 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     async def _run_in_copy(self, runnable: Suite | Script, held: _Held, use: SandboxUse) -> SuiteRun | ScriptRun:
         async with self._copies.place() as place:
-            async with held.turn:
+            async with after_waiting(Cause.SANDBOX, held.turn):
                 await self._copies.take(held.sandbox, place, use)
             make = partial(self._copies.make, held.sandbox, held.snapshot, place, use)
             try:

@@ -17,6 +17,7 @@ from callsheet.managers.sandbox.node_sharing import KnownCommand
 from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
+from callsheet.timing.waits import Cause
 
 _PAUSE_SECONDS = 5.0
 # Commands wait for disks and sockets as well: of each core they are granted they use about this much.
@@ -81,13 +82,14 @@ class SandboxUse:
 
     @contextmanager
     def off_the_clock(self) -> Iterator[None]:
-        """What the attempt does meanwhile is not charged to its execution clock."""
+        """Has the attempt wait for a run on the state after reset, which is not charged to its execution clock."""
         charged, began = self.attempt.execution_clock, monotonic()
         counted = began - self._began if charged is None else charged(began)
         clock, self._clock = self._clock, SharedClock(began) if self._clock is not None else None
         self.attempt.execution_clock = lambda _: counted
         try:
-            yield
+            with self.attempt.waits.on(Cause.REFERENCE, counted=False):
+                yield
         finally:
             ended = monotonic()
             self._clock = clock

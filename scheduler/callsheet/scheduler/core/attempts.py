@@ -213,7 +213,7 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
             drop_sandbox(state, trajectory, now, lost=False)
     # The next action of the sandbox must not start before this one has left the line, so the outcome comes first.
     action.attempt = None
-    last = LastAttempt(attempt, event.started, event.usage, event.execution_s)
+    last = LastAttempt(attempt, event.started, event.usage, event.execution_s, event.waited_s)
     if isinstance(result, events.AttemptSucceeded) and action.verdict is None:
         finish(state, action, result, now, last)
     else:

@@ -6,7 +6,7 @@ The shell carries commands out in the order they are returned. `Persist` goes to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from callsheet.scheduler.core.events import AttemptResult, ReplyTo
@@ -225,7 +225,11 @@ OutcomeResult = AttemptResult | Expiry | Cancellation
 
 @dataclass(slots=True)
 class OutcomeFacts:
-    """All there is to say about a finished action. Times are seconds since the epoch; 0 for a step never reached."""
+    """All there is to say about a finished action. Times are seconds since the epoch; 0 for a step never reached.
+
+    Attributes:
+        waited_s: Seconds that it waited after its dispatch, by cause.
+    """
 
     key: ActionKey
     kind: ActionKind
@@ -242,3 +246,10 @@ class OutcomeFacts:
     queue_s: float
     execution_s: float
     start_wait_s: float = 0.0
+    waited_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def overhead_s(self) -> float:
+        """All that is no queue, no wait and no execution: transport, dispatch and journal."""
+        told_s = self.queue_s + self.execution_s + sum(self.waited_s.values())
+        return max(self.ended - self.submitted - told_s, 0.0)

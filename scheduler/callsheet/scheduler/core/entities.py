@@ -144,12 +144,14 @@ class LastAttempt:
         started: Whether it may have begun.
         usage: What it used, as far as its manager told.
         execution_s: Seconds that its manager spent executing it, as far as that was told.
+        waited_s: Seconds that it waited at its manager, by cause; None if that told no end.
     """
 
     attempt: Attempt
     started: bool = True
     usage: Usage | None = None
     execution_s: float = 0.0
+    waited_s: Mapping[str, float] | None = None
 
 
 @dataclass(slots=True, eq=False)

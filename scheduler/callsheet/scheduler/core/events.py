@@ -290,7 +290,7 @@ AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
 
 @dataclass(slots=True)
 class AttemptEnded(Event):
-    """An attempt ended."""
+    """An attempt ended; `waited_s` is what it waited for at its manager, in seconds by cause."""
 
     manager_id: str
     token: Token
@@ -301,6 +301,7 @@ class AttemptEnded(Event):
     execution_s: float
     body_hash: bytes
     usage: Usage | None = None
+    waited_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def body_bytes(happened: Iterable[Event]) -> int:

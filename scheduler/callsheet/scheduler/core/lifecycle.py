@@ -28,6 +28,7 @@ from callsheet.scheduler.core.resizing import note_dropped
 from callsheet.scheduler.core.retention import keep
 from callsheet.scheduler.core.settling import last_action_over
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.timing.waits import SHORTEST_WAIT_S, Cause
 
 RETRIED = frozenset({FailureKind.INFRA, FailureKind.QUOTA})
 STATE_LOST = AttemptFailed(
@@ -343,6 +344,9 @@ def finish(
         execution_s=last.execution_s if last is not None else 0.0,
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
+    _note_waits(action, last, facts, now - waited_s)
+    for cause, seconds in facts.waited_s.items():
+        action.tell(now, f"waited {seconds:.3f} s: {cause}")
     encoded = state.encode_outcome(facts)
     failure, reason = _reason_of(result)
     action.tell(now, f"outcome: {state_name}{_in_brackets(failure, reason)}")
@@ -354,6 +358,19 @@ def finish(
     if isinstance(result, AttemptFailed):
         _count_failure(action.job, result)
     _forget(state, action, len(encoded), now)
+
+
+def _note_waits(action: Action, last: LastAttempt | None, facts: OutcomeFacts, until: float) -> None:
+    """Notes what an action waited for after its first dispatch, until it was queued for the last time or ended."""
+    began, told = until, False
+    if last is not None and last.waited_s is not None:
+        began, told = last.attempt.dispatched_at, True
+        facts.waited_s = dict(last.waited_s)
+    # Its manager may have begun to execute it before a restart.
+    others_s = min(began - action.submitted_at - action.queue_s, facts.overhead_s)
+    if others_s >= SHORTEST_WAIT_S:
+        cause = Cause.ATTEMPTS if action.attempts > told else Cause.SCHEDULER
+        facts.waited_s[cause.value] = others_s
 
 
 def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> ActionSummary:

@@ -243,6 +243,8 @@ def _restore_action(
     first_deadline = action.deadline(min(timeouts.schedule_to_start, timeouts.schedule_to_close))
     state.timers.set(("action", request.key), first_deadline)
     action.attempts = row.attempt
+    if not row.attempt:
+        action.queue_s = max(now - action.submitted_at - action.away_s, 0.0)
     action.tell(now, "recovered after a restart of the scheduler")
     return action
 

@@ -22,6 +22,7 @@ from callsheet.scheduler.core.registration import (
 from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.decode_weights import MAX_REASON, decode_told
 from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, few, identifier, known, within
+from callsheet.timing import waits
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 # Levels of buckets are floats and must count single units.
@@ -260,7 +261,16 @@ def _decode_ended(manager_id: str, message: manager_service_pb2.AttemptEnded) ->
         execution_s=_seconds(message.execution_s),
         body_hash=message.body_hash,
         usage=message.usage,
+        waited_s=_waits(message.waited_s) if message.waited_s else {},
     )
+
+
+def _waits(told: Mapping[str, float]) -> Mapping[str, float]:
+    waited: dict[str, float] = {}
+    for told_cause, seconds in told.items():
+        cause = waits.known(told_cause)
+        waited[cause] = waited.get(cause, 0.0) + _seconds(seconds)
+    return waited
 
 
 def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:

@@ -72,8 +72,9 @@ def _fill_durations(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None
     timeline.execution_s = facts.execution_s
     if facts.start_wait_s:
         timeline.start_wait_s = facts.start_wait_s
-    total = facts.ended - facts.submitted
-    timeline.overhead_s = max(total - facts.queue_s - facts.execution_s, 0.0)
+    timeline.overhead_s = facts.overhead_s
+    if facts.waited_s:
+        timeline.waited_s.update(facts.waited_s)
 
 
 def fill_timestamp(message: timestamp_pb2.Timestamp, time: float) -> None:

@@ -65,14 +65,22 @@ def _of_actions(tally: Tally) -> Iterator[Metric]:
     yield ends
     for step, meaning in (
         ("queue", "Time that actions waited to be dispatched, over all attempts."),
+        ("waiting", "Time that actions waited after their dispatch, for whatever it was."),
         ("execution", "Time that managers executed the last attempt."),
-        ("overhead", "All other time from submit to end: transport, dispatch, commit, lost attempts."),
+        ("overhead", "All other time from submit to end: transport, dispatch and journal."),
     ):
         family = HistogramMetricFamily(f"callsheet_action_{step}_seconds", meaning, labels=["kind"])
         for kind, times in tally.times.items():
             histogram: Histogram = getattr(times, step)
             family.add_metric([kind.name.lower()], _buckets(histogram), histogram.total)
         yield family
+    waited = CounterMetricFamily(
+        "callsheet_action_waited_seconds", "Time that actions waited after their dispatch.", labels=["kind", "cause"]
+    )
+    for kind, times in tally.times.items():
+        for cause, seconds in sorted(times.waited_s.items()):
+            waited.add_metric([kind.name.lower(), cause], seconds)
+    yield waited
     cpu = CounterMetricFamily(
         "callsheet_action_cpu_seconds", "Processor time that finished actions used; its rate is cores.", labels=["kind"]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,6 +45,8 @@ class ActionTimes:
     queue: Histogram = field(default_factory=Histogram)
     execution: Histogram = field(default_factory=Histogram)
     overhead: Histogram = field(default_factory=Histogram)
+    waiting: Histogram = field(default_factory=Histogram)
+    waited_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     cpu_s: float = 0.0
 
 
@@ -71,8 +73,10 @@ class Tally:
         times.queue.add(facts.queue_s)
         if facts.attempts:
             times.execution.add(facts.execution_s)
-        spent = facts.queue_s + facts.execution_s
-        times.overhead.add(max(facts.ended - facts.submitted - spent, 0.0))
+        times.waiting.add(sum(facts.waited_s.values()))
+        for cause, seconds in facts.waited_s.items():
+            times.waited_s[cause] += seconds
+        times.overhead.add(facts.overhead_s)
         times.cpu_s += facts.usage.cpu_s if facts.usage is not None else 0.0
 
     def counting(self, encode: OutcomeEncoder) -> OutcomeEncoder:

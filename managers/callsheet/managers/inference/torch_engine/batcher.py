@@ -218,6 +218,7 @@ class Batcher:
     def _admit(self) -> None:
         while (sequence := self._admissible()) is not None:
             sequence.place = self._runner.extents.allocate(sequence.most_tokens)
+            sequence.admitted_at = time.monotonic()
             self._waiting.popleft()
             self._running.append(sequence)
             self._reuse_prefix(sequence)

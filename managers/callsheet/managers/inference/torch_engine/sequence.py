@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -53,6 +54,8 @@ class Sequence:
         cacheable: Whether its prompt's KV may be reused; False once the weights changed under it.
         spans: Version spans so far.
         stopped: Whether its newest token is a stop token or completes a stop text.
+        asked_at: When it came, in monotonic seconds.
+        admitted_at: When it had a place; None before.
     """
 
     request: GenerateRequest
@@ -73,6 +76,8 @@ class Sequence:
     log_probs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
     stopped: bool = False
+    asked_at: float = field(default_factory=time.monotonic)
+    admitted_at: float | None = None
 
     @property
     def prompt_length(self) -> int:
@@ -119,6 +124,10 @@ class Sequence:
             return None
         return b"".join(map(self.token_bytes, self.token_ids)).decode("utf-8", errors="replace")
 
+    def waited_s(self) -> float:
+        """Seconds before it was admitted, or until now."""
+        return (time.monotonic() if self.admitted_at is None else self.admitted_at) - self.asked_at
+
     def generation(self, reason: FinishReason) -> Generation:
         """What it produced so far."""
         return Generation(
@@ -130,4 +139,5 @@ class Sequence:
             cached_tokens=self.cached_tokens,
             cpu_s=self.cpu_s,
             text=self.text(),
+            waited_s=self.waited_s(),
         )

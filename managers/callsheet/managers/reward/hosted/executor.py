@@ -17,6 +17,7 @@ from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer, ModelRequest, NoAnswer
 from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
+from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -109,7 +110,7 @@ class HostedModelsExecutor(Executor):
             message = f"model {model} is of kind {hosted.spec.kind.value}: it answers {_SCORERS[hosted.spec.kind]}"
             return Broken.of(outcome_pb2.FAILURE_KIND_ENV, "wrong_kind_of_model", f"{message}, not {asked}")
         ticket = self.host.ask(model, question_of(reward))
-        attempt.execution_clock = ticket.execution_s
+        attempt.execution_clock, attempt.stands_for = ticket.execution_s, Cause.MODEL
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._withdraw_when_stopped, attempt, ticket)
             try:

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
+from callsheet.managers.clock import waiting
 from callsheet.managers.sandbox.stopping import unless_stopped
+from callsheet.timing.waits import Cause
 
 
 @dataclass(slots=True)
@@ -18,7 +20,10 @@ class _Running:
 
 
 class SharedWork:
-    """Does one thing of a name at a time. Whoever comes meanwhile waits for it and looks again whether all is there."""
+    """Does one thing of a name at a time. Whoever comes meanwhile waits for it and looks again whether all is there.
+
+    That wait is told as one for a set-up, unless it is within one that is told as another.
+    """
 
     def __init__(self, shared: tuple[type[Exception], ...]) -> None:
         """Args: shared: Exceptions of the work that those get as well who wait. After any other, the next one works."""
@@ -39,7 +44,8 @@ class SharedWork:
         """
         running = self._running.get(name)
         if running is not None:
-            await unless_stopped(stop, running.done.wait)
+            with waiting(Cause.SET_UP):
+                await unless_stopped(stop, running.done.wait)
             if running.error is not None:
                 raise running.error
             return

@@ -9,6 +9,7 @@ from time import monotonic
 
 import anyio
 import structlog
+from callsheet.managers.clock import waiting
 from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
@@ -17,6 +18,7 @@ from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
+from callsheet.timing.waits import Cause
 
 _log = structlog.get_logger(__name__)
 
@@ -135,7 +137,8 @@ class AdmittingBackend:
     async def _hold(self, spec: SandboxSpec) -> None:
         shortage = self._ledger.shortage_mib(spec.memory_mib)
         if shortage and self._spares is not None:
-            await self._spares.give_up(shortage)
+            with waiting(Cause.MEMORY):
+                await self._spares.give_up(shortage)
         if not self._ledger.hold(spec.sandbox_id, spec.memory_mib):
             raise SandboxRefusedError(
                 "memory_exhausted",
@@ -149,7 +152,8 @@ class AdmittingBackend:
             trial = self._trial
             if trial is None:
                 return await self._try_alone(create)
-            await trial.ended.wait()
+            with waiting(Cause.SANDBOX):
+                await trial.ended.wait()
             if trial.problem:
                 raise CreationsFailingError(trial.problem)
         return await self._try(create)
@@ -157,7 +161,8 @@ class AdmittingBackend:
     async def _try_alone(self, create: Callable[[], Awaitable[AgentSandbox]]) -> AgentSandbox:
         trial = self._trial = _Trial()
         try:
-            await anyio.sleep(self._pace.wait_s(monotonic()))
+            with waiting(Cause.SANDBOX):
+                await anyio.sleep(self._pace.wait_s(monotonic()))
             return await self._try(create)
         except SandboxCreateError as error:
             trial.problem = str(error) or type(error).__name__
