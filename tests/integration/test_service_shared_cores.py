@@ -94,5 +94,13 @@ async def test_time_that_was_not_granted_is_not_charged(stack: Stack) -> None:
         assert isinstance(outcome, Failed), outcome
         assert outcome.kind is FailureKind.TIMEOUT
         assert limit_s - CLOCK_TOLERANCE_S <= outcome.timeline.execution_s <= passed_s
+        timeline = outcome.timeline
+        assert timeline.waited_s.keys() <= {"cores"}
+        assert outcome.usage.granted_unit_s["cpu"] == pytest.approx(timeline.execution_s)
+        assert timeline.submitted_at is not None
+        assert timeline.ended_at is not None
+        told_s = timeline.queue_s + timeline.waiting_s + timeline.execution_s + timeline.overhead_s
+        assert told_s == pytest.approx(timeline.ended_at - timeline.submitted_at, abs=0.01)
+    assert sum(outcome.timeline.waiting_s for outcome in outcomes) > limit_s
     # On one core four seconds take about four to be granted. If all time were charged, one would be enough.
     assert passed_s > 1.5 * limit_s

@@ -18,7 +18,7 @@ def test_waits_add_up_by_cause_and_a_moment_is_none() -> None:
     waits = Waits()
     waits.add(Cause.IMAGE, 2.0)
     waits.add(Cause.IMAGE, 1.0)
-    waits.add(Cause.MEMORY, 0.001)
+    waits.add(Cause.MEMORY, 0.0001)
     with waits.on(Cause.SANDBOX):
         pass
     assert waits.seconds == {Cause.IMAGE: 3.0}

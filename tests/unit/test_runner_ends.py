@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import anyio
 import pytest
@@ -23,9 +25,11 @@ from callsheet.managers.sandbox.script_score import ScriptRun
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedCores
 from callsheet.managers.sandbox.test_suite import SuiteRun
+from callsheet.timing.waits import Cause
 from callsheet.v1 import outcome_pb2
 
 from tests.support.sandbox_attempts import attempt_of, step
+from tests.support.waiting import block_until
 
 RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
 
@@ -147,6 +151,10 @@ def test_the_fault_is_the_environments_only_if_the_reset_has_it_too() -> None:
     assert isinstance(settle(script, counted, RunAfterReset(tests=5)), outcome_pb2.Failed)
 
 
+def _is_past(moment: float) -> bool:
+    return monotonic() > moment
+
+
 def test_what_an_attempt_sees_after_reset_is_not_charged_to_it(tmp_path: Path) -> None:
     for cores in (None, SharedCores(frozenset({0}), NodeSharingSettings())):
         attempt = attempt_of(step("true"))
@@ -156,10 +164,14 @@ def test_what_an_attempt_sees_after_reset_is_not_charged_to_it(tmp_path: Path) -
             assert clock is not None
             counted = clock(0.0)
             assert clock(1e9) == counted
+            shortest = monotonic() + 0.01
+            block_until(partial(_is_past, shortest))
         clock = attempt.execution_clock
         assert clock is not None
         assert clock(0.0) == counted
         assert clock(2e9) - clock(1e9) == pytest.approx(1e9)
+        assert attempt.waits.stood.keys() == {Cause.REFERENCE}
+        assert not attempt.waits.seconds
 
 
 @pytest.mark.anyio

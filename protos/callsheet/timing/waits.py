@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SHORTEST_WAIT_S: Final = 0.005
+SHORTEST_WAIT_S: Final = 0.001
 """What is shorter is no wait: it counts where it happened."""
 
 

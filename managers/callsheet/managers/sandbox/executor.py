@@ -127,7 +127,8 @@ class _Held:
     reset: action_pb2.EnvResetInput
     image: PreparedImage
     snapshot: Path | None = None
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    # A turn that is free is no wait.
+    turn: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
 
 class SandboxExecutor(BaseSandboxExecutor):
