@@ -117,6 +117,10 @@ def test_a_long_output_keeps_its_ends() -> None:
         (Succeeded(CommandResult(3, b"out", b"err")), CommandReport(3, "outerr")),
         (Succeeded(CommandResult(0, signal=9)), CommandReport(None, "")),
         (Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "too long"), CommandReport(None, "timeout: too long\n")),
+        (
+            Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "too long", CommandResult(0, b"so far\n")),
+            CommandReport(None, "so far\ntimeout: too long\n"),
+        ),
         (Failed(FailureKind.INFRA, Reason.STATE_LOST), None),
         (Cancelled(), None),
         (Expired(), None),
