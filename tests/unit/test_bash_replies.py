@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,3 +180,14 @@ async def test_a_game_is_played_until_it_is_over() -> None:
     assert kinds == [EnvReset, EnvStep, RewardTests]
     (reset,) = (each.action for each in fake.submitted if isinstance(each.action, EnvReset))
     assert reset.image == "python"
+
+
+async def test_a_command_with_hardly_any_time_left_does_not_take_the_default() -> None:
+    fake = FakeClient()
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0)))
+    world = replace(frozen_lake_world(3), wanted=lambda _: [SandboxCommand(Command.shell("true"), 1e-12)])
+    async with (await fake.open_job("job")).trajectory("t") as trajectory:
+        await SandboxEnvironment(world).step(trajectory, _said("go"))
+    timeouts = fake.submitted[0].options["timeouts"]
+    assert timeouts is not None
+    assert timeouts.start_to_close_s == 0.001

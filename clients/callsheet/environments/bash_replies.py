@@ -20,7 +20,7 @@ MOST_CALLS: Final = 64
 _TOO_MANY: Final = f"not run, as all behind it: one reply may have {MOST_CALLS} commands\n"
 _MOST_NAME: Final = 100
 _DEFAULT_TIMEOUT_S: Final = 120.0
-_LEAST_S, _MOST_S = 0.001, 86_400.0
+LEAST_TIMEOUT_S, _MOST_S = 0.001, 86_400.0
 _FENCE: Final = "```"
 _SHELLS: Final = ("bash", "sh")
 _EXIT: Final = re.compile(r"\n?\[exit code (-?\d{1,10}|none)\]\n?\Z")
@@ -167,7 +167,7 @@ def _of_call(call: AskedCall) -> SandboxCommand | BadCall:
     place, variables = arguments.get("working_directory") or "", arguments.get("environment") or {}
     timeout_s = arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)
     if not (isinstance(place, str) and _is_variables(variables) and _is_seconds(timeout_s)):
-        rule = f"working_directory: a text; environment: texts by name; timeout_s: {_LEAST_S:g} to {_MOST_S:g}"
+        rule = f"working_directory: a text; environment: texts by name; timeout_s: {LEAST_TIMEOUT_S:g} to {_MOST_S:g}"
         return BadCall(rule, call.call_id)
     program = command if isinstance(command, str) else tuple(command)
     return SandboxCommand(Command(program, variables, place), float(timeout_s), call.call_id)
@@ -180,7 +180,7 @@ def _is_program(command: object) -> bool:
 
 
 def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and _LEAST_S <= value <= _MOST_S
+    return isinstance(value, int | float) and not isinstance(value, bool) and LEAST_TIMEOUT_S <= value <= _MOST_S
 
 
 def _is_variables(value: object) -> bool:

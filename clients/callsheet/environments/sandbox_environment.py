@@ -19,6 +19,7 @@ from callsheet.client import (
 )
 from callsheet.environments.bash_replies import (
     BASH_TOOLS,
+    LEAST_TIMEOUT_S,
     BadCall,
     SandboxCommand,
     Wanted,
@@ -193,7 +194,8 @@ class SandboxEnvironment:
     def _timeouts(self, start_to_close_s: float) -> Timeouts:
         return Timeouts(
             schedule_to_start_s=self._patience_s,
-            start_to_close_s=start_to_close_s,
+            # What rounds to nothing would take the server's default.
+            start_to_close_s=max(start_to_close_s, LEAST_TIMEOUT_S),
             schedule_to_close_s=self._patience_s + 4 * start_to_close_s,
         )
 
