@@ -325,6 +325,12 @@ def test_a_result_that_no_message_could_deliver_is_a_failure() -> None:
     assert isinstance(decoded(fine), events.AttemptSucceeded)
 
 
+def test_waits_of_unknown_causes_are_others_however_many_there_are() -> None:
+    waits = " ".join(f'waited_s {{ key: "new-{index}" value: 0.5 }}' for index in range(1000))
+    event = ended(f'waited_s {{ key: "cores" value: 2 }} waited_s {{ key: "image" value: nan }} {waits}')
+    assert event.waited_s == {"cores": 2.0, "image": 0.0, "other": 500.0}
+
+
 def test_long_words_of_a_failure_are_cut() -> None:
     failed = outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_ENV, reason="r" * 10_000, message="m" * 1_000_000)
     result = decoded(manager_service_pb2.AttemptEnded(failed=failed))
