@@ -99,6 +99,20 @@ async def test_each_trial_has_one_result_and_a_second_run_has_none_to_add(fake: 
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 9
 
 
+async def test_results_of_a_task_that_has_changed_are_refused(
+    fake: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["a", "b"]
+    monkeypatch.setattr(WordTasks, "tasks", lambda _: [EpisodeTask(f"t{n}", {"word": w}) for n, w in enumerate(words)])
+    settings = _settings(results=tmp_path / "results.jsonl")
+    await Evaluation(_WORDS, settings).run(fake)
+    words.append("c")
+    assert len(await Evaluation(_WORDS, settings).run(fake)) == 3
+    del words[0]
+    with pytest.raises(ResultsFileError, match="task 't0' has changed since: take another file"):
+        await Evaluation(_WORDS, settings).run(fake)
+
+
 async def test_no_more_trajectories_run_at_once_than_were_asked_for(fake: FakeClient) -> None:
     told: list[tuple[int, int]] = []
     settings = _settings(task_options=("count=5",), concurrency=2)

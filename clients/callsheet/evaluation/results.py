@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
-from callsheet.environments import EpisodeRecord
+from callsheet.environments import EpisodeRecord, EpisodeTask
 
 SCORED: Final = "scored"
 FAILED: Final = "failed"
+_DIGEST: Final = 16
 _LINE_BEGINS: Final = b'{"task":'
 
 TrialKey: TypeAlias = tuple[str, int]
@@ -67,6 +69,7 @@ class TrialResult:
         trajectory: The last trajectory's id.
         lost: Why earlier trajectories of the trial were lost, as "KIND reason: message".
         messages: The conversation as far as it went. It is in the file alone.
+        task_digest: Tells whether the task of this id is still the same.
     """
 
     task: str
@@ -84,6 +87,7 @@ class TrialResult:
     trajectory: str = ""
     lost: Sequence[str] = ()
     messages: Sequence[Mapping[str, Any]] = ()
+    task_digest: str = ""
 
     @property
     def key(self) -> TrialKey:
@@ -117,7 +121,13 @@ def result_of(record: EpisodeRecord, trial: int, evaluated: Evaluated, lost: Seq
         trajectory=record.trajectory_id,
         lost=tuple(lost),
         messages=tuple(map(_plain, record.messages)),
+        task_digest=digest_of(record.task),
     )
+
+
+def digest_of(task: EpisodeTask) -> str:
+    """Returns a digest of what a task holds besides its id; of files that it names, their paths."""
+    return hashlib.sha256(json.dumps(task.data, sort_keys=True, default=repr).encode()).hexdigest()[:_DIGEST]
 
 
 def _status(record: EpisodeRecord) -> str:
@@ -196,6 +206,14 @@ def read_results(content: bytes, name: str) -> list[TrialResult]:
         seen.add(result.key)
         results.append(result)
     return results
+
+
+def check_same_tasks(found: Sequence[TrialResult], tasks: Sequence[EpisodeTask]) -> None:
+    """Checks that results are of tasks as they are now; raises ResultsFileError for one that has changed."""
+    known = {task.task_id: digest_of(task) for task in tasks}
+    for result in found:
+        if result.task_digest != known.get(result.task, result.task_digest):
+            raise ResultsFileError(f"results: task {result.task!r} has changed since: take another file")
 
 
 def check_same(found: Sequence[TrialResult], evaluated: Evaluated) -> None:

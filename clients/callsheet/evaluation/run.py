@@ -31,7 +31,15 @@ from callsheet.environments import (
 )
 from callsheet.environments.task_sets import options_from_text
 from callsheet.evaluation.replies import gateway_sampling, policy_factory, with_agent
-from callsheet.evaluation.results import Evaluated, ResultsFile, TrialResult, check_same, open_results, result_of
+from callsheet.evaluation.results import (
+    Evaluated,
+    ResultsFile,
+    TrialResult,
+    check_same,
+    check_same_tasks,
+    open_results,
+    result_of,
+)
 from callsheet.evaluation.settings import EvaluationSettings
 
 OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
@@ -122,7 +130,7 @@ class Evaluation:
 
         Raises:
             EvaluationError: There is no gateway, two tasks have one id, or there is no task.
-            ResultsFileError: The results file is of something else.
+            ResultsFileError: The results file is of something else, or of tasks that have changed.
             CallsheetError: The scheduler cannot be reached, or refused something (inside an exception group).
         """
         tasks = list(await anyio.to_thread.run_sync(self._task_set.tasks))[: self._settings.tasks]
@@ -130,6 +138,7 @@ class Evaluation:
             raise EvaluationError(f"environment: {self.name!r} has no tasks")
         with self._open() as file:
             wanted = {(task.task_id, number) for task in tasks for number in range(self._settings.trials)}
+            check_same_tasks(file.found if file else (), tasks)
             self.results = [each for each in (file.found if file else ()) if each.key in wanted]
             missing = missing_trials(tasks, self._settings.trials, self.results)
             if missing:
