@@ -114,5 +114,5 @@ def test_the_drawn_tree_names_every_exception() -> None:
 def test_what_others_wrote_is_text_in_an_exception(error: CallsheetError) -> None:
     said = "".join(traceback.format_exception(error))
     assert all(each.isprintable() or each == "\n" for each in said)
-    assert "\\x1b" in said or "\\u2028" in said
+    assert "\\u001b" in said or "\\u2028" in said
     assert str(PayloadError("two\n\tlines, \u00e9\xa0\U0001f600")) == "two\n\tlines, \u00e9\xa0\U0001f600"

@@ -32,6 +32,7 @@ How an action of the user ends is never an exception: that is an `Outcome`. `unw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -306,5 +307,5 @@ def _rebuild(error: type[RefusedError], code: RefusalCode, given: dict[str, Any]
 
 
 def _as_text(said: str) -> str:
-    """Returns a text as a terminal shows it without obeying it."""
-    return "".join(each if each.isprintable() or each in "\n\t\xa0" else ascii(each)[1:-1] for each in said)
+    """Returns a text as a terminal shows it without obeying it; with escapes as those of JSON and of commands."""
+    return "".join(each if each.isprintable() or each in "\n\t\xa0" else json.dumps(each)[1:-1] for each in said)
