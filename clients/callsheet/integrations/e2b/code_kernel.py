@@ -270,11 +270,15 @@ def _begin(address: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
-    if os.fork():
+    # Its parent ends at once: a kernel outlives the execution that began it, which may be killed with all below it.
+    if starter := os.fork():
         listener.close()
+        os.waitpid(starter, 0)
         return
     try:
         os.setsid()
+        if os.fork():
+            os._exit(0)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(nothing, number)
