@@ -192,9 +192,11 @@ def model_of(name: str, server: ContractServer, kind: ModelTask = ModelTask.CLAS
 
 
 @asynccontextmanager
-async def hosting(*models: ModelSpec, servers: list[ContractServer]) -> AsyncIterator[HostedModelsExecutor]:
+async def hosting(
+    *models: ModelSpec, servers: list[ContractServer], restart_s: float = 0.01
+) -> AsyncIterator[HostedModelsExecutor]:
     """An executor of these models, in memory for two."""
-    settings = HostedSettings(models=models, memory_budget_mib=900, restart_s=0.01, prewarm=False)
+    settings = HostedSettings(models=models, memory_budget_mib=900, restart_s=restart_s, prewarm=False)
     executor = HostedModelsExecutor(settings)
     try:
         with anyio.fail_after(60):
@@ -294,7 +296,8 @@ async def test_a_server_that_dies_and_comes_back_awake_gives_its_memory_back_fir
     awake = AwakeServers()
     dying, other = ScoringVLLM(tmp_path, 1, awake), ScoringSGLang(tmp_path, 2, awake)
     models = [model_of("dying", dying), model_of("other", other)]
-    async with hosting(*models, servers=[dying, other]) as executor:
+    # It is looked for three times at most before it comes back.
+    async with hosting(*models, servers=[dying, other], restart_s=2.0) as executor:
         assert scored(await ask(executor, models[0])) == pytest.approx(expected_logit(1, TOKENS), abs=1e-6)
         await dying.die()
         died = await ask(executor, models[0])
