@@ -45,7 +45,7 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("env_reset.defaults", lambda t: t.env_reset(defaults={"user": "me"})),
     ("env_reset.defaults.environment", lambda t: t.env_reset(defaults=CommandDefaults(environment=["A"]))),  # type: ignore[arg-type]
     ("env_reset.defaults.start_to_close", lambda t: t.env_reset(defaults=CommandDefaults(start_to_close_s="1"))),  # type: ignore[arg-type]
-    ("env_reset.network", lambda t: t.env_reset(network="pypi.org:443")),
+    ("env_reset.network", lambda t: t.env_reset(network="index.example:443")),
     ("env_reset.disk_mib", lambda t: t.env_reset(disk_mib="big")),
     ("env_reset.image", lambda t: t.env_reset(image=3)),
     ("env_step.session", lambda t: t.env_step("ls", session=3)),

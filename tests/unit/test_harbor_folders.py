@@ -139,9 +139,9 @@ def test_a_folder_without_what_it_needs_is_refused(make_task: MakeTask, tmp_path
 
 def test_the_network_is_what_the_task_and_its_user_allow(make_task: MakeTask) -> None:
     closed, opened = read_task(make_task()), read_task(make_task("", name="open"))
-    listed = read_task(make_task('allowed_hosts = ["pypi.org"]', name="listed"))
+    listed = read_task(make_task('allowed_hosts = ["index.example"]', name="listed"))
     assert network_of(closed, "*:443") == ()
-    assert network_of(listed, "") == ("pypi.org:80", "pypi.org:443")
+    assert network_of(listed, "") == ("index.example:80", "index.example:443")
     assert network_of(opened, "*:443, *:80") == ("*:443", "*:80")
     assert network_of(opened, "none") == ()
     with pytest.raises(HarborTaskError, match="allow_internet"):

@@ -64,7 +64,7 @@ def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(t
         registry=RegistrySettings(registries=("docker.io", "127.0.0.1:5000"), insecure_registries=("10.0.0.1",)),
         builds=BuildSettings(build_images=True, build_timeout_s=60.0),
         stages=(StageDirectory(tmp_path),),
-        network=(Destination.parse("*:443"), Destination.parse("pypi.org:80")),
+        network=(Destination.parse("*:443"), Destination.parse("index.example:80")),
     )
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2, gateway="127.0.0.1:7078")
     given = list(pairwise(line))
@@ -73,7 +73,7 @@ def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(t
         "--insecure-registry": ["10.0.0.1"],
         "--build-timeout": ["60"],
         "--stage": [str(tmp_path)],
-        "--network": ["*:443", "pypi.org:80", "127.0.0.1:7078"],
+        "--network": ["*:443", "index.example:80", "127.0.0.1:7078"],
     }.items():
         assert [value for name, value in given if name == flag] == values
     assert "--build-images" in line
