@@ -163,7 +163,6 @@ async def test_a_wait_is_told_by_name_and_nothing_is_granted_meanwhile() -> None
     assert end.waited_s.keys() == {"image"}
     assert end.waited_s["image"] > 0.1
     assert end.usage.granted_unit_s["cpu"] == pytest.approx(2 * end.execution_s)
-    assert end.execution_s < end.waited_s["image"]
 
 
 async def test_a_resize_replaces_the_grant_as_a_whole() -> None:

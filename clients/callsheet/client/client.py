@@ -150,8 +150,12 @@ class Client:
             max_buffered,
         )
         policy = optional("failure_policy", failure_policy, FailurePolicy, "a FailurePolicy")
-        backend = self.backend()
-        if instance("new", new, bool, "True or False"):
+        opening = await self._open_described(described, new=instance("new", new, bool, "True or False"))
+        return Job(self, job_id, opening, policy)
+
+    async def _open_described(self, described: JobDescription, *, new: bool) -> Opening:
+        backend, job_id = self.backend(), described.job_id
+        if new:
             await _close_abandoned(backend, job_id)
         opening = await backend.open_job(described)
         if opening is Opening.ATTACHED and new:
@@ -159,7 +163,7 @@ class Client:
         if opening is Opening.ATTACHED and job_id not in self._opened:
             await _tell_of_forerunner(backend, job_id)
         self._opened.add(job_id)
-        return Job(self, job_id, opening, policy)
+        return opening
 
     def job(self, job_id: str) -> Job:
         """Returns a job that is open already, for instance in another process."""
