@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -68,6 +69,9 @@ class ScoringSGLang(ContractSGLang):
         super().__init__(_engine(weights, seed), weights_backup=weights_backup)
         self.awake = awake
         self.forgets = False
+        self.asked_to_sleep = anyio.Event()
+        self.may_sleep = anyio.Event()
+        self.may_sleep.set()
         self._seed = seed
 
     def routes(self) -> dict[str, Handler]:
@@ -83,6 +87,8 @@ class ScoringSGLang(ContractSGLang):
         }
 
     async def _give_back(self, request: web.Request) -> web.Response:
+        self.asked_to_sleep.set()
+        await self.may_sleep.wait()
         answer = await self._release(request)
         if {"weights", "kv_cache"} <= self.engine.asleep:
             self.awake.note(self.url, awake=False)
@@ -317,13 +323,29 @@ async def test_a_server_that_is_found_asleep_reads_its_weights_anew(tmp_path: Pa
         for _ in range(2):
             server.calls.clear()
             executor = HostedModelsExecutor(HostedSettings(models=(model,), memory_budget_mib=900, park_after_s=0.001))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(executor.serve)
-                assert scored(await ask(executor, model)) == pytest.approx(expected_logit(1, TOKENS))
-                await until(lambda: bool(server.engine.asleep))
-                tasks.cancel_scope.cancel()
-            await executor.close()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(executor.serve)
+                    assert scored(await ask(executor, model)) == pytest.approx(expected_logit(1, TOKENS))
+                    await until(lambda: bool(server.engine.asleep))
+                    tasks.cancel_scope.cancel()
+            finally:
+                await executor.close()
     assert "/update_weights_from_disk" in server.calls
+
+
+async def test_a_manager_that_stops_lets_its_server_fall_asleep_whole(tmp_path: Path) -> None:
+    server = ScoringSGLang(tmp_path, 1, AwakeServers(), weights_backup=True)
+    server.may_sleep = anyio.Event()
+    model = model_of("model", server)
+    async with running(server):
+        async with hosting(model, servers=[]):
+            await server.asked_to_sleep.wait()
+            assert not server.engine.asleep
+            asyncio.get_running_loop().call_later(0.05, server.may_sleep.set)
+        assert server.engine.asleep == {"weights", "kv_cache"}
+        async with hosting(model, servers=[]) as successor:
+            assert scored(await ask(successor, model)) == pytest.approx(expected_logit(1, TOKENS))
 
 
 @pytest.mark.parametrize(

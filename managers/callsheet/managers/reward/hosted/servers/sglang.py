@@ -11,15 +11,15 @@ from callsheet.managers.inference.sglang_engine.server import identity_of
 from callsheet.managers.reward.hosted.servers.server import MEMORY_TIMEOUT_S, RewardServer, obeyed, succeeded
 from typing_extensions import override
 
-# In the order in which they are given back; they come back in the other.
-_TAGS = ("kv_cache", "weights")
+# In one call: a manager that died between two would leave a server half asleep, which its successor would kill.
+_MEMORY = {"tags": ["kv_cache", "weights"]}
 
 
 class SGLangRewardServer(RewardServer):
     """Drives a server that was started with --enable-memory-saver, and best with --enable-weights-cpu-backup.
 
-    A server dies when it is asked for memory that it never gave back, or gives memory back while requests run. So each
-    tag's state is kept here, and it stands still before it gives anything back.
+    A server dies when it is asked for memory that it never gave back, or gives memory back while requests run. So
+    its state is kept here, and it stands still before it gives anything back.
 
     Args:
         http: Calls to the server.
@@ -30,7 +30,7 @@ class SGLangRewardServer(RewardServer):
         super().__init__(http)
         self._can_sleep = can_sleep
         self._info: dict[str, Any] = {}
-        self._released: set[str] = set()
+        self._released = False
 
     @override
     async def identity(self) -> str:
@@ -43,27 +43,24 @@ class SGLangRewardServer(RewardServer):
             raise EngineError(f"{self.http.url}: must be started with --enable-memory-saver, or be pinned")
         ready = await self.http.get("/ready")
         # It does not tell what it gave back. Whoever manages its sleep leaves it paused only then.
-        if self._can_sleep and ready.status == 503:
-            self._released = set(_TAGS)
-        return bool(self._released)
+        self._released = self._can_sleep and ready.status == 503
+        return self._released
 
     @override
     async def sleep(self) -> None:
         # Requests of others that wait are kept that way; those of this manager have all ended.
         obeyed(await self.http.post("/pause_generation", {"mode": "retract"}, timeout_s=MEMORY_TIMEOUT_S))
-        for tag in _TAGS:
-            if tag not in self._released:
-                obeyed(await self._memory("release", tag))
-                self._released.add(tag)
+        if not self._released:
+            obeyed(await self.http.post("/release_memory_occupation", _MEMORY, timeout_s=MEMORY_TIMEOUT_S))
+            self._released = True
 
     @override
     async def wake(self, *, reload: bool) -> None:
-        for tag in reversed(_TAGS):
-            if tag in self._released:
-                obeyed(await self._memory("resume", tag))
-                self._released.remove(tag)
-                if tag == "weights" and (reload or not self._info.get("enable_weights_cpu_backup")):
-                    await self.reload()
+        if self._released:
+            obeyed(await self.http.post("/resume_memory_occupation", _MEMORY, timeout_s=MEMORY_TIMEOUT_S))
+            self._released = False
+        if reload or not self._info.get("enable_weights_cpu_backup"):
+            await self.reload()
         obeyed(await self.http.post("/continue_generation"))
 
     @override
@@ -99,9 +96,6 @@ class SGLangRewardServer(RewardServer):
                 f"input_token_logprobs are of {[entry[1] for entry in told]}: must end with the tokens asked"
             )
         return [None if entry[0] is None else float(entry[0]) for entry in looked_at]
-
-    async def _memory(self, what: str, tag: str) -> HttpAnswer:
-        return await self.http.post(f"/{what}_memory_occupation", {"tags": [tag]}, timeout_s=MEMORY_TIMEOUT_S)
 
     async def _either(self, path: str, former: str) -> HttpAnswer:
         answer = await self.http.get(path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
 
@@ -135,9 +136,7 @@ class ServerWorker:
                 return
             self._canary = await self._server.canary(self._spec.kind)
             if not self._spec.pinned:
-                async with self._memory:
-                    await self._server.sleep()
-                    self._asleep = True
+                await self._evict()
         log.info("model server found", model=self._spec.name, url=self._server.http.url, asleep=self._asleep)
 
     async def _watch(self) -> None:
@@ -156,13 +155,23 @@ class ServerWorker:
             if identity != self._identity:
                 raise EngineFailedError(f"{self._server.http.url}: was started again, and is awake")
 
+    @asynccontextmanager
+    async def _settled_memory(self) -> AsyncIterator[None]:
+        """Lets a sleep or a wake end, even one that is cancelled: the next manager would kill a server half asleep.
+
+        Each of its calls has a deadline.
+        """
+        async with self._memory:
+            with anyio.CancelScope(shield=True):
+                yield
+
     async def _open(self, fresh: bool, **_: Any) -> Answer:
         self._reload = self._reload or fresh
         return {"size": 0, "canary": self._canary}
 
     async def _restore(self, **_: Any) -> Answer:
         began = monotonic()
-        async with self._memory:
+        async with self._settled_memory():
             if self._asleep:
                 await self._server.wake(reload=self._reload)
                 self._asleep = False
@@ -172,7 +181,7 @@ class ServerWorker:
         return {"canary": await self._server.canary(self._spec.kind), "seconds": monotonic() - began}
 
     async def _evict(self, **_: Any) -> Answer:
-        async with self._memory:
+        async with self._settled_memory():
             if not self._asleep:
                 await self._server.sleep()
                 self._asleep = True
