@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -182,12 +184,12 @@ def bytes_on_disk(directory: Path, url: str | None) -> int:
     A file that jobs have links to counts once, and one that goes meanwhile not at all.
     """
     sizes: dict[int, int] = {}
-    for path in directory.rglob("*"):
-        try:
-            stat = path.lstat()
-        except FileNotFoundError:
-            continue
-        sizes[stat.st_ino] = stat.st_blocks * 512
+    # Not `rglob`, which fails for a directory that goes meanwhile.
+    for parent, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            with suppress(FileNotFoundError):
+                stat = os.lstat(os.path.join(parent, name))
+                sizes[stat.st_ino] = stat.st_blocks * 512
     total = sum(sizes.values())
     if url is not None:
         with psycopg.connect(url, autocommit=True) as connection:
