@@ -17,6 +17,7 @@ from callsheet.client import (
     TrajectoryEnd,
     UnimplementedError,
 )
+from callsheet.client.admin import AdminClient
 from callsheet.client.errors import AlreadyExistsError
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
@@ -92,6 +93,13 @@ async def test_an_older_scheduler_serves_what_it_knows_and_is_asked_for_nothing_
             assert caught.value.field == name
         assert len(service.items) == before
         assert trajectory.end is None, "it goes on, and may finish once the scheduler is newer"
+
+
+async def test_a_call_that_a_scheduler_does_not_know_names_the_cure(target: str) -> None:
+    # It serves no administrators, as an older one lacks a call that came later.
+    async with AdminClient(target, FAST) as admin:
+        with pytest.raises(UnimplementedError, match=r"older than this client: upgrade it"):
+            await admin.status()
 
 
 async def test_an_upgrade_and_its_way_back_are_noticed_by_a_session_that_goes_on(

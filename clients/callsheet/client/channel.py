@@ -173,6 +173,8 @@ def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:
     text = error.details() or "no details"
     if error.code() in _NO_CONNECTION:
         return ConnectionLostError(f"{error.code().name}: {explained(text)}")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # gRPC's own words: one of ours would have come with details
+        text = f"the scheduler does not know this call ({text}), so it is older than this client: upgrade it"
     return refusal(error.code().value[0], text, None)
 
 
