@@ -18,6 +18,7 @@ from callsheet.v1 import (
     client_service_pb2,
     client_service_pb2_grpc,
     job_pb2,
+    manager_service_pb2,
 )
 from google.protobuf import duration_pb2
 
@@ -62,7 +63,8 @@ class Admins(admin_service_pb2_grpc.AdminServiceServicer):
 
     def DrainManager(self, request: Any, context: Any) -> admin_service_pb2.DrainManagerResponse:  # noqa: N802
         self.asked.append(request)
-        return admin_service_pb2.DrainManagerResponse()
+        sandbox = manager_service_pb2.SandboxState(job_id="job", trajectory_id="t-1", sandbox_id="s#1")
+        return admin_service_pb2.DrainManagerResponse(sandboxes=[sandbox], sandbox_count=1, attempts=2)
 
 
 class Server:
@@ -117,8 +119,15 @@ def test_work_is_cancelled_as_a_whole_or_in_part(server: Server) -> None:
 
 def test_jobs_are_closed_and_managers_drained(server: Server) -> None:
     assert server.run("close", "held").stdout == "closed job held\n"
-    assert json.loads(server.run("drain", "m-1", "--json").stdout) == {"manager": "m-1"}
-    assert [server.asked[0].job_id, server.asked[1].manager_id] == ["held", "m-1"]
+    told = json.loads(server.run("drain", "m-1", "--deadline", "90", "--json").stdout)
+    sandbox = {"job_id": "job", "trajectory_id": "t-1", "sandbox_id": "s#1"}
+    assert told == {"manager": "m-1", "sandboxes": [sandbox], "sandbox_count": 1, "attempts": 2}
+    shown = server.run("drain", "m-1", "--dry-run").stdout
+    assert "t-1" in shown
+    assert "has 2 running attempts and 1 sandboxes; they would die with it" in shown
+    closed, asked, tried = server.asked
+    assert (closed.job_id, asked.manager_id, asked.deadline_s, asked.dry_run) == ("held", "m-1", 90.0, False)
+    assert (tried.HasField("deadline_s"), tried.dry_run) == (False, True)
     unknown = server.run("close", "other")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("callsheet: NOT_FOUND")

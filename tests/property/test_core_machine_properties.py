@@ -6,6 +6,7 @@ are right or stale; schedulers are restarted. In the end everything has its outc
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -195,9 +196,9 @@ class CoreMachine(CheckedCore):
     def resize(self, data: st.DataObject, cores: int) -> None:
         self.world.resize(data.draw(st.sampled_from(sorted(self.requests))), cores)
 
-    @rule(manager_id=st.sampled_from(MANAGERS))
-    def drain(self, manager_id: str) -> None:
-        self.asked(lambda: self.world.drain(manager_id))
+    @rule(manager_id=st.sampled_from(MANAGERS), deadline=st.sampled_from([0.0, 5.0, math.inf]))
+    def drain(self, manager_id: str, deadline: float) -> None:
+        self.asked(lambda: self.world.drain(manager_id, deadline=deadline))
 
     # -- planning -----------------------------------------------------------------------------------------------------
 

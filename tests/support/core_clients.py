@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from math import inf
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import CoreCommand
@@ -172,10 +173,10 @@ class CoreClients(ABC):
         """Has a plan change the cores of a running attempt."""
         self.handle(events.PlanReady(Plan(core_changes=(CoreChange(key_of(action), cores),))))
 
-    def drain(self, manager_id: str) -> None:
+    def drain(self, manager_id: str, *, deadline: float = inf, dry_run: bool = False) -> None:
         """Takes a manager out of service."""
         reply = self._reply()
-        self._ask(events.DrainRequested(reply, manager_id), reply)
+        self._ask(events.DrainRequested(reply, manager_id, deadline, dry_run), reply)
 
     def heal(self, manager_id: str) -> None:
         """Has the quarantined engines of a manager go back to their first weights."""

@@ -90,14 +90,18 @@ def test_a_draining_manager_finishes_and_gets_nothing_new() -> None:
     world, manager = running(given=1)
     world.submit(action_request("b"))
     world.drain("m")
-    assert manager.stream.all(commands.DrainManager)
     world.plan()
     assert not manager.has("b")
+    manager.heartbeat()
+    assert not manager.stream.all(commands.DrainManager), "its attempt runs still"
     manager.end("a")
     assert world.state_of("a") is ActionState.SUCCEEDED
+    manager.heartbeat()
+    assert manager.stream.all(commands.DrainManager)
     assert "m" in world.state.managers
     manager.disconnect()
     assert "m" not in world.state.managers
+    assert not world.state.lost_managers, "it left in good order"
     with pytest.raises(RefusedError) as refused:
         world.drain("m")
     assert refused.value.code is RefusalCode.NOT_FOUND
@@ -117,12 +121,16 @@ def test_a_draining_manager_that_leaves_early_has_its_lease() -> None:
 def test_a_manager_that_was_told_to_drain_is_told_again_when_it_comes_back() -> None:
     world, manager = running()
     manager.disconnect()
-    world.drain("m")
-    manager.join([manager.running(manager.grant("a"))])
+    world.drain("m", deadline=0.0)
+    running_still = manager.running(manager.grant("a"))
+    manager.join([running_still])
     assert manager.stream.all(commands.DrainManager)
     world.submit(action_request("b"))
     world.plan()
     assert not manager.has("b")
+    manager.disconnect()
+    stream = manager.join([running_still])
+    assert stream.all(commands.DrainManager), "the first one may have been lost with its stream"
 
 
 def test_a_plan_that_does_not_fit_is_refused_without_effect() -> None:

@@ -37,6 +37,7 @@ def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> Non
         _print_managers(found)
         _print_engines(found)
         _print_nodes(found)
+        _print_wanted(found)
         _print_jobs(found)
 
     show(ask(scheduler, lambda admin: admin.status()), as_json, for_people)
@@ -141,7 +142,7 @@ def _print_managers(found: SchedulerStatus) -> None:
         [
             manager.manager_id,
             manager.node_id,
-            "draining" if manager.draining else "connected" if manager.connected else "away",
+            _state_of(manager),
             ", ".join(service.name for service in manager.services),
             str(manager.attempts),
             str(manager.sandboxes),
@@ -150,8 +151,34 @@ def _print_managers(found: SchedulerStatus) -> None:
         ]
         for manager in found.managers
     ]
+    rows += [
+        [lost.manager_id, lost.node_id, f"lost {_time(lost.lost_at)}", "", str(lost.attempts), str(lost.sandboxes), ""]
+        for lost in found.lost
+    ]
     columns = ["manager", "node", "state", "services", "attempts #", "sandboxes #", "runs in"]
     print_table("Managers", columns, rows)
+
+
+def _state_of(manager: ManagerStatus) -> str:
+    if manager.draining or not manager.leaving:
+        return "draining" if manager.draining else "connected" if manager.connected else "away"
+    return "leaving" if manager.leaves_by is None else f"leaving by {_time(manager.leaves_by)}"
+
+
+def _print_wanted(found: SchedulerStatus) -> None:
+    rows = [
+        [
+            each.role,
+            str(each.managers),
+            str(each.waiting),
+            pairs(each.held),
+            pairs(each.waiting_units),
+            pairs(each.useful_units),
+        ]
+        for each in found.wanted
+    ]
+    columns = ["role", "managers #", "waiting #", "held", "wanted for what waits", "useful beyond"]
+    print_table("Wanted by role", columns, rows)
 
 
 def _print_engines(found: SchedulerStatus) -> None:

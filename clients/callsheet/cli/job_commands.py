@@ -13,6 +13,7 @@ from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
+    from callsheet.client.admin_values import DrainReport
     from callsheet.client.status import JobStatus
     from callsheet.client.weights import RolloutEngine
 
@@ -124,12 +125,43 @@ def close(job: JobId, *, scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson =
 def drain(
     manager: Annotated[str, typer.Argument(metavar="MANAGER", help="Its id; status lists them.", show_default=False)],
     *,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.0,
+            help="It leaves then with whatever it still has.",
+            show_default="once its last sandbox has ended",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would die.")] = False,
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Take a manager out of service once its attempts are over."""
-    ask(scheduler, lambda admin: admin.drain(manager))
-    _done(f"manager {manager} drains and leaves once its attempts are over", {"manager": manager}, as_json)
+    """Take a manager out of service.
+
+    It gets no new sandboxes and no work that others may do. It leaves once its attempts are over and the last of its
+    sandboxes has ended, or at the deadline. What would die at a deadline is told first.
+    """
+    from callsheet.cli.plain import to_plain
+
+    found = ask(scheduler, lambda admin: admin.drain(manager, deadline_s=deadline, dry_run=dry_run))
+    if as_json:
+        print_json({"manager": manager, **to_plain(found)})
+        return
+    rows = [[each.job_id, each.trajectory_id, each.sandbox_id] for each in found.sandboxes]
+    if rows:
+        print_table(f"{found.sandbox_count} sandboxes on {manager}", ["job", "trajectory", "sandbox"], rows)
+    say(_drain_sentence(manager, found, deadline, dry_run=dry_run))
+
+
+def _drain_sentence(manager: str, found: DrainReport, deadline: float | None, *, dry_run: bool) -> str:
+    has = f"{found.attempts} running attempts and {found.sandbox_count} sandboxes"
+    if dry_run:
+        return f"manager {manager} has {has}; they would die with it"
+    if deadline is None:
+        return f"manager {manager} has {has}; it takes no new ones and leaves once they have ended"
+    return f"manager {manager} has {has}; it leaves in {span(deadline)} at the latest, and what is left then dies"
 
 
 def heal(

@@ -15,12 +15,13 @@ from typing import Any, Self, TypeVar
 import anyio
 import grpc.aio
 from callsheet.client.admin_decode import (
+    decode_drain,
     decode_explanation,
     decode_status,
     decode_what_if,
 )
 from callsheet.client.admin_predictions import WhatIf
-from callsheet.client.admin_values import Explanation, OpenActions, SchedulerStatus, ServiceStatus
+from callsheet.client.admin_values import DrainReport, Explanation, OpenActions, SchedulerStatus, ServiceStatus
 from callsheet.client.batch_values import FinishedTrajectory
 from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, open_channel
@@ -144,14 +145,23 @@ class AdminClient:
         put(request, "", pool=pool, nodes=nodes)
         return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
 
-    async def drain(self, manager_id: str) -> None:
-        """Takes a manager out of service once its attempts are over.
+    async def drain(self, manager_id: str, *, deadline_s: float | None = None, dry_run: bool = False) -> DrainReport:
+        """Takes a manager out of service: it gets no new sandboxes, and leaves once the last one of its own has ended.
+
+        Args:
+            manager_id: The manager.
+            deadline_s: Seconds after which it leaves with whatever it still has; None waits for the last sandbox.
+            dry_run: Only tell what would die, and change nothing.
+
+        Returns:
+            What dies with it if it leaves before that ends.
 
         Raises:
             NotFoundError: It is not registered.
+            InvalidArgumentError: The deadline is no number of at least 0.
         """
-        request = admin_service_pb2.DrainManagerRequest(manager_id=manager_id)
-        await self._call(self._connection().admin.DrainManager, request)
+        request = admin_service_pb2.DrainManagerRequest(manager_id=manager_id, deadline_s=deadline_s, dry_run=dry_run)
+        return decode_drain(await self._call(self._connection().admin.DrainManager, request))
 
     async def heal(self, manager_id: str, *, wait_s: float = 0.0) -> tuple[ServiceStatus, ...]:
         """Has a manager's quarantined engines go back to the weights that they were started with.

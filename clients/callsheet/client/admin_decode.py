@@ -12,16 +12,20 @@ from callsheet.client.admin_predictions import (
 )
 from callsheet.client.admin_values import (
     ActionState,
+    DrainReport,
     EngineWeights,
     Explanation,
     Holder,
+    LostManager,
     ManagerStatus,
     NodeStatus,
+    SandboxOwner,
     SchedulerStatus,
     ServiceStatus,
     Shortage,
     StoryEvent,
     WaitReason,
+    WantedUnits,
     WeightsStanding,
 )
 from callsheet.client.decode_jobs import decode_job_status
@@ -40,9 +44,21 @@ def decode_status(message: admin_service_pb2.GetStatusResponse) -> SchedulerStat
         message.epoch,
         in_seconds(message.started),
         tuple(map(decode_job_status, message.jobs)),
-        tuple(take(ManagerStatus, each, services=tuple(map(_service, each.services))) for each in message.managers),
+        tuple(map(_manager, message.managers)),
         tuple(take(NodeStatus, node) for node in message.nodes),
+        tuple(take(LostManager, each, lost_at=in_seconds(each.time)) for each in message.lost),
+        tuple(take(WantedUnits, each) for each in message.wanted),
     )
+
+
+def _manager(message: admin_service_pb2.ManagerStatus) -> ManagerStatus:
+    leaves_by = in_seconds(message.leaves_by) if message.HasField("leaves_by") else None
+    return take(ManagerStatus, message, services=tuple(map(_service, message.services)), leaves_by=leaves_by)
+
+
+def decode_drain(message: admin_service_pb2.DrainManagerResponse) -> DrainReport:
+    """Returns what would die with a manager."""
+    return take(DrainReport, message, sandboxes=tuple(take(SandboxOwner, each) for each in message.sandboxes))
 
 
 def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanation:

@@ -115,6 +115,8 @@ class ManagerStatus:
         attempts: Attempts it runs.
         sandboxes: Sandboxes it holds.
         capabilities: What it can and cannot enforce, as registered.
+        leaving: Whether it is to leave: until then it takes nothing new but what its sandboxes need.
+        leaves_by: When it leaves at the latest, in seconds since the epoch; None: once its last sandbox has ended.
     """
 
     manager_id: str
@@ -125,6 +127,74 @@ class ManagerStatus:
     attempts: int
     sandboxes: int
     capabilities: Mapping[str, str]
+    leaving: bool = False
+    leaves_by: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostManager:
+    """A manager that fell silent, or that another process took the place of, and has not come back.
+
+    Attributes:
+        manager_id: Its id.
+        node_id: Its node; empty if it had not registered since the scheduler's start.
+        lost_at: When it was given up, in seconds since the epoch.
+        attempts: Attempts that it ran then.
+        sandboxes: Sandboxes that it held then, which are lost.
+    """
+
+    manager_id: str
+    node_id: str
+    lost_at: float
+    attempts: int
+    sandboxes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantedUnits:
+    """What is wanted of the managers of a role, in units by resource.
+
+    Actions that wait for the manager of their sandbox are left out, as no other one can run them.
+
+    Attributes:
+        role: As it was announced to the scheduler, or the name of its managers' first service.
+        managers: Managers that may be given work now.
+        waiting: Actions, and trajectories that are not let begin, for which there is no room.
+        held: Units that attempts run with and sandboxes keep.
+        waiting_units: The fewest units for what waits.
+        useful_units: Units beyond those that would shorten what waits and runs.
+    """
+
+    role: str
+    managers: int
+    waiting: int
+    held: Mapping[str, int]
+    waiting_units: Mapping[str, int]
+    useful_units: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOwner:
+    """A live sandbox by whose it is."""
+
+    job_id: str
+    trajectory_id: str
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReport:
+    """What dies with a manager if it leaves before it ends.
+
+    Attributes:
+        sandboxes: Its sandboxes, at most 1,000.
+        sandbox_count: All of its sandboxes.
+        attempts: Attempts that it runs.
+    """
+
+    sandboxes: tuple[SandboxOwner, ...]
+    sandbox_count: int
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +222,8 @@ class SchedulerStatus:
         jobs: Open jobs.
         managers: Known managers.
         nodes: Known nodes.
+        lost: Managers that were lost and have not come back, the newest last.
+        wanted: What is wanted of each role of managers.
     """
 
     epoch: int
@@ -159,6 +231,8 @@ class SchedulerStatus:
     jobs: tuple[JobStatus, ...]
     managers: tuple[ManagerStatus, ...]
     nodes: tuple[NodeStatus, ...]
+    lost: tuple[LostManager, ...] = ()
+    wanted: tuple[WantedUnits, ...] = ()
 
     def shared_units(self, node_id: str, resource: str) -> int:
         """Units of a node that its managers share among their attempts; they are not among its free ones."""

@@ -159,6 +159,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     JOBS_FIELD_NUMBER: builtins.int
     MANAGERS_FIELD_NUMBER: builtins.int
     NODES_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
+    WANTED_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """The scheduler's epoch."""
     @property
@@ -177,6 +179,14 @@ class GetStatusResponse(google.protobuf.message.Message):
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeStatus]:
         """Known nodes."""
 
+    @property
+    def lost(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LostManager]:
+        """Managers that were lost and have not come back, at most the 256 newest."""
+
+    @property
+    def wanted(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WantedUnits]:
+        """What is wanted of each role of managers."""
+
     def __init__(
         self,
         *,
@@ -185,9 +195,11 @@ class GetStatusResponse(google.protobuf.message.Message):
         jobs: collections.abc.Iterable[callsheet.v1.job_pb2.JobStatus] | None = ...,
         managers: collections.abc.Iterable[global___ManagerStatus] | None = ...,
         nodes: collections.abc.Iterable[global___NodeStatus] | None = ...,
+        lost: collections.abc.Iterable[global___LostManager] | None = ...,
+        wanted: collections.abc.Iterable[global___WantedUnits] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["started", b"started"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "jobs", b"jobs", "managers", b"managers", "nodes", b"nodes", "started", b"started"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "jobs", b"jobs", "lost", b"lost", "managers", b"managers", "nodes", b"nodes", "started", b"started", "wanted", b"wanted"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 
@@ -221,6 +233,8 @@ class ManagerStatus(google.protobuf.message.Message):
     ATTEMPTS_FIELD_NUMBER: builtins.int
     SANDBOXES_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
+    LEAVES_BY_FIELD_NUMBER: builtins.int
     manager_id: builtins.str
     """Its id."""
     node_id: builtins.str
@@ -233,6 +247,8 @@ class ManagerStatus(google.protobuf.message.Message):
     """Attempts it runs."""
     sandboxes: builtins.int
     """Sandboxes it holds."""
+    leaving: builtins.bool
+    """Whether it is to leave, and takes nothing new until then but what its sandboxes need. `draining` comes with its end."""
     @property
     def services(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.manager_service_pb2.HostedService]:
         """What it can do."""
@@ -240,6 +256,10 @@ class ManagerStatus(google.protobuf.message.Message):
     @property
     def capabilities(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """As registered."""
+
+    @property
+    def leaves_by(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it leaves at the latest; unset: once its last sandbox ends."""
 
     def __init__(
         self,
@@ -252,10 +272,144 @@ class ManagerStatus(google.protobuf.message.Message):
         attempts: builtins.int = ...,
         sandboxes: builtins.int = ...,
         capabilities: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        leaving: builtins.bool = ...,
+        leaves_by: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "manager_id", b"manager_id", "node_id", b"node_id", "sandboxes", b"sandboxes", "services", b"services"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["leaves_by", b"leaves_by"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "manager_id", b"manager_id", "node_id", b"node_id", "sandboxes", b"sandboxes", "services", b"services"]) -> None: ...
 
 global___ManagerStatus = ManagerStatus
+
+@typing.final
+class LostManager(google.protobuf.message.Message):
+    """A manager that fell silent, or that another process took the place of, and has not come back."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MANAGER_ID_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    TIME_FIELD_NUMBER: builtins.int
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    SANDBOXES_FIELD_NUMBER: builtins.int
+    manager_id: builtins.str
+    """Its id."""
+    node_id: builtins.str
+    """Its node; empty if it had not registered since the scheduler's start."""
+    attempts: builtins.int
+    """Attempts that it ran then."""
+    sandboxes: builtins.int
+    """Sandboxes that it held then, which are lost."""
+    @property
+    def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was given up."""
+
+    def __init__(
+        self,
+        *,
+        manager_id: builtins.str = ...,
+        node_id: builtins.str = ...,
+        time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        attempts: builtins.int = ...,
+        sandboxes: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time", b"time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "manager_id", b"manager_id", "node_id", b"node_id", "sandboxes", b"sandboxes", "time", b"time"]) -> None: ...
+
+global___LostManager = LostManager
+
+@typing.final
+class WantedUnits(google.protobuf.message.Message):
+    """What is wanted of the managers of a role. Actions that wait for the manager of their sandbox are left out, as no other one
+    can run them.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class HeldEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class WaitingUnitsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class UsefulUnitsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    ROLE_FIELD_NUMBER: builtins.int
+    MANAGERS_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
+    WAITING_UNITS_FIELD_NUMBER: builtins.int
+    USEFUL_UNITS_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """As it was announced to the scheduler, or the name of its managers' first service."""
+    managers: builtins.int
+    """Managers that may be given work now."""
+    waiting: builtins.int
+    """Actions, and trajectories that are not let begin, for which there is no room."""
+    @property
+    def held(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Units that attempts run with and sandboxes keep, by resource."""
+
+    @property
+    def waiting_units(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """The fewest units for what waits."""
+
+    @property
+    def useful_units(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Units beyond those that would shorten what waits and runs."""
+
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        managers: builtins.int = ...,
+        waiting: builtins.int = ...,
+        held: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        waiting_units: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        useful_units: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held", b"held", "managers", b"managers", "role", b"role", "useful_units", b"useful_units", "waiting", b"waiting", "waiting_units", b"waiting_units"]) -> None: ...
+
+global___WantedUnits = WantedUnits
 
 @typing.final
 class NodeStatus(google.protobuf.message.Message):
@@ -631,26 +785,52 @@ class DrainManagerRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MANAGER_ID_FIELD_NUMBER: builtins.int
+    DEADLINE_S_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
     manager_id: builtins.str
     """The manager."""
+    deadline_s: builtins.float
+    """Seconds after which it leaves with whatever it still has; unset: once its last sandbox has ended."""
+    dry_run: builtins.bool
+    """Only tell what would die, and change nothing."""
     def __init__(
         self,
         *,
         manager_id: builtins.str = ...,
+        deadline_s: builtins.float | None = ...,
+        dry_run: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["manager_id", b"manager_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "dry_run", b"dry_run", "manager_id", b"manager_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_deadline_s", b"_deadline_s"]) -> typing.Literal["deadline_s"] | None: ...
 
 global___DrainManagerRequest = DrainManagerRequest
 
 @typing.final
 class DrainManagerResponse(google.protobuf.message.Message):
-    """See DrainManager."""
+    """See DrainManager. What dies with the manager if it leaves before it ends."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    SANDBOXES_FIELD_NUMBER: builtins.int
+    SANDBOX_COUNT_FIELD_NUMBER: builtins.int
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    sandbox_count: builtins.int
+    """All of its sandboxes."""
+    attempts: builtins.int
+    """Attempts that it runs."""
+    @property
+    def sandboxes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.manager_service_pb2.SandboxState]:
+        """Its sandboxes, at most 1,000."""
+
     def __init__(
         self,
+        *,
+        sandboxes: collections.abc.Iterable[callsheet.v1.manager_service_pb2.SandboxState] | None = ...,
+        sandbox_count: builtins.int = ...,
+        attempts: builtins.int = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "sandbox_count", b"sandbox_count", "sandboxes", b"sandboxes"]) -> None: ...
 
 global___DrainManagerResponse = DrainManagerResponse
 

@@ -74,7 +74,8 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainManager(self, request, context):
-        """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered.
+        """Takes a manager out of service: it gets no new sandboxes and nothing that others may run, and leaves once its last
+        sandbox has ended, or at a deadline. NOT_FOUND if it is not registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

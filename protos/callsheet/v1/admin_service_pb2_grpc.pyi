@@ -45,7 +45,9 @@ class AdminServiceStub:
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
     ]
-    """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+    """Takes a manager out of service: it gets no new sandboxes and nothing that others may run, and leaves once its last
+    sandbox has ended, or at a deadline. NOT_FOUND if it is not registered.
+    """
 
     HealManager: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.HealManagerRequest,
@@ -88,7 +90,9 @@ class AdminServiceAsyncStub:
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
     ]
-    """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+    """Takes a manager out of service: it gets no new sandboxes and nothing that others may run, and leaves once its last
+    sandbox has ended, or at a deadline. NOT_FOUND if it is not registered.
+    """
 
     HealManager: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.HealManagerRequest,
@@ -139,7 +143,9 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.admin_service_pb2.DrainManagerRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.admin_service_pb2.DrainManagerResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.DrainManagerResponse]]:
-        """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+        """Takes a manager out of service: it gets no new sandboxes and nothing that others may run, and leaves once its last
+        sandbox has ended, or at a deadline. NOT_FOUND if it is not registered.
+        """
 
     @abc.abstractmethod
     def HealManager(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-CONTRACT: Final = 3
+CONTRACT: Final = 4
 OLDEST_CONTRACT: Final = 1
 
 _PACKAGE: Final = "callsheet.v1."
@@ -46,6 +46,11 @@ _CAME_WITH: Final = {
     WeightSource
     """,
     3: "AttemptEnded.waited_s Timeline.waited_s",
+    4: """
+    DrainManagerRequest.deadline_s DrainManagerRequest.dry_run DrainManagerResponse.attempts
+    DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes GetStatusResponse.lost GetStatusResponse.wanted
+    LostManager ManagerStatus.leaves_by ManagerStatus.leaving WantedUnits
+    """,
 }
 """By contract: rpcs, values of enums and fields; a message, or a service, for all that it had at first."""
 

@@ -51,7 +51,7 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
     for assignment in event.plan.assignments:
         action = state.find_action(assignment.key)
         manager = state.managers.get(assignment.manager_id)
-        if isinstance(action, Action) and action.ready_ticket and manager is not None and manager.accepting:
+        if isinstance(action, Action) and action.ready_ticket and manager is not None:
             service = service_of(manager, action.request.kind, action.request.service)
             if service is not None and _admissible(action, manager, service, assignment):
                 _dispatch(state, action, manager, service, assignment=assignment, now=now)
@@ -65,6 +65,8 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
 def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
     request = action.request
     pinned = request.needs_sandbox and action.trajectory is not None
+    if not manager.takes(pinned):
+        return False
     if pinned and action.trajectory is not None and action.trajectory.manager_id != manager.manager_id:
         return False
     slots = service.free_slots

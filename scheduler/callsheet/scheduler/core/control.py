@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.commands import DrainManager
 from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.fleet import leave_when_over
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import cancel
 from callsheet.scheduler.core.recall import unknown_action
@@ -40,10 +42,13 @@ def _registered(state: SchedulerState, manager_id: str) -> Manager:
 
 
 def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) -> None:
-    """Takes a manager out of service once its attempts are over."""
+    """Takes a manager out of service once its attempts are over and its last sandbox has ended, or its time is up."""
     manager = _registered(state, event.manager_id)
-    manager.draining = manager.drain_asked = True
-    state.fleet_changed()
-    if manager.session is not None:
-        state.emit(DrainManager(manager.session))
+    if not event.dry_run:
+        manager.leaves_by = now + event.deadline
+        state.fleet_changed()
+        state.timers.drop(("drain", manager.manager_id))
+        if manager.leaves_by < inf:
+            state.timers.set(("drain", manager.manager_id), manager.leaves_by)
+        leave_when_over(state, manager, now)
     state.accept(event.reply_to)

@@ -45,8 +45,9 @@ class Manager:
 
     Attributes:
         session: Where its commands go; None while its stream is down.
-        draining: It takes no new attempts.
-        drain_asked: An operator wants it so; it is told again when it registers again.
+        draining: It takes no attempts any more: it was told to leave, or leaves by itself.
+        leaves_by: When an operator has it leave at the latest; infinite: once its last sandbox ends. Until then it
+            takes what its sandboxes need, and nothing else. None if it is to stay.
         reconciled: Everything it kept over a broken stream has arrived, so new attempts may be sent.
         unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
         strangers: What is booked for attempts that it runs and that are no action's any more, or not yet.
@@ -64,7 +65,7 @@ class Manager:
     last_seen: float
     capabilities: Mapping[str, str]
     draining: bool = False
-    drain_asked: bool = False
+    leaves_by: float | None = None
     reconciled: bool = False
     unlisted: set[Token] = field(default_factory=set)
     strangers: dict[Token, Stranger] = field(default_factory=dict)
@@ -91,8 +92,34 @@ class Manager:
 
     @property
     def accepting(self) -> bool:
-        """Whether attempts may be sent to it now."""
+        """Whether anything may be sent to it now."""
+        return self.leaves_by is None and self.serves_own
+
+    @property
+    def serves_own(self) -> bool:
+        """Whether actions of its own sandboxes may be sent to it now."""
         return self.session is not None and self.reconciled and not self.draining
+
+    def takes(self, pinned: object) -> bool:
+        """Whether an action may be sent to it now, which needs a sandbox of it (true) or is free to go anywhere."""
+        return self.serves_own if pinned else self.accepting
+
+
+@dataclass(frozen=True, slots=True)
+class LostManager:
+    """A manager that fell silent, or that another process took the place of, and has not come back.
+
+    Attributes:
+        node_id: Its node; empty where that was not known, as it had not registered since the scheduler's start.
+        attempts: What it ran when it was given up.
+        sandboxes: What it held then.
+    """
+
+    manager_id: str
+    node_id: str
+    lost_at: float
+    attempts: int
+    sandboxes: int
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.generations import GeneratedTokens
@@ -333,9 +334,16 @@ class SandboxLost(Event):
 
 @dataclass(slots=True)
 class DrainRequested(Request):
-    """An operator takes a manager out of service."""
+    """An operator takes a manager out of service.
+
+    Attributes:
+        deadline: Seconds after which it leaves with whatever it still has; infinite: once its last sandbox ends.
+        dry_run: Change nothing; refuse what would be refused.
+    """
 
     manager_id: str
+    deadline: float = inf
+    dry_run: bool = False
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.demand import forget_told, tell_demand
-from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager
+from callsheet.scheduler.core.entities import Attempt, LastAttempt, LostManager, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
 from callsheet.scheduler.core.metering import buckets_of
@@ -19,6 +19,8 @@ from callsheet.scheduler.core.servability import note_arrival
 from callsheet.scheduler.core.services import Service, pool_of
 from callsheet.scheduler.core.state import SchedulerState
 
+MOST_LOST = 256
+"""Lost managers of which the newest are told."""
 MANAGER_LOST = events.AttemptFailed(FailureKind.INFRA, "manager_lost", "the manager that ran the attempt is gone")
 NEVER_STARTED = events.AttemptFailed(
     FailureKind.INFRA, "dispatch_lost", "the manager knows nothing of the attempt, so it never started"
@@ -50,8 +52,6 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         for token, attempt in state.attempts.items()
         if attempt.manager_id == manager.manager_id and token not in listed
     }
-    if manager.drain_asked:
-        state.emit(DrainManager(event.session))
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
     state.fleet_changed()
     note_arrival(state, manager, now)
@@ -73,7 +73,8 @@ def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
 def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> Manager:
     """Takes a manager's new stream, and what it takes to begin on its services now; else it is what it was.
 
-    One that drains by itself says so again. One that was told to may have lost that command with its old stream.
+    One that drains by itself says so again. One that was told to may have lost that command with its old stream, and is
+    told again after a heartbeat.
     """
     _check_unchanged(manager, event)
     if manager.session is not None and manager.session is not event.session:
@@ -81,7 +82,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
         state.emit(RefuseManager(manager.session, replaced))
     manager.session = event.session
     manager.reconciled = False
-    manager.draining = manager.drain_asked
+    manager.draining = False
     for description in event.services:
         service = manager.services[description.name]
         service.description = description
@@ -163,6 +164,7 @@ def _register(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         state.metered_nodes[node.node_id] = node
     node.managers.add(manager.manager_id)
     state.managers[manager.manager_id] = manager
+    state.lost_managers.pop(manager.manager_id, None)
     update_reserve(state, node)
     for service in services.values():
         registered(state, manager, service, service.description.weights, now)
@@ -203,6 +205,8 @@ def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, no
         state.fleet_changed()
         if manager.draining and not manager.attempts:
             lose_manager(state, manager, now)
+            # It left in good order.
+            del state.lost_managers[manager.manager_id]
 
 
 def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: float) -> None:
@@ -218,6 +222,17 @@ def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: flo
     if manager.listed_sandboxes:
         _release_strays(state, manager)
     tell_demand(state, manager, now)
+    leave_when_over(state, manager, now)
+
+
+def leave_when_over(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Has a manager that is to leave do so if nothing of it is in use any more, or its time is up."""
+    if manager.leaves_by is None or manager.draining or manager.session is None:
+        return
+    if now >= manager.leaves_by or not (manager.attempts or manager.sandboxes):
+        manager.draining = True
+        state.fleet_changed()
+        state.emit(DrainManager(manager.session))
 
 
 def _update_service(state: SchedulerState, manager: Manager, told: ServiceState, now: float) -> None:
@@ -306,11 +321,13 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
         lost = failed_precondition("manager_id", manager.manager_id, "its lease ran out")
         state.emit(RefuseManager(manager.session, lost))
     manager.session = None
+    note_lost(state, manager.manager_id, manager.node.node_id, now)
     lose_everything_on(state, manager.manager_id, now)
     for service in manager.services.values():
         state.kept_set_ups.change(service.kept_set_ups, {})
     del state.managers[manager.manager_id]
     state.timers.drop(("manager", manager.manager_id))
+    state.timers.drop(("drain", manager.manager_id))
     state.fleet_changed()
     _release_strangers(manager)
     node = manager.node
@@ -321,6 +338,18 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
         del state.nodes[node.node_id]
         state.metered_nodes.pop(node.node_id, None)
     advance_services(state, manager.services, now)
+
+
+def note_lost(state: SchedulerState, manager_id: str, node_id: str, now: float) -> None:
+    """Takes note of a manager that is about to be given up."""
+    attempts = sum(attempt.manager_id == manager_id for attempt in state.attempts.values())
+    sandboxes = sum(
+        trajectory.manager_id == manager_id for job in state.jobs.values() for trajectory in job.trajectories.values()
+    )
+    state.lost_managers.pop(manager_id, None)
+    state.lost_managers[manager_id] = LostManager(manager_id, node_id, now, attempts, sandboxes)
+    if len(state.lost_managers) > MOST_LOST:
+        del state.lost_managers[next(iter(state.lost_managers))]
 
 
 def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:

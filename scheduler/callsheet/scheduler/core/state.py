@@ -8,7 +8,16 @@ from typing import Literal
 
 from callsheet.scheduler.core.commands import Accept, CoreCommand, OutcomeFacts, Persist
 from callsheet.scheduler.core.engine_weights import WeightsRollout
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
+from callsheet.scheduler.core.entities import (
+    Action,
+    Attempt,
+    FinishedAction,
+    Job,
+    LostManager,
+    Manager,
+    Orphan,
+    Trajectory,
+)
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.ledger import Node
@@ -25,7 +34,7 @@ TimerKey = (
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
     | tuple[Literal["batch", "group"], tuple[str, str]]
-    | tuple[Literal["job", "idle", "manager", "rollout"], str]
+    | tuple[Literal["job", "idle", "manager", "drain", "rollout"], str]
     | tuple[Literal["retention", "round", "returns"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
@@ -99,6 +108,7 @@ class SchedulerState:
         jobs: The open ones, by id.
         rollouts: The newest weights of services that open jobs published, by the service.
         managers: The registered ones, by id; also one whose stream is down while its lease runs.
+        lost_managers: Those that were given up and have not registered again, by id, the newest last.
         expected: Announced roles of which no manager has registered yet.
         awaits_returns: Whether a restart is less than a manager's lease ago. What no registered manager serves may have
             been served before, by one that comes back still: until then it waits.
@@ -148,6 +158,7 @@ class SchedulerState:
         self.jobs: dict[str, Job] = {}
         self.rollouts: dict[str, WeightsRollout] = {}
         self.managers: dict[str, Manager] = {}
+        self.lost_managers: dict[str, LostManager] = {}
         self.expected = self.settings.expected
         self.awaits_returns = False
         self.nodes: dict[str, Node] = {}

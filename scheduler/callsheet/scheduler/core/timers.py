@@ -8,7 +8,7 @@ from callsheet.scheduler.core.batches import batch_due
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
 from callsheet.scheduler.core.expiry import idle_due, job_due
-from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
+from callsheet.scheduler.core.fleet import leave_when_over, lose_everything_on, lose_manager, note_lost
 from callsheet.scheduler.core.lifecycle import (
     advance_line,
     arm_attempt,
@@ -68,6 +68,9 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 rollout_due(state, service, now)
             case ("manager", str() as manager_id):
                 _manager_due(state, manager_id, now)
+            case ("drain", str() as manager_id):
+                if manager_id in state.managers:
+                    leave_when_over(state, state.managers[manager_id], now)
 
 
 def _action_due(state: SchedulerState, key: ActionKey, now: float) -> None:
@@ -135,6 +138,7 @@ def _force(state: SchedulerState, action: Action, attempt: Attempt, now: float) 
 def _manager_due(state: SchedulerState, manager_id: str, now: float) -> None:
     manager = state.managers.get(manager_id)
     if manager is None:
+        note_lost(state, manager_id, "", now)
         lose_everything_on(state, manager_id, now)
     elif now >= manager.last_seen + state.settings.manager_lease:
         lose_manager(state, manager, now)

@@ -147,7 +147,7 @@ class _Round:
             hosts = self._known_hosts[key] = [
                 (manager, service)
                 for manager in (managers[name] for name in names if name in managers)
-                if manager.accepting
+                if manager.takes(key.pinned_to)
                 if (service := service_of(manager, key.kind, key.service)) is not None
             ]
         return hosts

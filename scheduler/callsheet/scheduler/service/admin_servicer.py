@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from itertools import islice
+from math import inf
+from typing import Final
+
 import anyio
 import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.engine_weights import WeightsStanding
-from callsheet.scheduler.core.entities import Manager
+from callsheet.scheduler.core.entities import LostManager, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.services import Service
+from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
@@ -21,6 +27,7 @@ from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.refusals import Context
 from callsheet.scheduler.service.requests import UnaryReply
+from callsheet.scheduler.service.rules import at_least
 from callsheet.scheduler.service.status_answers import job_status
 from callsheet.v1 import (
     action_pb2,
@@ -29,6 +36,8 @@ from callsheet.v1 import (
     manager_service_pb2,
     weights_pb2,
 )
+
+MOST_SANDBOXES_TOLD: Final = 1_000
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
@@ -53,6 +62,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         response.jobs.extend(job_status(state, job, now) for job in state.jobs.values())
         response.managers.extend(_manager_status(manager) for manager in state.managers.values())
         response.nodes.extend(_node_status(node) for node in state.nodes.values())
+        response.lost.extend(map(_lost, state.lost_managers.values()))
+        response.wanted.extend(map(_wanted, wanted_units(state)))
         return response
 
     async def Explain(  # noqa: N802
@@ -79,11 +90,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
     ) -> admin_service_pb2.DrainManagerResponse:
-        """Takes a manager out of service once its attempts are over."""
+        """Takes a manager out of service once its last sandbox has ended, or at a deadline; tells what would die."""
+        deadline = at_least("deadline_s", request.deadline_s, 0.0) if request.HasField("deadline_s") else inf
+        manager = self._loop.state.managers.get(request.manager_id)
+        response = admin_service_pb2.DrainManagerResponse() if manager is None else _dies_with(manager)
         reply = UnaryReply()
-        self._loop.post([events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id)])
+        asked = events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id, deadline, request.dry_run)
+        self._loop.post([asked])
         await reply.result(ANSWER_TIMEOUT)
-        return admin_service_pb2.DrainManagerResponse()
+        return response
 
     async def HealManager(  # noqa: N802
         self, request: admin_service_pb2.HealManagerRequest, context: Context
@@ -103,8 +118,39 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
 
 
+def _dies_with(manager: Manager) -> admin_service_pb2.DrainManagerResponse:
+    refs = (each.sandbox for each in islice(manager.sandboxes.values(), MOST_SANDBOXES_TOLD))
+    return admin_service_pb2.DrainManagerResponse(
+        sandboxes=[manager_service_pb2.SandboxState(**asdict(ref)) for ref in refs],
+        sandbox_count=len(manager.sandboxes),
+        attempts=len(manager.attempts),
+    )
+
+
+def _lost(manager: LostManager) -> admin_service_pb2.LostManager:
+    told = admin_service_pb2.LostManager(
+        manager_id=manager.manager_id,
+        node_id=manager.node_id,
+        attempts=manager.attempts,
+        sandboxes=manager.sandboxes,
+    )
+    fill_timestamp(told.time, manager.lost_at)
+    return told
+
+
+def _wanted(wanted: WantedUnits) -> admin_service_pb2.WantedUnits:
+    return admin_service_pb2.WantedUnits(
+        role=wanted.role,
+        managers=wanted.managers,
+        waiting=wanted.waiting,
+        held=wanted.held,
+        waiting_units=wanted.waiting_units,
+        useful_units=wanted.useful_units,
+    )
+
+
 def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
-    return admin_service_pb2.ManagerStatus(
+    told = admin_service_pb2.ManagerStatus(
         manager_id=manager.manager_id,
         node_id=manager.node.node_id,
         connected=manager.session is not None,
@@ -113,7 +159,11 @@ def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
         attempts=len(manager.attempts),
         sandboxes=len(manager.sandboxes),
         capabilities=dict(manager.capabilities),
+        leaving=manager.leaves_by is not None,
     )
+    if manager.leaves_by is not None and manager.leaves_by < inf:
+        fill_timestamp(told.leaves_by, manager.leaves_by)
+    return told
 
 
 def _hosted(service: Service) -> manager_service_pb2.HostedService:

@@ -10,6 +10,7 @@ from typing import Final
 from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.answers.wanted import wanted_units
 from callsheet.scheduler.web.tally import BOUNDS_S, Histogram, Tally
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -36,6 +37,7 @@ def collect(state: SchedulerState, tally: Tally, now: float) -> list[Metric]:
         *_of_managers(state, managers),
         *_of_engines(managers, now),
         *_of_nodes(state),
+        *_of_roles(state),
     ]
 
 
@@ -115,8 +117,9 @@ def _of_work(state: SchedulerState) -> Iterator[Metric]:
 
 def _of_managers(state: SchedulerState, managers: Sequence[Manager]) -> Iterator[Metric]:
     states: Counter[str] = Counter(map(_state_of, state.managers.values()))
+    states["lost"] = len(state.lost_managers)
     family = GaugeMetricFamily("callsheet_managers", "Registered managers, by state.", labels=["state"])
-    for name in ("connected", "draining", "away"):
+    for name in ("connected", "draining", "away", "lost"):
         family.add_metric([name], states[name])
     yield family
     yield _gauge("callsheet_attempts", "Attempts that a manager runs.", managers, lambda each: len(each.attempts))
@@ -124,7 +127,9 @@ def _of_managers(state: SchedulerState, managers: Sequence[Manager]) -> Iterator
 
 
 def _state_of(manager: Manager) -> str:
-    return "away" if manager.session is None else "draining" if manager.draining else "connected"
+    if manager.session is None:
+        return "away"
+    return "connected" if manager.leaves_by is None and not manager.draining else "draining"
 
 
 def _gauge(name: str, meaning: str, managers: Iterable[Manager], value: Callable[[Manager], float]) -> Metric:
@@ -186,3 +191,21 @@ def _of_nodes(state: SchedulerState) -> Iterator[Metric]:
             for resource in sorted(node.capacity):
                 family.add_metric([node.node_id, resource], units.get(resource, 0))
         yield family
+
+
+def _of_roles(state: SchedulerState) -> Iterator[Metric]:
+    """What is wanted of managers, by role: what a fleet grows and shrinks by."""
+    waiting = GaugeMetricFamily("callsheet_role_waiting", "Actions and trajectories without room.", labels=["role"])
+    parts = (
+        ("held", "Units that attempts run with and sandboxes keep."),
+        ("waiting_units", "The fewest units for what waits."),
+        ("useful_units", "Units beyond those that would shorten what waits and runs."),
+    )
+    families = [GaugeMetricFamily(f"callsheet_role_{part}", told, labels=["role", "resource"]) for part, told in parts]
+    for wanted in wanted_units(state):
+        waiting.add_metric([wanted.role], wanted.waiting)
+        for (part, _), family in zip(parts, families, strict=True):
+            units: Counter[str] = getattr(wanted, part)
+            for resource in sorted(units):
+                family.add_metric([wanted.role, resource], units[resource])
+    yield from (waiting, *families)

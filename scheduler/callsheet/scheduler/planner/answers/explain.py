@@ -59,7 +59,7 @@ def explain(
     if not action.ready_ticket:
         return _explain_not_ready(action, now)
     home = state.ready.class_of(action).key.pinned_to
-    if home and not (home in state.managers and state.managers[home].accepting):
+    if home and not (home in state.managers and state.managers[home].serves_own):
         return Explanation(WaitReason.MANAGER_AWAY, f"its sandbox is on {home}, which is away")
     review = planner.review(state, now)
     if _is_taken(action, review.plan):

@@ -111,7 +111,7 @@ def _of_units(state: SchedulerState, node_id: str, resources: Collection[str], n
 def _serving(state: SchedulerState, action: Action) -> Iterable[tuple[Manager, str]]:
     request = action.request
     for manager in state.managers.values():
-        service = service_of(manager, request.kind, request.service) if manager.accepting else None
+        service = service_of(manager, request.kind, request.service) if manager.takes(request.needs_sandbox) else None
         if service is not None:
             yield manager, service.description.name
 

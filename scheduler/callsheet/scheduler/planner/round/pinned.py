@@ -53,7 +53,7 @@ class PinnedRound:
 
     def _of_class(self, key: ClassKey, ready_class: ReadyClass) -> Iterator[Assignment]:
         manager = self._state.managers.get(key.pinned_to)
-        if manager is None or not manager.accepting:
+        if manager is None or not manager.serves_own:
             return
         service = service_of(manager, key.kind, key.service)
         if service is None:

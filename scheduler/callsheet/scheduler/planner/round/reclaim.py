@@ -67,7 +67,7 @@ class Reclaim:
         ids = [key.pinned_to] if key.pinned_to else [name for node in self._by_node for name in sorted(node.managers)]
         for manager in (managers[name] for name in ids if name in managers):
             service = service_of(manager, key.kind, key.service)
-            if manager.accepting and service is not None and manager.node in self._by_node:
+            if manager.takes(key.pinned_to) and service is not None and manager.node in self._by_node:
                 yield manager, service
 
     def _take(self, attempts: Sequence[Attempt], lacking: int) -> bool:

@@ -102,7 +102,7 @@ class Review:
         able = self._able(key)
         if not able:
             return Left(WaitReason.NO_SERVICE, 1 if key.pinned_to else len(self.state.managers))
-        hosts = _accepting(able)
+        hosts = [host for host in able if host[0].takes(key.pinned_to)]
         if not hosts:
             return Left(WaitReason.MANAGER_AWAY, len(able))
         if all(service.weights.gated for _, service in hosts):
@@ -138,7 +138,7 @@ class Review:
     def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
         """What a sandbox would hold between actions and no node has, on the one that comes closest."""
         held = {entry.resource: entry.min_units for entry in reset.demand.entries if entry.held_by_trajectory}
-        return _nearest(_accepting(self._able(reset)), held)
+        return _nearest([host for host in self._able(reset) if host[0].accepting], held)
 
     def _able(self, key: ClassKey) -> list[_Host]:
         """Who could serve a class on an idle node."""
@@ -152,10 +152,6 @@ class Review:
 
 
 _Host = tuple[Manager, Service]
-
-
-def _accepting(hosts: Iterable[_Host]) -> list[_Host]:
-    return [host for host in hosts if host[0].accepting]
 
 
 def _nearest(hosts: Iterable[_Host], needed: dict[str, int]) -> tuple[Shortage, ...]:

@@ -1,0 +1,102 @@
+"""What is wanted of each role of managers: what is held, what waits for room, and what more units would shorten. Pure.
+
+A fleet that grows and shrinks is told this. What waits for the manager of its sandbox is left out, as no other manager
+can run it; so is what its job's buffer or staleness policy holds up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from callsheet.scheduler.core.entities import Manager
+from callsheet.scheduler.core.expected import ExpectedRole, ExpectedService
+from callsheet.scheduler.core.model import ActionRequest, Demand
+from callsheet.scheduler.core.pacing import may_begin
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.round.sandbox_room import reset_of
+
+MOST_COUNTED: Final = 1_000
+"""Trajectories of a job that wait for admission; those beyond it are taken to be like the ones counted."""
+
+
+@dataclass(slots=True)
+class WantedUnits:
+    """What is wanted of the managers of a role, in units by resource.
+
+    Attributes:
+        role: As it was announced, or the name of its managers' first service.
+        managers: Those that may be given work now.
+        waiting: Actions, and trajectories that wait to be let begin, for which there is no room.
+        held: Units that attempts run with and sandboxes keep.
+        waiting_units: The fewest units for what waits.
+        useful_units: Units beyond those that would shorten what waits and runs.
+    """
+
+    role: str
+    managers: int = 0
+    waiting: int = 0
+    held: Counter[str] = field(default_factory=Counter)
+    waiting_units: Counter[str] = field(default_factory=Counter)
+    useful_units: Counter[str] = field(default_factory=Counter)
+
+    def add_waiting(self, demand: Demand, count: int) -> None:
+        """Counts actions that wait."""
+        self.waiting += count
+        for entry in demand.entries:
+            self.waiting_units[entry.resource] += entry.min_units * count
+            self.useful_units[entry.resource] += (entry.max_units - entry.min_units) * count
+
+
+def wanted_units(state: SchedulerState) -> list[WantedUnits]:
+    """Returns what is wanted by role: of those that were announced, and of all others that have registered."""
+    roles = {role.name: role for role in state.settings.expected}
+    wanted = {name: WantedUnits(name) for name in roles}
+    for manager in state.managers.values():
+        role = _role_of(manager, roles)
+        told = wanted.setdefault(role.name, WantedUnits(role.name))
+        told.managers += manager.accepting
+        _count_held(manager, told)
+    for request, count in _waiting(state):
+        serving = next((each for each in roles.values() if each.may_serve(request.kind, request.service)), None)
+        if serving is not None:
+            wanted[serving.name].add_waiting(request.demand, count)
+    return list(wanted.values())
+
+
+def _role_of(manager: Manager, roles: dict[str, ExpectedRole]) -> ExpectedRole:
+    """The role of a manager; one that was not announced is added."""
+    services = [service.description for service in manager.services.values()]
+    known = next((role for role in roles.values() if role.is_served_by(services)), None)
+    if known is None:
+        offered = tuple(ExpectedService(each.name, each.kinds) for each in services)
+        name = services[0].name if services else manager.manager_id
+        known = roles.setdefault(name, ExpectedRole(name, offered or (ExpectedService(name, frozenset()),)))
+    return known
+
+
+def _count_held(manager: Manager, told: WantedUnits) -> None:
+    for trajectory in manager.sandboxes.values():
+        told.held.update(trajectory.held)
+    for attempt in manager.attempts.values():
+        told.held.update(attempt.granted)
+        for entry in attempt.action.request.demand.entries:
+            if entry.elastic:
+                more = entry.max_units - attempt.granted.get(entry.resource, 0)
+                told.useful_units[entry.resource] += max(more, 0)
+
+
+def _waiting(state: SchedulerState) -> Iterator[tuple[ActionRequest, int]]:
+    """What waits for room that any manager may have."""
+    for key, ready in state.ready.classes.items():
+        head = ready.head() if ready.count and not key.pinned_to else None
+        if head is not None:
+            yield head.request, ready.count
+    for job_id, waiting in state.waiting_trajectories.items():
+        paced = list(islice(may_begin(state, job_id), MOST_COUNTED))
+        reset = reset_of(paced[0]) if paced else None
+        if reset is not None:
+            yield reset.request, len(waiting) if len(paced) == MOST_COUNTED else len(paced)
