@@ -58,7 +58,7 @@ def plan_all(world: CoreWorld) -> Counter[str]:
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        ("disk_mib: 64 max_processes: 9", True),
+        ("disk_mib: 64 max_processes: 9 guaranteed_memory: true", True),
         ('files { path: "a" mode: 493 }', False),
         ('network: "example.org:443"', False),
         ('files { path: "b" }', False),

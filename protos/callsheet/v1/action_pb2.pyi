@@ -741,6 +741,7 @@ class EnvResetInput(google.protobuf.message.Message):
     NETWORK_FIELD_NUMBER: builtins.int
     DEFAULTS_FIELD_NUMBER: builtins.int
     BUILD_FIELD_NUMBER: builtins.int
+    GUARANTEED_MEMORY_FIELD_NUMBER: builtins.int
     disk_mib: builtins.int
     """Size of the writable file system in MiB; 0 takes half of the memory, at most 256. What is used counts as memory."""
     max_processes: builtins.int
@@ -752,6 +753,10 @@ class EnvResetInput(google.protobuf.message.Message):
     repeat_set_up: builtins.bool
     """True: run the set-up command in any case. By default its manager keeps the files that a set-up ends with, unless
     processes stay behind, and begins later sandboxes of the same image, files and set-up with them.
+    """
+    guaranteed_memory: builtins.bool
+    """True: the sandbox's whole memory is kept for it on its node as long as it lives, so that none of its actions waits for
+    memory. By default a sandbox keeps what it holds, and takes the rest while an action of it runs.
     """
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
@@ -788,9 +793,10 @@ class EnvResetInput(google.protobuf.message.Message):
         network: collections.abc.Iterable[builtins.str] | None = ...,
         defaults: global___CommandDefaults | None = ...,
         build: global___ImageBuild | None = ...,
+        guaranteed_memory: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["build", b"build", "defaults", b"defaults", "set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["build", b"build", "defaults", b"defaults", "disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["build", b"build", "defaults", b"defaults", "disk_mib", b"disk_mib", "files", b"files", "guaranteed_memory", b"guaranteed_memory", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
 
 global___EnvResetInput = EnvResetInput
 

@@ -47,9 +47,10 @@ _CAME_WITH: Final = {
     """,
     3: "AttemptEnded.waited_s Timeline.waited_s",
     4: """
-    DrainManagerRequest.deadline_s DrainManagerRequest.dry_run DrainManagerResponse.attempts
-    DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes GetStatusResponse.lost GetStatusResponse.wanted
-    LostManager ManagerStatus.leaves_by ManagerStatus.leaving WantedUnits
+    AttemptEnded.sandbox_held_mib DrainManagerRequest.deadline_s DrainManagerRequest.dry_run
+    DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
+    EnvResetInput.guaranteed_memory GetStatusResponse.lost GetStatusResponse.wanted LostManager
+    ManagerStatus.leaves_by ManagerStatus.leaving SandboxState.held_mib WantedUnits
     """,
 }
 """By contract: rpcs, values of enums and fields; a message, or a service, for all that it had at first."""

@@ -620,20 +620,26 @@ class SandboxState(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     SANDBOX_ID_FIELD_NUMBER: builtins.int
+    HELD_MIB_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job of its trajectory."""
     trajectory_id: builtins.str
     """Its trajectory."""
     sandbox_id: builtins.str
     """Its incarnation."""
+    held_mib: builtins.int
+    """MiB of memory that it holds between its actions, and that its node cannot reclaim. 0: it is not known, and counts as
+    the sandbox's whole demand. Told with registrations.
+    """
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         trajectory_id: builtins.str = ...,
         sandbox_id: builtins.str = ...,
+        held_mib: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "sandbox_id", b"sandbox_id", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held_mib", b"held_mib", "job_id", b"job_id", "sandbox_id", b"sandbox_id", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___SandboxState = SandboxState
 
@@ -935,6 +941,7 @@ class AttemptEnded(google.protobuf.message.Message):
     STARTED_FIELD_NUMBER: builtins.int
     BODY_HASH_FIELD_NUMBER: builtins.int
     WAITED_S_FIELD_NUMBER: builtins.int
+    SANDBOX_HELD_MIB_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Its number, from 1."""
     execution_s: builtins.float
@@ -943,6 +950,8 @@ class AttemptEnded(google.protobuf.message.Message):
     """Whether it had started; false means its action left no trace and may go elsewhere."""
     body_hash: builtins.bytes
     """Hash of its ActionSpec, as in the grant."""
+    sandbox_held_mib: builtins.int
+    """As SandboxState.held_mib, of the trajectory's sandbox that the attempt ran in or made, after it."""
     @property
     def token(self) -> global___FencingToken:
         """Which attempt."""
@@ -987,9 +996,10 @@ class AttemptEnded(google.protobuf.message.Message):
         started: builtins.bool = ...,
         body_hash: builtins.bytes = ...,
         waited_s: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        sandbox_held_mib: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cancelled", b"cancelled", "failed", b"failed", "key", b"key", "result", b"result", "succeeded", b"succeeded", "token", b"token", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cancelled", b"cancelled", "execution_s", b"execution_s", "failed", b"failed", "key", b"key", "result", b"result", "started", b"started", "succeeded", b"succeeded", "token", b"token", "usage", b"usage", "waited_s", b"waited_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cancelled", b"cancelled", "execution_s", b"execution_s", "failed", b"failed", "key", b"key", "result", b"result", "sandbox_held_mib", b"sandbox_held_mib", "started", b"started", "succeeded", b"succeeded", "token", b"token", "usage", b"usage", "waited_s", b"waited_s"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["result", b"result"]) -> typing.Literal["succeeded", "failed", "cancelled"] | None: ...
 
 global___AttemptEnded = AttemptEnded

@@ -22,6 +22,7 @@ def set_up_name(reset: action_pb2.EnvResetInput) -> str:
     asked.CopyFrom(reset)
     # Sizes and time limits change nothing of what it begins with.
     asked.disk_mib = asked.max_processes = 0
+    asked.guaranteed_memory = False
     if asked.HasField("defaults"):
         asked.defaults.ClearField("start_to_close")
     if asked.HasField("build"):
