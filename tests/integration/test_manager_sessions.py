@@ -300,6 +300,15 @@ async def test_other_refusals_are_tried_again() -> None:
         await manager.scheduler.next_session()
 
 
+async def test_a_manager_dials_again_before_its_lease_ends() -> None:
+    async with running_manager(ScriptedExecutor(), reconnect_initial_s=600.0, reconnect_max_s=600.0) as manager:
+        session = await manager.scheduler.next_session(register=False)
+        await session.register(lease_s=0.4)
+        await session.wait_count("heartbeat", 1)
+        session.end()
+        await manager.scheduler.next_session()
+
+
 async def test_a_scheduler_that_does_not_answer_is_dialled_again() -> None:
     async with running_manager(ScriptedExecutor(), registration_timeout_s=0.05) as manager:
         await manager.scheduler.next_session(register=False)

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,21 +42,21 @@ class Host:
         self._wire = wire
         self._directory = directory
 
-    def part(self, name: str, module: str, *arguments: str, clock_s: int = 0, **environment: str) -> Part:
+    def part(self, name: str, module: str, *arguments: str, environment: Mapping[str, str], clock_s: int = 0) -> Part:
         """Returns a process of it that is not started yet.
 
         Args:
             name: For messages and its log.
             module: Run as `python -m`; it says ready as those of `callsheet` do.
             arguments: Its command line.
+            environment: Variables, of which PYTHONPATH is one.
             clock_s: Seconds by which its `time.time` is ahead.
-            environment: More variables.
         """
         spec = ProcessSpec(
             name=name,
             module="tests.support.on_host",
             arguments=(str(_NAMESPACES / self._namespace), str(clock_s), module, *arguments),
-            environment={"PYTHONPATH": str(ROOT), **environment},
+            environment=environment,
             log_path=self._directory / f"{name}.log",
         )
         return Part(spec)

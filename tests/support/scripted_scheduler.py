@@ -49,11 +49,13 @@ class ScriptedSession:
         async with self._writing:
             await self._context.write(manager_service_pb2.ManagerSessionResponse(items=items))
 
-    async def register(self, epoch: int = 1, heartbeat_s: float = 5.0, shared_cores: Sequence[int] = ()) -> None:
+    async def register(
+        self, epoch: int = 1, heartbeat_s: float = 5.0, shared_cores: Sequence[int] = (), lease_s: float = 60.0
+    ) -> None:
         """Accepts the registration."""
         registered = manager_service_pb2.Registered(epoch=epoch, shared_cores=shared_cores)
         registered.heartbeat_interval.FromMilliseconds(round(heartbeat_s * 1000))
-        registered.lease.FromSeconds(60)
+        registered.lease.FromMilliseconds(round(lease_s * 1000))
         await self.send(manager_service_pb2.SchedulerItem(registered=registered))
 
     async def dispatch(self, *dispatches: manager_service_pb2.Dispatch) -> None:

@@ -32,7 +32,7 @@ class Manager:
         executor: What it runs attempts with.
         payloads: What its executor reads and writes payloads with.
         tasks: The task group of everything it starts.
-        on_registered: Called when a registration was accepted.
+        on_registered: Called with the lease, in seconds, when a registration was accepted.
         on_drain: Called when the scheduler wants it to leave.
     """
 
@@ -43,7 +43,7 @@ class Manager:
         executor: Executor,
         payloads: PayloadAccess,
         tasks: TaskGroup,
-        on_registered: Callable[[], None],
+        on_registered: Callable[[float], None],
         on_drain: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -109,7 +109,7 @@ class Manager:
         self._intake.enter_epoch(registered.epoch)
         self._executor.use_shared_cores(tuple(registered.shared_cores))
         self.reports.open(mailbox)
-        self._on_registered()
+        self._on_registered(registered.lease.ToTimedelta().total_seconds())
 
     def disconnected(self) -> None:
         """Notes that no stream is up any more."""

@@ -34,6 +34,8 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 CHANNEL_CLOSE_S = 2.0
+# Of a lease: so much may pass before a manager dials again.
+_REDIAL_SHARE = 0.25
 
 
 class RegistrationRefusedError(Exception):
@@ -101,6 +103,7 @@ class _Life:
         self._task_status = task_status
         self._registered = False
         self._failures = 0
+        self._longest_wait_s = settings.reconnect_max_s
         self._drain = anyio.Event()
         self._leave = anyio.Event()
         self._left = anyio.Event()
@@ -186,14 +189,14 @@ class _Life:
         if error.code is grpc.StatusCode.INVALID_ARGUMENT and not self._registered:
             raise RegistrationRefusedError(f"the scheduler refused the registration: {error}") from error
         self._failures += 1
-        delay = backoff_s(
-            self._failures, settings.reconnect_initial_s, settings.reconnect_max_s, random=random.random()
-        )
+        delay = backoff_s(self._failures, settings.reconnect_initial_s, self._longest_wait_s, random=random.random())
         log.warning("disconnected", manager=settings.manager_id, reason=str(error), redial_in_s=round(delay, 3))
         await anyio.sleep(delay)
 
-    def _note_registered(self) -> None:
+    def _note_registered(self, lease_s: float) -> None:
         self._failures = 0
+        # A scheduler that was started again gives up what is not back by then.
+        self._longest_wait_s = min(self._settings.reconnect_max_s, lease_s * _REDIAL_SHARE)
         if not self._registered:
             self._registered = True
             self._task_status.started()

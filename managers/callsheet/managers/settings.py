@@ -24,7 +24,7 @@ class ManagerSettings:
         control_timeout_s: How long an executor may take to resize or release.
         registration_timeout_s: How long the scheduler may take to answer a registration.
         reconnect_initial_s: First wait before dialling again.
-        reconnect_max_s: Longest wait before dialling again.
+        reconnect_max_s: Longest wait before dialling again; never more than a quarter of the lease.
         max_attempts: Attempts at once; more are refused as "manager_overloaded".
         max_unacknowledged_ends: Ends kept for the scheduler, those of running attempts counted in; beyond that,
             dispatches are refused as "manager_overloaded".
