@@ -48,10 +48,13 @@ def service(
     reserved: dict[str, int] | None = None,
     shared: dict[str, int] | None = None,
     copies: bool = True,
+    demand: dict[str, int] | None = None,
 ) -> ServiceDescription:
     """A hosted service."""
-    reserved, shared = reserved or {}, shared or {}
-    return ServiceDescription(name, frozenset(kinds), slots, reserved, shared=shared, copies_sandboxes=copies)
+    reserved, shared, demand = reserved or {}, shared or {}, demand or {}
+    return ServiceDescription(
+        name, frozenset(kinds), slots, reserved, shared=shared, copies_sandboxes=copies, demand=demand
+    )
 
 
 def node(

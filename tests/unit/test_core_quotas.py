@@ -179,3 +179,54 @@ def test_no_window_of_time_sees_more_than_its_rate_and_one_burst(
             consumed = sum(units for _, units in taken[first : last + 1])
             # Times since the epoch are rounded to a quarter of a microsecond.
             assert consumed <= burst + per_second * (window + 1e-5) + 1e-6, f"from {taken[first][0] - start}"
+
+
+SEARCH = service("search", [ActionKind.TOOL_CALL], demand={"api": 1})
+
+
+def search(world: CoreWorld, name: str, *, wait: bool = False, requests: int = 0) -> None:
+    """Submits a call of the service that has a demand of its own."""
+    demand = fixed(api=requests) if requests else None
+    world.submit(action_request(name, kind=ActionKind.TOOL_CALL, service="search", demand=demand, wait=wait))
+
+
+def test_a_call_that_states_no_demand_takes_its_services() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", SEARCH, on=QUOTA_NODE)
+    world.job()
+    for name in ("a", "b", "c", "d"):
+        search(world, name)
+    world.plan()
+    assert [manager.has(name) for name in ("a", "b", "c", "d")] == [True, True, True, False]
+    assert manager.grant("a").resources == {"api": 1}
+
+
+def test_a_call_with_a_demand_of_its_own_keeps_it() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", SEARCH, on=QUOTA_NODE)
+    world.job()
+    search(world, "large", requests=2)
+    world.plan()
+    assert manager.grant("large").resources == {"api": 2}
+
+
+def test_calls_that_waited_for_their_service_take_its_demand_once_it_is_there() -> None:
+    world = CoreWorld()
+    world.job()
+    for name in ("a", "b", "c", "d"):
+        search(world, name, wait=True)
+    world.plan()
+    manager = world.manager("m", SEARCH, on=QUOTA_NODE)
+    world.plan()
+    assert [manager.has(name) for name in ("a", "b", "c", "d")] == [True, True, True, False]
+
+
+def test_three_managers_of_one_node_share_its_quota() -> None:
+    world = CoreWorld()
+    managers = [world.manager(name, SEARCH, on=QUOTA_NODE) for name in ("m", "n", "o")]
+    world.job()
+    names = [f"call-{number}" for number in range(8)]
+    for name in names:
+        search(world, name)
+    world.plan()
+    assert sum(manager.has(name) for manager in managers for name in names) == 3

@@ -149,6 +149,10 @@ class Executor(ABC):
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The services to register."""
 
+    def node(self, machine: manager_service_pb2.NodeSpec) -> manager_service_pb2.NodeSpec:
+        """The node to register: the machine, or what stands for outside capacity that several managers share."""
+        return machine
+
     def capabilities(self) -> Mapping[str, str]:
         """What it can and cannot enforce, for `Registration.capabilities`."""
         return {}

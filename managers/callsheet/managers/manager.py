@@ -90,7 +90,7 @@ class Manager:
         return manager_service_pb2.Registration(
             manager_id=self._settings.manager_id,
             incarnation=self._incarnation,
-            node=self._settings.node,
+            node=self._executor.node(self._settings.node),
             services=self._executor.services(),
             running=self.attempts.describe_running(),
             sandboxes=sandboxes,

@@ -21,6 +21,7 @@ class Cause(Enum):
         SANDBOX: Its sandbox, which another action has; or the making of sandboxes, which has failed of late.
         ENGINE: The engine: its load, proved weights, a place in its batch.
         MODEL: Its reward model's turn, the load or restore of its weights included.
+        QUOTA: Units of a quota of an outside API, or the end of a wait that its provider asked for.
         ATTEMPTS: Attempts before the last one, and one whose manager told no end.
         SCHEDULER: The scheduler, which was started again.
         OTHER: A cause that is newer than the code that tells it.
@@ -34,6 +35,7 @@ class Cause(Enum):
     SANDBOX = "sandbox"
     ENGINE = "engine"
     MODEL = "model"
+    QUOTA = "quota"
     ATTEMPTS = "attempts"
     SCHEDULER = "scheduler"
     OTHER = "other"

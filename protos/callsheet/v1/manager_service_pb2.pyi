@@ -383,6 +383,22 @@ class HostedService(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class DemandEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     KINDS_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
@@ -397,6 +413,7 @@ class HostedService(google.protobuf.message.Message):
     KV_TOKENS_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
     INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
+    DEMAND_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
@@ -447,6 +464,12 @@ class HostedService(google.protobuf.message.Message):
     def weights(self) -> global___EngineWeights:
         """For models whose weights can change: as in ServiceState, which may change it."""
 
+    @property
+    def demand(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Units that an action takes which names this service and states no demand of its own, for instance a request of a
+        quota: resources and quotas of the node.
+        """
+
     def __init__(
         self,
         *,
@@ -464,9 +487,10 @@ class HostedService(google.protobuf.message.Message):
         kv_tokens: builtins.int = ...,
         problem: builtins.str = ...,
         instance_slots: builtins.int = ...,
+        demand: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "problem", b"problem", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "demand", b"demand", "instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "problem", b"problem", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
 
 global___HostedService = HostedService
 

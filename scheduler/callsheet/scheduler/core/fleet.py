@@ -16,6 +16,7 @@ from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.rollouts import advance_services, reconnected, registered, weights_told
 from callsheet.scheduler.core.servability import note_arrival
+from callsheet.scheduler.core.service_demand import learn_demands
 from callsheet.scheduler.core.services import Service, pool_of
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -166,6 +167,7 @@ def _register(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     state.managers[manager.manager_id] = manager
     state.lost_managers.pop(manager.manager_id, None)
     update_reserve(state, node)
+    learn_demands(state, event.services)
     for service in services.values():
         registered(state, manager, service, service.description.weights, now)
     _recover_sandboxes(state, manager, event, now)

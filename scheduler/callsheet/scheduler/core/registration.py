@@ -61,6 +61,7 @@ class ServiceDescription:
         weights: For models whose weights can change: which they have; None if that is not told.
         kv_tokens: Tokens that the KV cache of an engine holds; 0 if it is no engine, or does not tell.
         instance_slots: Attempts that each instance takes before another one elsewhere is worth its set-up; 0 for one.
+        demand: Units that an action takes which names it and states no demand.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ServiceDescription:
     weights: WeightsTold | None = None
     kv_tokens: int = 0
     instance_slots: int = 0
+    demand: Mapping[str, int] = field(default_factory=dict)
 
     def serves(self, kind: ActionKind, name: str) -> bool:
         """Whether it serves an action that asks for a service by this name, or for any of its kind by an empty one."""

@@ -135,6 +135,7 @@ class SchedulerState:
         closed_trajectories: How many closed trajectories of open jobs are over and kept.
         finished_bytes: Bytes of these outcomes, and of what is kept of these trajectories.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
+        service_demands: What an action takes that states no demand, by the name of its service.
         fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
         summaries: What stays of actions that have their outcome.
     """
@@ -183,6 +184,7 @@ class SchedulerState:
         self.closed_trajectories = 0
         self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
+        self.service_demands: dict[str, Demand] = {}
         self.fleet_version = 0
         self._sequence = 0
         self._arrivals = 0

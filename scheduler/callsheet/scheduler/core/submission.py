@@ -37,6 +37,7 @@ from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_
 from callsheet.scheduler.core.retention import drop_job
 from callsheet.scheduler.core.rollouts import begin_rollout, end_rollouts
 from callsheet.scheduler.core.servability import check_servable
+from callsheet.scheduler.core.service_demand import with_service_demand
 from callsheet.scheduler.core.staleness import is_evicted
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon
@@ -106,7 +107,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     check_room(state, job, request)
-    request = _settle_copy(trajectory, request)
+    request = with_service_demand(state, _settle_copy(trajectory, request))
     orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:

@@ -143,6 +143,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         known(f"{path}.kinds", kind, action_pb2.ActionKind.values(), required=True)
     _check_resources(f"{path}.reserved", message.reserved)
     _check_resources(f"{path}.shared", message.shared, least=1)
+    _check_resources(f"{path}.demand", message.demand, least=1)
     return ServiceDescription(
         name=identifier(f"{path}.name", message.name),
         kinds=frozenset(ActionKind(kind) for kind in message.kinds),
@@ -157,6 +158,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         weights=decode_told(path, message.weights) if message.HasField("weights") else None,
         kv_tokens=int(within(f"{path}.kv_tokens", message.kv_tokens, 0, MAX_UNITS)),
         instance_slots=int(within(f"{path}.instance_slots", message.instance_slots, 0, MAX_UNITS)),
+        demand=dict(message.demand),
     )
 
 
