@@ -150,3 +150,16 @@ class Reason(StrEnum):
     SCRIPT_EXHAUSTED = "script_exhausted"
     """The scripted engine has no reply left for the prompt."""
     TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"
+
+    # Tools.
+    BAD_ARGUMENTS = "bad_arguments"
+    HOST_REFUSED = "host_refused"
+    PROVIDER_FAILED = "provider_failed"
+    PROVIDER_REFUSED = "provider_refused"
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    """The quota of a key allows no call before the attempt's deadline."""
+    QUOTA_STORE_UNAVAILABLE = "quota_store_unavailable"
+    TOOL_DIED = "tool_died"
+    TOOL_RAISED = "tool_raised"
+    TOOL_TIMEOUT = "tool_timeout"
+    TOOL_UNREACHABLE = "tool_unreachable"

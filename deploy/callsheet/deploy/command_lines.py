@@ -91,6 +91,7 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
         "url": settings.urls or None,
         "launch": settings.launches or None,
         "launch_stop": settings.launch_stop,
+        "tools_file": settings.tools_file,
         "launch_logs": settings.data_dir / "logs" if settings.launches else None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
         **option_values(settings.registry),

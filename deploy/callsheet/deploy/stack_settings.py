@@ -24,6 +24,7 @@ from callsheet.managers.sandbox.build_settings import BuildSettings
 from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, Network, ShareCores, Stages
 from callsheet.managers.supervision.standing import RestartRule
+from callsheet.managers.tools.settings import ToolsFile
 from callsheet.options.common import (
     DataDir,
     Listen,
@@ -115,6 +116,7 @@ class StackSettings:
     urls: EngineUrls = ()
     launches: EngineLaunches = ()
     launch_stop: LaunchStop = None
+    tools_file: ToolsFile = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[

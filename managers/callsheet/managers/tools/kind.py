@@ -1,0 +1,25 @@
+"""The kind of manager that calls outside APIs and functions."""
+
+from __future__ import annotations
+
+from callsheet.managers.executor import Executor
+from callsheet.managers.kind import ANY_SERVICE, ManagerKind, ServedActions
+from callsheet.managers.settings import ManagerSettings
+from callsheet.managers.tools.settings import ToolsSettings
+from callsheet.v1 import action_pb2
+
+
+def _build(settings: ToolsSettings, _: ManagerSettings) -> Executor:
+    from callsheet.managers.tools.executor import build_tools_executor
+
+    return build_tools_executor(settings)
+
+
+KIND = ManagerKind(
+    name="tools",
+    summary="Call outside APIs, functions and judges, within the quotas of their keys.",
+    settings=ToolsSettings,
+    build=_build,
+    serves=(ServedActions(ANY_SERVICE, (action_pb2.ACTION_KIND_TOOL_CALL,)),),
+    extra="tools",
+)

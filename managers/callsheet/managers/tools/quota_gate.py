@@ -1,0 +1,100 @@
+"""The way to a provider: one line for each quota, which waits where a call may not begin."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+import anyio
+import structlog
+from callsheet.managers.clock import waiting
+from callsheet.managers.tools.errors import QUOTA, ToolFailedError
+from callsheet.managers.tools.quotas import NOTHING_TOLD, Quota, QuotaStore, ToldLimits
+from callsheet.timing.waits import Cause
+
+log = structlog.get_logger(__name__)
+
+_SETTLE_S = 5.0
+# Beyond what a call may take: its holder ends it by itself before that.
+_HOLD_MARGIN_S = 10.0
+
+
+@dataclass(slots=True)
+class Admission:
+    """A call that may be made now, and what is learned of it.
+
+    Attributes:
+        tokens: Tokens that were taken for it.
+        told: What the provider's answer said of its limits.
+        used: Tokens that it took in the end; None if nobody says.
+    """
+
+    tokens: int
+    told: ToldLimits = NOTHING_TOLD
+    used: int | None = None
+
+
+class QuotaGate:
+    """First come, first served; must be used from one event loop."""
+
+    def __init__(self, quota: Quota, store: QuotaStore, longest_call_s: float) -> None:
+        """Makes the line.
+
+        Args:
+            quota: What may be spent.
+            store: The truth about what was.
+            longest_call_s: How long a call may take.
+        """
+        self.quota = quota
+        self._store = store
+        self._hold_s = longest_call_s + _HOLD_MARGIN_S
+        self._line = anyio.Lock()
+        self._freed = anyio.Event()
+
+    @asynccontextmanager
+    async def admitted(self, tokens: int, deadline: float) -> AsyncIterator[Admission]:
+        """Waits until a call may be made, and notes its end.
+
+        Args:
+            tokens: Tokens that it is expected to take; of more than the quota keeps at once, so many are taken.
+            deadline: Until when to wait, in monotonic seconds.
+
+        Raises:
+            ToolFailedError: It may not begin before, or the truth cannot be asked.
+        """
+        most = self.quota.tokens.burst if self.quota.tokens is not None else tokens
+        holder, admission = uuid.uuid4().hex, Admission(min(tokens, most))
+        try:
+            # A wait that is cut short may have been granted meanwhile.
+            with waiting(Cause.QUOTA):
+                await self._enter(holder, admission.tokens, deadline)
+            yield admission
+        finally:
+            await self._settle(holder, admission)
+
+    async def _enter(self, holder: str, tokens: int, deadline: float) -> None:
+        wait_s = 0.0
+        with anyio.move_on_after(max(deadline - monotonic(), 0.0)) as time_left:
+            async with self._line:
+                while (wait_s := await self._store.take(self.quota, holder, tokens, self._hold_s)) > 0:
+                    if monotonic() + wait_s > deadline:
+                        break
+                    self._freed = anyio.Event()
+                    with anyio.move_on_after(wait_s):
+                        await self._freed.wait()
+        if wait_s > 0 or time_left.cancelled_caught:
+            message = f"quota {self.quota.name!r} allows no call for {wait_s:.1f} s, which is beyond its deadline"
+            raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
+
+    async def _settle(self, holder: str, admission: Admission) -> None:
+        further = 0 if admission.used is None else admission.used - admission.tokens
+        try:
+            with anyio.CancelScope(shield=True), anyio.fail_after(_SETTLE_S):
+                await self._store.settle(self.quota, holder, further, admission.told)
+        except (ToolFailedError, TimeoutError) as error:
+            # Its place is given up in time; what the provider said is learned again.
+            log.warning("quota_not_settled", quota=self.quota.name, reason=str(error))
+        self._freed.set()

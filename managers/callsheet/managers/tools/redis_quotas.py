@@ -1,0 +1,99 @@
+"""The truth about quotas in Redis, for managers that spend the same keys.
+
+    <namespace>:spent:<quota>     hash: what is left of requests and tokens, as of when, and until when it is blocked
+    <namespace>:holders:<quota>   sorted set: calls under way, by when they are taken for dead
+
+One script does all, by the clock of Redis, so that the clocks of managers do not matter. What was not used for a day is
+forgotten; a bucket that is not there is full.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from callsheet.managers.tools.errors import INFRA, ToolFailedError
+from callsheet.managers.tools.quotas import ASK_AGAIN_S, Quota, QuotaStore, Rate, ToldLimits
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from typing_extensions import override
+
+_TIMEOUT_S: Final = 5.0
+
+# KEYS: spent, holders. ARGV: "take" or "settle", holder, requests per second and burst, tokens per second and burst
+# (burst 0: no such limit), tokens; then for a take: most holders (0: no limit), seconds to hold, seconds to ask again;
+# for a settle: seconds blocked, requests and tokens that are left (-1: not told). Returns the seconds to wait.
+_SCRIPT: Final = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local known = redis.call('HMGET', KEYS[1], 'requests', 'tokens', 'as_of', 'blocked_until')
+local as_of, blocked_until = tonumber(known[3] or now), tonumber(known[4] or 0)
+local passed, arg = math.max(now - as_of, 0), {}
+for i = 3, #ARGV do arg[i] = tonumber(ARGV[i]) end
+local function refilled(level, per_second, burst)
+  return math.min(tonumber(level or burst) + passed * per_second, burst)
+end
+local function lacking(units, level, per_second, burst)
+  if burst == 0 or level >= units - 1e-9 then return 0 end
+  return (units - level) / per_second
+end
+local requests, tokens = refilled(known[1], arg[3], arg[4]), refilled(known[2], arg[5], arg[6])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+local wait = 0
+if ARGV[1] == 'take' then
+  wait = math.max(blocked_until - now, lacking(1, requests, arg[3], arg[4]), lacking(arg[7], tokens, arg[5], arg[6]))
+  if arg[8] > 0 and redis.call('ZCARD', KEYS[2]) >= arg[8] then wait = math.max(wait, arg[10]) end
+  if wait <= 0 then
+    requests, tokens = requests - 1, tokens - arg[7]
+    redis.call('ZADD', KEYS[2], string.format('%.17g', now + arg[9]), ARGV[2])
+  end
+else
+  redis.call('ZREM', KEYS[2], ARGV[2])
+  tokens, blocked_until = tokens - arg[7], math.max(blocked_until, now + arg[8])
+  if arg[9] >= 0 then requests = math.min(requests, arg[9]) end
+  if arg[10] >= 0 then tokens = math.min(tokens, arg[10]) end
+end
+local function exact(number) return string.format('%.17g', number) end
+redis.call('HSET', KEYS[1], 'requests', exact(requests), 'tokens', exact(tokens), 'as_of', exact(math.max(now, as_of)),
+  'blocked_until', exact(blocked_until))
+redis.call('EXPIRE', KEYS[1], 86400)
+redis.call('EXPIRE', KEYS[2], 86400)
+return exact(math.max(wait, 0))
+"""
+
+
+class RedisQuotas(QuotaStore):
+    """The truth of all managers with the same Redis and namespace. Connects with the first call."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        """Args: url: Such as "redis://host:6379/0". namespace: Prefix of all keys."""
+        self._client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        self._namespace = namespace
+        self._script = self._client.register_script(_SCRIPT)
+
+    @override
+    async def take(self, quota: Quota, holder: str, tokens: int, hold_s: float) -> float:
+        return await self._run(quota, "take", holder, tokens, quota.concurrency, hold_s, ASK_AGAIN_S)
+
+    @override
+    async def settle(self, quota: Quota, holder: str, further_tokens: int, told: ToldLimits) -> None:
+        left = (-1 if each is None else each for each in (told.requests, told.tokens))
+        await self._run(quota, "settle", holder, further_tokens, told.blocked_s, *left)
+
+    @override
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _run(self, quota: Quota, verb: str, holder: str, tokens: int, *rest: float) -> float:
+        keys = [f"{self._namespace}:{name}:{quota.name}" for name in ("spent", "holders")]
+        arguments: list[str | float] = [verb, holder, *_bucket(quota.requests), *_bucket(quota.tokens), tokens, *rest]
+        try:
+            answer: Any = await self._script(keys=keys, args=arguments)
+        except RedisError as error:
+            # Not with its text: a URL may hold a password.
+            message = f"the Redis of quotas cannot be used: {type(error).__name__}"
+            raise ToolFailedError(INFRA, "quota_store_unavailable", message) from error
+        return float(answer)
+
+
+def _bucket(rate: Rate | None) -> tuple[float, float]:
+    return (0.0, 0.0) if rate is None else (rate.per_second, float(rate.burst))

@@ -1,0 +1,74 @@
+"""The seam between the tools manager and one of its services, and what tools have in common."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import Any
+
+from callsheet.managers.executor import Attempt, Completed
+from callsheet.managers.tools.errors import POLICY, ToolFailedError
+from callsheet.managers.tools.quota_gate import QuotaGate
+from callsheet.managers.tools.settings import SpendingTable
+from callsheet.v1 import action_pb2, outcome_pb2
+
+
+class ToolService(ABC):
+    """One service: a tool or a judge.
+
+    Attributes:
+        kind: What it serves.
+        spending: Its settings.
+        gate: Its way to what it spends.
+    """
+
+    kind: action_pb2.ActionKind.ValueType = action_pb2.ACTION_KIND_TOOL_CALL
+
+    def __init__(self, spending: SpendingTable, gate: QuotaGate) -> None:
+        self.spending = spending
+        self.gate = gate
+
+    @abstractmethod
+    async def call(self, attempt: Attempt, deadline: float) -> Completed:
+        """Runs an attempt; cancelled when it is to stop.
+
+        Args:
+            attempt: The attempt.
+            deadline: Until when it may wait for its quota, in monotonic seconds.
+
+        Raises:
+            ToolFailedError: It has no result.
+        """
+
+    async def serve(self) -> None:
+        """Does what there is to do beside calls until it is cancelled."""
+
+    async def close(self) -> None:
+        """Releases everything."""
+
+
+async def read_arguments(attempt: Attempt) -> dict[str, Any]:
+    """Returns the arguments of a tool call: a JSON object, or nothing.
+
+    Raises:
+        ToolFailedError: They are something else.
+    """
+    content = await attempt.payloads.read(attempt.action.tool_call.arguments)
+    try:
+        arguments = json.loads(content) if content else {}
+    except (ValueError, RecursionError) as error:
+        raise bad_arguments("arguments: must be JSON") from error
+    if not isinstance(arguments, dict):
+        raise bad_arguments("arguments: must be a JSON object")
+    return arguments
+
+
+async def told_value(attempt: Attempt, value: object) -> outcome_pb2.Succeeded:
+    """Returns what a tool answered as the result of its call."""
+    blob = await attempt.payloads.write(json.dumps(value, ensure_ascii=False).encode())
+    return outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult(response=blob))
+
+
+def bad_arguments(message: str) -> ToolFailedError:
+    """Returns that a call is none that its tool takes."""
+    return ToolFailedError(POLICY, "bad_arguments", message)

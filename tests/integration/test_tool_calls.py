@@ -1,0 +1,377 @@
+"""Tool calls and judgements against a real server: what reaches it, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callsheet.managers.executor import Completed, Stopped
+from callsheet.managers.tools.executor import ToolsExecutor
+from callsheet.v1 import outcome_pb2
+
+from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
+from tests.support.servers import redis_server
+from tests.support.tool_attempts import answered, call_attempt, failure, judge_attempt, tools_executor
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+SECRET = "sk-0123456789abcdef"
+POLICY, ENV = outcome_pb2.FAILURE_KIND_POLICY, outcome_pb2.FAILURE_KIND_ENV
+INFRA, QUOTA = outcome_pb2.FAILURE_KIND_INFRA, outcome_pb2.FAILURE_KIND_QUOTA
+_DEADLINE_S = 60.0
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[LimitedProvider]:
+    """A server that asks for the key on some paths."""
+    async with serve_provider(LimitedProvider()) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """A Redis server."""
+    with redis_server() as url:
+        yield url
+
+
+@pytest.fixture
+async def tools(
+    provider: LimitedProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ToolsExecutor]:
+    """Tools of that server."""
+    monkeypatch.setenv("LAB_KEY", SECRET)
+    port = provider.url.rpartition(":")[2]
+    text = f"""
+[keys.lab]
+variable = "LAB_KEY"
+[tools.search]
+url = "{provider.url}/v2"
+key = "lab"
+hosts = ["*.example.org:443"]
+max_response_bytes = 100000
+timeout_s = 2
+[tools.all]
+url = "{provider.url}"
+max_response_bytes = 100000
+[tools.fetch]
+hosts = ["*:{port}"]
+[tools.inside]
+hosts = ["*:{port}"]
+private_addresses = true
+[tools.mean]
+function = "statistics:mean"
+[tools.waits]
+function = "subprocess:getoutput"
+timeout_s = 0.5
+[tools.ends]
+function = "os:_exit"
+[tools.variables]
+function = "os:getenv"
+[tools.missing]
+function = "no_such_module_here:f"
+[judges.strict]
+url = "{provider.url}/v1"
+model = "large"
+key = "lab"
+"""
+    async with tools_executor(tmp_path, text) as executor:
+        yield executor
+
+
+async def test_a_call_is_the_request_that_it_names(tools: ToolsExecutor) -> None:
+    call = call_attempt("search", "POST items?a=1", query={"b": "x y"}, json={"q": 1}, headers={"accept": "text/plain"})
+    told = answered(await tools.run(call))
+    assert (told["status"], told["headers"]["content-type"]) == (200, "application/json; charset=utf-8")
+    assert "set-cookie" not in {name.lower() for name in told["headers"]}
+    assert '"/v2/items"' in told["body"]
+    assert '"b": "x y"' in told["body"]
+    assert '"Content-Type": "application/json"' in told["body"]
+
+
+async def test_the_key_reaches_its_api_and_nothing_else(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    provider.key = SECRET
+    told = answered(await tools.run(call_attempt("search", "GET who")))
+    assert told["status"] == 200
+    assert SECRET not in str(told), "the API answers with what it was sent"
+    assert answered(await tools.run(call_attempt("all", "GET who")))["status"] == 401
+
+
+async def test_what_is_not_below_the_url_of_a_tool_is_not_reached(
+    tools: ToolsExecutor, provider: LimitedProvider
+) -> None:
+    for path in (
+        "../who",
+        "/../who",
+        "a/../../who",
+        "%2e%2e/who",
+        "..%2fwho",
+        f"{provider.url}/who",
+        f"{provider.url}/v22",
+    ):
+        result = failure(await tools.run(call_attempt("search", f"GET {path}")))
+        assert (result.kind, result.reason) == (POLICY, "host_refused")
+    assert provider.seen == []
+
+
+@pytest.mark.parametrize("status", [400, 404, 418])
+async def test_what_the_api_refuses_is_a_result(tools: ToolsExecutor, status: int) -> None:
+    result = await tools.run(call_attempt("all", f"GET status/{status}"))
+    assert isinstance(result, Completed)
+    assert answered(result)["status"] == status
+
+
+async def test_an_api_that_breaks_is_infra_and_what_it_said_is_kept(tools: ToolsExecutor) -> None:
+    result = await tools.run(call_attempt("all", "GET status/503"))
+    assert (failure(result).kind, failure(result).reason) == (INFRA, "provider_failed")
+    assert answered(result)["status"] == 503
+
+
+async def test_an_api_that_is_not_there_is_infra(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    port = int(provider.url.rpartition(":")[2])
+    result = failure(await tools.run(call_attempt("inside", f"GET http://no-such-name.invalid:{port}/")))
+    assert (result.kind, result.reason) == (INFRA, "tool_unreachable")
+
+
+async def test_a_large_answer_is_cut_and_a_binary_one_is_encoded(
+    tools: ToolsExecutor, provider: LimitedProvider
+) -> None:
+    large = answered(await tools.run(call_attempt("all", f"GET {provider.url}/large", query={"bytes": 300_000})))
+    assert (len(large["body"]), large["truncated"]) == (100_000, True)
+    assert answered(await tools.run(call_attempt("all", f"GET {provider.url}/binary")))["body_base64"] == "/wD+"
+
+
+@pytest.mark.parametrize(
+    ("service", "url"),
+    [
+        ("search", "http://example.com/"),
+        ("search", "http://127.0.0.1:1/"),
+        ("search", "http://user:word@localhost:{port}/"),
+        ("search", "ftp://localhost:{port}/"),
+        ("search", "file:///etc/passwd"),
+        ("search", "//example.com:{port}/"),
+        ("fetch", "http://127.0.0.1:{port}/"),
+        ("fetch", "http://localhost:{port}/"),
+        ("fetch", "http://[::1]:{port}/"),
+        ("fetch", "http://[::ffff:127.0.0.1]:{port}/"),
+        ("fetch", "http://0x7f000001:{port}/"),
+        ("fetch", "http://2130706433:{port}/"),
+        ("fetch", "http://127.1:{port}/"),
+        ("fetch", "http://169.254.169.254:{port}/"),
+    ],
+)
+async def test_no_call_reaches_what_its_tool_may_not(
+    tools: ToolsExecutor, provider: LimitedProvider, service: str, url: str
+) -> None:
+    port = provider.url.rpartition(":")[2]
+    result = failure(await tools.run(call_attempt(service, "GET", url=url.format(port=port))))
+    assert result.kind == POLICY
+    assert result.reason in ("host_refused", "bad_arguments")
+    assert provider.seen == []
+
+
+async def test_a_redirect_to_elsewhere_is_told_and_not_followed(
+    tools: ToolsExecutor, provider: LimitedProvider
+) -> None:
+    for there in ("http://169.254.169.254/latest", "file:///etc/passwd", "http://example.com/", "http://["):
+        told = answered(await tools.run(call_attempt("all", f"GET {provider.url}/redirect", query={"to": there})))
+        assert (told["status"], told["headers"]["location"]) == (302, there)
+    assert set(provider.seen) == {"/redirect"}
+
+
+async def test_a_circle_of_redirects_ends(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    told = answered(await tools.run(call_attempt("all", f"GET {provider.url}/circle")))
+    assert (told["status"], provider.seen) == (302, ["/circle"] * 6)
+
+
+async def test_a_name_that_turns_inward_is_refused_at_the_connection(
+    tools: ToolsExecutor, provider: LimitedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is looked up once, and what was looked at is what is connected to."""
+    looked_up: list[str] = []
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        looked_up.append(host)
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", getaddrinfo)
+    port = provider.url.rpartition(":")[2]
+    result = failure(await tools.run(call_attempt("fetch", f"GET http://rebinding.example.com:{port}/")))
+    assert (result.kind, result.reason, looked_up) == (POLICY, "host_refused", ["rebinding.example.com"])
+    assert provider.seen == []
+
+
+async def test_names_of_private_addresses_are_reached_where_the_tool_allows_it(
+    tools: ToolsExecutor, provider: LimitedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    port = provider.url.rpartition(":")[2]
+    told = answered(await tools.run(call_attempt("inside", f"GET http://search.internal:{port}/x")))
+    assert told["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "named"),
+    [
+        ("DELETE x", {}, "method"),
+        ("GET x", {"headers": {"Authorization": "Bearer mine"}}, "Authorization"),
+        ("GET x", {"headers": {"Host": "inside"}}, "Host"),
+        ("GET x", {"headers": {"accept": "a\r\nHost: inside"}}, "accept"),
+        ("GET x", {"headers": {"accept": "a" * 9000}}, "8192"),
+        ("GET x", {"headers": []}, "headers"),
+        ("GET x", {"query": {"a": ["b"]}}, "query"),
+        ("GET x", {"verify": False}, "verify"),
+        ("GET", {"url": "http://["}, "url"),
+    ],
+)
+async def test_arguments_that_are_none_are_the_callers_fault(
+    tools: ToolsExecutor, provider: LimitedProvider, method: str, arguments: dict[str, Any], named: str
+) -> None:
+    result = failure(await tools.run(call_attempt("search", method, **arguments)))
+    assert (result.kind, result.reason) == (POLICY, "bad_arguments")
+    assert named in result.message
+    assert provider.seen == []
+
+
+async def test_a_call_that_is_stopped_ends(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    provider.takes_s = 60.0
+    attempt = call_attempt("search", "GET slow")
+    results = []
+
+    async def run() -> None:
+        results.append(await tools.run(attempt))
+
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await until(lambda: bool(provider.accepted))
+            attempt.stop_requested.set()
+    assert isinstance(results[0], Stopped)
+
+
+async def test_an_api_that_is_too_slow_is_infra(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    provider.takes_s = 60.0
+    result = failure(await tools.run(call_attempt("search", "GET slow")))
+    assert (result.kind, result.reason) == (INFRA, "tool_timeout")
+
+
+async def test_a_function_is_called_with_the_arguments(tools: ToolsExecutor) -> None:
+    assert answered(await tools.run(call_attempt("mean", data=[1, 2, 6]))) == 3
+    assert answered(await tools.run(call_attempt("mean", data=[4]))) == 4
+
+
+async def test_what_a_function_raises_is_told(tools: ToolsExecutor) -> None:
+    result = failure(await tools.run(call_attempt("mean", data=[])))
+    assert (result.kind, result.reason) == (ENV, "tool_raised")
+    assert "StatisticsError" in result.message
+    assert answered(await tools.run(call_attempt("mean", data=[7]))) == 7
+
+
+async def test_a_functions_process_sees_no_key(tools: ToolsExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_KEY", SECRET)
+    assert "OTHER_KEY" in os.environ
+    assert answered(await tools.run(call_attempt("variables", key="OTHER_KEY"))) is None
+    assert answered(await tools.run(call_attempt("variables", key="PATH")))
+
+
+async def test_a_process_that_ends_is_infra(tools: ToolsExecutor) -> None:
+    result = failure(await tools.run(call_attempt("ends", status=3)))
+    assert (result.kind, result.reason) == (INFRA, "tool_died")
+
+
+async def test_a_function_that_takes_too_long_is_infra_and_its_process_goes(tools: ToolsExecutor) -> None:
+    result = failure(await tools.run(call_attempt("waits", cmd="sleep 60")))
+    assert (result.kind, result.reason) == (INFRA, "tool_timeout")
+
+
+async def test_a_function_that_cannot_be_imported_is_env(tools: ToolsExecutor) -> None:
+    result = failure(await tools.run(call_attempt("missing")))
+    assert (result.kind, result.reason) == (ENV, "tool_raised")
+    assert "no_such_module_here" in result.message
+
+
+async def test_a_judge_scores_and_its_answer_is_kept(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    provider.key = SECRET
+    result = await tools.run(judge_attempt("strict", "What is 6 x 7?"))
+    assert isinstance(result, Completed)
+    assert (result.succeeded.reward.score, result.succeeded.reward.text) == (7.0, "Fine. Score: 7")
+
+
+async def test_a_judgement_without_a_score_is_no_zero(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    provider.answer = "I cannot tell."
+    result = failure(await tools.run(judge_attempt("strict", "?")))
+    assert (result.kind, result.reason, result.partial.reward.text) == (ENV, "score_missing", "I cannot tell.")
+
+
+async def test_a_judge_that_refuses_its_key_is_env_and_keeps_it(
+    tools: ToolsExecutor, provider: LimitedProvider
+) -> None:
+    provider.key = "another one"
+    result = failure(await tools.run(judge_attempt("strict", "?")))
+    assert (result.kind, result.reason) == (ENV, "provider_refused")
+    assert SECRET not in str(result)
+
+
+def limited(url: str, quota: str) -> str:
+    """A tools file with one tool and its quota."""
+    return f'[keys.k]\n[quotas.k]\n{quota}\n[tools.x]\nurl = "{url}"\nkey = "k"\n'
+
+
+async def run_all(executors: list[ToolsExecutor], calls: int) -> list[object]:
+    """Runs so many calls at once, spread over the executors."""
+    results: list[object] = []
+
+    async def one(number: int) -> None:
+        results.append(await executors[number % len(executors)].run(call_attempt("x", f"GET {number}")))
+
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            for number in range(calls):
+                tasks.start_soon(one, number)
+    return results
+
+
+async def test_a_limit_that_is_met_is_waited_for_here(tmp_path: Path) -> None:
+    """The file allows more than the provider: its 429 and Retry-After are obeyed, and all calls succeed."""
+    provider = LimitedProvider(requests=StrictBucket(100.0, 1))
+    async with serve_provider(provider), tools_executor(tmp_path, limited(provider.url, "concurrency = 3")) as tools:
+        results = await run_all([tools], 20)
+    assert all(isinstance(each, Completed) for each in results)
+    assert provider.refused
+    assert len(provider.accepted) == 20
+
+
+async def test_a_wait_beyond_the_deadline_is_told_as_a_quotas(tmp_path: Path) -> None:
+    provider = LimitedProvider(requests=SlidingWindow(1, 30.0))
+    async with serve_provider(provider), tools_executor(tmp_path, limited(provider.url, "concurrency = 3")) as tools:
+        assert isinstance(await tools.run(call_attempt("x", "GET a")), Completed)
+        result = failure(await tools.run(call_attempt("x", "GET b", deadline_s=5.0)))
+        assert (result.kind, result.reason) == (QUOTA, "quota_exhausted")
+        assert 20.0 < result.retry_after_s <= 30.0
+        again = failure(await tools.run(call_attempt("x", "GET c", deadline_s=5.0)))
+    assert again.kind == QUOTA
+    assert provider.refused == 1, "nobody asks while the provider wants a break"
+
+
+@pytest.mark.parametrize("managers", [1, 3])
+async def test_no_more_than_allowed_with_one_manager_and_with_three(
+    managers: int, tmp_path: Path, redis_url: str
+) -> None:
+    provider = LimitedProvider(requests=StrictBucket(100.0, 30), tokens=None, most_at_once=4, takes_s=0.01)
+    text = "concurrency = 4\nrequests_per_minute = 6000\nrequests_burst = 30"
+    shared = {"quota_redis": redis_url, "quota_namespace": str(tmp_path)} if managers > 1 else {}
+    async with serve_provider(provider), AsyncExitStack() as stack:
+        opened = [tools_executor(tmp_path, limited(provider.url, text), **shared) for _ in range(managers)]
+        results = await run_all([await stack.enter_async_context(each) for each in opened], 150)
+    assert all(isinstance(each, Completed) for each in results)
+    assert (provider.refused, len(provider.accepted)) == (0, 150)
+    assert provider.at_once <= 4

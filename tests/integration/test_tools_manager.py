@@ -1,0 +1,135 @@
+"""Tools managers of a stack: what clients ask of them goes through the scheduler, which books their quotas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.client import Client, ConversationText, Failed, FailureKind, Job, Retry, Succeeded, Timeouts, Unservable
+from callsheet.client.admin import AdminClient
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.supervision.processes import command_module
+
+from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
+from tests.support.servers import redis_server
+
+pytestmark = pytest.mark.anyio
+_DEADLINE_S = 120.0
+
+
+def write_tools(directory: Path, url: str, quota: str) -> Path:
+    """A tools file with an API, a function and a judge that spend one key."""
+    path = directory / "tools.toml"
+    path.write_text(f"""
+[keys.k]
+[quotas.k]
+{quota}
+[tools.search]
+url = "{url}"
+key = "k"
+[tools.mean]
+function = "statistics:mean"
+[judges.strict]
+url = "{url}/v1"
+model = "large"
+key = "k"
+""")
+    return path
+
+
+async def test_calls_functions_and_judgements_through_a_scheduler(tmp_path: Path) -> None:
+    provider = LimitedProvider()
+    async with serve_provider(provider):
+        tools = write_tools(tmp_path, provider.url, "concurrency = 4")
+        settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
+        with anyio.fail_after(_DEADLINE_S):
+            async with local_stack(settings) as stack, Client(stack.address) as client:
+                async with await client.open_job("j") as job:
+                    found = await job.tool_call("search", "GET items", b'{"query": {"q": "x"}}')
+                    mean = await job.tool_call("mean", "call", b'{"data": [1, 2, 6]}')
+                    verdict = await job.judge("strict", "Score: 0 to 10", ConversationText(prompt="?", response="!"))
+                async with AdminClient(stack.address) as admin:
+                    status = await admin.status()
+    assert isinstance(found, Succeeded)
+    assert b'\\"path\\": \\"/items\\"' in found.value.response
+    assert isinstance(mean, Succeeded)
+    assert mean.value.response == b"3"
+    assert isinstance(verdict, Succeeded)
+    assert verdict.value.score == 7.0
+    assert [node.capacity for node in status.nodes] == [{"k:calls": 4}]
+
+
+async def test_a_wait_that_no_attempt_has_time_for_goes_back_to_the_queue(tmp_path: Path) -> None:
+    provider = LimitedProvider(requests=SlidingWindow(1, 3.0))
+    async with serve_provider(provider):
+        tools = write_tools(tmp_path, provider.url, "concurrency = 4")
+        settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
+        with anyio.fail_after(_DEADLINE_S):
+            async with (
+                local_stack(settings) as stack,
+                Client(stack.address) as client,
+                await client.open_job("j") as job,
+            ):
+                short = Timeouts(start_to_close_s=1.0)
+                await job.tool_call("search", "GET a")
+                again = await job.tool_call("search", "GET b", timeouts=short)
+                never = await job.tool_call("search", "GET c", timeouts=short, retry=Retry(max_attempts=1))
+    assert isinstance(again, Succeeded)
+    assert again.attempts == 2
+    assert isinstance(never, Failed)
+    assert never.kind is FailureKind.QUOTA
+    assert (never.retry_after_s or 0.0) > 1.0
+
+
+@contextmanager
+def managers(count: int, address: str, tools: Path, redis_url: str) -> Iterator[None]:
+    """Tools managers that count together, each a process."""
+    command = [sys.executable, "-m", command_module(), "manager", "tools", "--scheduler", address]
+    command += ["--tools-file", str(tools), "--quota-redis", redis_url, "--cpus", "1"]
+    with ExitStack() as stack:
+        for number in range(count):
+            process = subprocess.Popen([*command, "--manager-id", f"tools-{number}"], stderr=subprocess.DEVNULL)
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+        yield
+
+
+async def call_all(job: Job, calls: int) -> list[object]:
+    """Calls the API so many times at once."""
+    results: list[object] = []
+
+    async def call(number: int) -> None:
+        results.append(await job.tool_call("search", f"GET {number}", unservable=Unservable.WAIT))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(calls):
+            tasks.start_soon(call, number)
+    return results
+
+
+async def test_three_managers_that_count_in_one_redis_never_spend_more(tmp_path: Path) -> None:
+    provider = LimitedProvider(requests=StrictBucket(60.0, 20), most_at_once=3)
+    with redis_server() as redis_url:
+        async with serve_provider(provider):
+            quota = "concurrency = 3\nrequests_per_minute = 3600\nrequests_burst = 20"
+            tools = write_tools(tmp_path, provider.url, quota)
+            with anyio.fail_after(_DEADLINE_S):
+                async with (
+                    local_stack(StackSettings(tmp_path / "data", managers=())) as stack,
+                    Client(stack.address) as client,
+                    await client.open_job("j") as job,
+                ):
+                    with managers(3, stack.address, tools, redis_url):
+                        results = await call_all(job, 150)
+                        async with AdminClient(stack.address) as admin:
+                            status = await admin.status()
+    assert all(isinstance(each, Succeeded) for each in results)
+    assert (provider.refused, len(provider.accepted)) == (0, 150)
+    assert provider.at_once <= 3
+    assert [node.node_id for node in status.nodes] == ["callsheet-quotas"]
