@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,33 @@ def test_a_bubblewrap_that_is_refused_tells_its_reason(monkeypatch: pytest.Monke
     result = probe_bubblewrap()
     assert not result.works
     assert result.reason
+
+
+# In a user namespace of its own with other numbers of users, whose limit it sets: as root of that, then as user 1000.
+_WITHOUT_NAMESPACES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+asks, told = os.pipe()
+above = os.getpid()
+if (child := os.fork()) == 0:
+    os.read(asks, 1)
+    for kind in ("uid", "gid"):
+        open(f"/proc/{above}/{kind}_map", "w").write("0 0 1000000")
+    os._exit(0)
+assert libc.unshare(0x10000000) == 0, os.strerror(ctypes.get_errno())
+os.write(told, b"1")
+assert os.waitpid(child, 0)[1] == 0
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+os.execv(sys.executable, [sys.executable, "-m", "callsheet.managers.sandbox.probe"])
+"""
+
+
+def test_a_setting_that_forbids_namespaces_is_named_with_its_cure() -> None:
+    require_bubblewrap()
+    if os.geteuid() != 0:
+        pytest.skip("only root may map all users into a namespace whose limit it sets")
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_NAMESPACES], check=False, capture_output=True, text=True, timeout=90
+    )
+    assert "user.max_user_namespaces is 0; as root, `sysctl -w user.max_user_namespaces=" in done.stdout, done
+    assert "bwrap: " in done.stdout

@@ -27,7 +27,7 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
     with needs("local"):
         from callsheet.deploy.logs import configure_logs
         from callsheet.deploy.own_model import describe_own_model
-        from callsheet.deploy.sandbox_checks import has_sandboxes
+        from callsheet.deploy.sandbox_checks import group_note, has_sandboxes
         from callsheet.deploy.stack import check_machine
     try:
         check_machine(settings)
@@ -35,11 +35,13 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
         own_model = describe_own_model(settings)
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
-    if sandboxes:
-        require_isolation(settings)
     # Its own lines are for people, unless they go where those of its processes go.
     own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
     configure_logs(own_format, settings.log_level, role="up")
+    if sandboxes:
+        if groups := group_note(settings.isolation):
+            show_progress(groups)
+        require_isolation(settings)
     if own_model is not None:
         show_progress(own_model)
     if sandboxes:

@@ -7,6 +7,7 @@ from functools import cache
 
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.kind import MANAGER_KINDS
+from callsheet.managers.sandbox.cgroups import obtain_groups
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation
@@ -32,6 +33,14 @@ def has_sandboxes(settings: StackSettings) -> bool:
     """Whether a manager of the stack makes sandboxes, which its kind shows by the option for their isolation."""
     kinds = map(MANAGER_KINDS.get, settings.managers)
     return any(option.name == "isolation" for kind in kinds for option in declared_options(kind.settings))
+
+
+def group_note(isolation: Isolation | None) -> str:
+    """Sees to it that what this process starts has control groups; returns what users are told of that, if anything.
+
+    Call it before anything is started or probed. The groups of containers are the engine's.
+    """
+    return obtain_groups() if isolation is not Isolation.DOCKER else ""
 
 
 def isolation_problem(isolation: Isolation) -> str:

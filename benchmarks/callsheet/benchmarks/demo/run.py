@@ -21,6 +21,7 @@ from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.client.client import Client
 from callsheet.client.settings import ClientOptions
 from callsheet.deploy.roles import Role
+from callsheet.deploy.sandbox_checks import group_note
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments.coding.packages import (
@@ -147,6 +148,8 @@ async def run_on_stack(options: ClientOptions, settings: DemoSettings, progress:
 async def _choose_isolation(settings: DemoSettings, progress: Progress) -> Isolation:
     if settings.isolation is Isolation.NONE:
         progress(NOT_ISOLATED)
+    if groups := await anyio.to_thread.run_sync(group_note, settings.isolation):
+        progress(groups)
     if settings.isolation in {Isolation.DOCKER, Isolation.NONE}:
         return settings.isolation
     probe = await anyio.to_thread.run_sync(probe_bubblewrap)

@@ -8,7 +8,7 @@ import structlog
 from callsheet.managers.node import usable_memory_mib
 from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
-from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
+from callsheet.managers.sandbox.cgroups import GroupLayout, obtain_groups, probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.builds import open_builds
@@ -112,7 +112,10 @@ def _admitting(settings: SandboxSettings, backend: AgentBackend) -> AdmittingBac
 
 
 def _as_possible(settings: SandboxSettings) -> SandboxSettings:
-    """Returns the settings with plain sharing where commands cannot be ranked here."""
+    """Returns the settings with plain sharing where commands cannot be ranked here; obtains groups before."""
+    asks = settings.use_control_groups and settings.delegated_group is None
+    if asks and settings.isolation is not Isolation.DOCKER and (told := obtain_groups()):
+        _log.warning("groups_obtained", manager_id=settings.manager_id, told=told)
     if settings.core_sharing is not CoreSharing.RANKED:
         return settings
     problem = ranking_problem(

@@ -33,6 +33,7 @@ from callsheet.managers.sandbox.packets import socket_pair
 from callsheet.managers.sandbox.process_tree import pin_tree
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.takers import Takers
+from callsheet.managers.sandbox.user_namespaces import forbidden_namespaces
 
 _CREATE_SECONDS = 20.0
 _END_SECONDS = 5.0
@@ -288,7 +289,7 @@ class ProcessBackend(AgentBackend):
                     said = os.read(errors, _MOST_ERROR_BYTES).decode(errors="replace").strip()
                 except BlockingIOError:
                     said = ""
-                raise SandboxCreateError(said or str(error)) from error
+                raise SandboxCreateError(forbidden_namespaces(said) or str(error)) from error
         if waiting.cancelled_caught:
             raise SandboxCreateError(f"its first process said nothing for {_CREATE_SECONDS:g} s")
 

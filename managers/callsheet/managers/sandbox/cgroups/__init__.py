@@ -14,6 +14,7 @@ from callsheet.managers.sandbox.cgroups.files import remove_groups
 from callsheet.managers.sandbox.cgroups.layout import GroupLayout, find_layout, probe_layout
 from callsheet.managers.sandbox.cgroups.limits import LimitEvents
 from callsheet.managers.sandbox.cgroups.sandbox_group import CommandLeaf, SandboxGroup
+from callsheet.managers.sandbox.cgroups.scope import obtain_groups
 
 __all__ = [
     "CommandLeaf",
@@ -25,6 +26,7 @@ __all__ = [
     "find_layout",
     "form_of",
     "limit_capabilities",
+    "obtain_groups",
     "probe_layout",
     "remove_groups",
 ]

@@ -4,12 +4,16 @@ The kernel lets a group hand controllers down only while no process is directly 
 kernel documentation cgroup-v2). So the processes of a delegated group, which are this manager and whatever runs beside
 it in the same unit or container, are moved into one group below it first. systemd never does that and forbids it for
 units that it did not delegate; those are left as they are.
+
+A user owns the groups of all units of their own systemd, delegated or not, and older releases (252) mark none of them.
+So their systemd itself is asked there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -23,6 +27,7 @@ MANAGERS_GROUP = "callsheet-managers"
 _DELEGATION_MARKS = ("trusted.delegate", "user.delegate")
 # A process may fork between a look and its move.
 _MOST_LOOKS = 20
+_ANSWER_S = 20.0
 
 _log = structlog.get_logger(__name__)
 
@@ -51,12 +56,42 @@ def enable_controllers(group: Path, wanted: Sequence[str], *, given: bool = Fals
 
 
 def is_delegated(group: Path) -> bool:
-    """Whether a version 2 group was handed over: marked so by systemd, or the root of a container's own view."""
+    """Whether a version 2 group was handed over: by systemd, or as the root of a container's own view."""
     for mark in _DELEGATION_MARKS:
         with contextlib.suppress(OSError):
             if os.getxattr(group, mark) == b"1":
                 return True
-    return group.is_mount()
+    return group.is_mount() or (systemd_of_user(group) and _says_delegated(group.name))
+
+
+def systemd_of_user(group: Path) -> bool:
+    """Whether a group is that of a unit of this user's own systemd, and no group below one."""
+    manager = f"user@{os.geteuid()}.service"
+    if manager not in group.parts:
+        return False
+    *slices, unit = group.parts[group.parts.index(manager) + 1 :] or ("",)
+    return unit.endswith((".scope", ".service")) and all(name.endswith(".slice") for name in slices)
+
+
+def ask_systemd(*command: str) -> str:
+    """Runs one of systemd's programs and returns what it prints; OSError or SubprocessError where it fails."""
+    return subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"},
+        timeout=_ANSWER_S,
+    ).stdout.strip()
+
+
+def _says_delegated(unit: str) -> bool:
+    try:
+        return ask_systemd("systemctl", "--user", "show", "--property=Delegate", "--value", "--", unit) == "yes"
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.warning("delegation_not_known", unit=unit, error=str(error))
+    return False
 
 
 def _is_occupied(group: Path) -> bool:

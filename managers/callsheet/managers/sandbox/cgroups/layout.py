@@ -87,7 +87,7 @@ def probe_layout(delegated: Path | None = None) -> GroupLayout | None:
     Args:
         delegated: A version 2 group that was made for this manager; by default the one it is in.
     """
-    layout = GroupLayout(delegated, {}) if delegated is not None else _own_layout()
+    layout = GroupLayout(delegated, {}) if delegated is not None else own_layout()
     if layout is None or not files.can_make_groups(layout.core, "cgroup.kill"):
         return None
     writable = {name: path for name, path in layout.controllers.items() if files.can_make_groups(path, "cgroup.procs")}
@@ -97,7 +97,8 @@ def probe_layout(delegated: Path | None = None) -> GroupLayout | None:
     return GroupLayout(layout.core, dict.fromkeys(enabled, layout.core))
 
 
-def _own_layout() -> GroupLayout | None:
+def own_layout() -> GroupLayout | None:
+    """Returns where the groups of this process are; None without a version 2 tree."""
     try:
         return find_layout(_MOUNTS.read_text(), _OWN_GROUPS.read_text())
     except (OSError, ValueError):
