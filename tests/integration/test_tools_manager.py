@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import anyio
@@ -14,33 +10,13 @@ from callsheet.client import Client, ConversationText, Failed, FailureKind, Job,
 from callsheet.client.admin import AdminClient
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.supervision.processes import command_module
 
 from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
 from tests.support.servers import redis_server
+from tests.support.tools_processes import tools_managers, write_tools
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 120.0
-
-
-def write_tools(directory: Path, url: str, quota: str) -> Path:
-    """A tools file with an API, a function and a judge that spend one key."""
-    path = directory / "tools.toml"
-    path.write_text(f"""
-[keys.k]
-[quotas.k]
-{quota}
-[tools.search]
-url = "{url}"
-key = "k"
-[tools.mean]
-function = "statistics:mean"
-[judges.strict]
-url = "{url}/v1"
-model = "large"
-key = "k"
-""")
-    return path
 
 
 async def test_calls_functions_and_judgements_through_a_scheduler(tmp_path: Path) -> None:
@@ -87,19 +63,6 @@ async def test_a_wait_that_no_attempt_has_time_for_goes_back_to_the_queue(tmp_pa
     assert (never.retry_after_s or 0.0) > 1.0
 
 
-@contextmanager
-def managers(count: int, address: str, tools: Path, redis_url: str) -> Iterator[None]:
-    """Tools managers that count together, each a process."""
-    command = [sys.executable, "-m", command_module(), "manager", "tools", "--scheduler", address]
-    command += ["--tools-file", str(tools), "--quota-redis", redis_url, "--cpus", "1"]
-    with ExitStack() as stack:
-        for number in range(count):
-            process = subprocess.Popen([*command, "--manager-id", f"tools-{number}"], stderr=subprocess.DEVNULL)
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
-        yield
-
-
 async def call_all(job: Job, calls: int) -> list[object]:
     """Calls the API so many times at once."""
     results: list[object] = []
@@ -125,7 +88,7 @@ async def test_three_managers_that_count_in_one_redis_never_spend_more(tmp_path:
                     Client(stack.address) as client,
                     await client.open_job("j") as job,
                 ):
-                    with managers(3, stack.address, tools, redis_url):
+                    with tools_managers(3, stack.address, tools, redis_url):
                         results = await call_all(job, 150)
                         async with AdminClient(stack.address) as admin:
                             status = await admin.status()

@@ -50,6 +50,8 @@ class Where(Enum):
     trajectory it is empty and needs `files`."""
     IN_SANDBOX = "in_sandbox"
     """In the trajectory's sandbox, beside its files."""
+    EMPTY = "empty"
+    """In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards."""
 
 
 class BackgroundProcesses(Enum):

@@ -218,7 +218,7 @@ def _put_reward_in_sandbox(
     put(spec, "", service=action.service)
     _put_files(message.files, at, action.files, blobs)
     put(message, at, image=action.image)
-    where = instance("where", action.where, Where, "a Where: Where.FRESH or Where.IN_SANDBOX")
+    where = instance("where", action.where, Where, "a Where: Where.FRESH, Where.IN_SANDBOX or Where.EMPTY")
     if where is Where.IN_SANDBOX and not spec.trajectory_id:
         raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
     if where is Where.FRESH and not (action.files or action.image or spec.trajectory_id):
@@ -228,7 +228,7 @@ def _put_reward_in_sandbox(
     rule = "a BackgroundProcesses, for instance BackgroundProcesses.STOP"
     background = optional("background", action.background, BackgroundProcesses, rule)
     if background is not None:
-        if where is Where.FRESH:
+        if where is not Where.IN_SANDBOX:
             raise invalid("background", background.name, "None: a fresh sandbox has no processes yet")
         message.background = _BACKGROUND[background]
     _put_command(message.command, f"{at}.command", action.command, blobs)

@@ -150,6 +150,7 @@ class _SyncVerbs(_Blocking[VerbsT_co]):
     tool_call = blocking(ActionVerbs.tool_call)
     reward_tests = blocking(ActionVerbs.reward_tests)
     reward_script = blocking(ActionVerbs.reward_script)
+    reward_function = blocking(ActionVerbs.reward_function)
     reward_model = blocking(ActionVerbs.reward_model)
     teacher_log_probs = blocking(ActionVerbs.teacher_log_probs)
     judge = blocking(ActionVerbs.judge)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, Unpack
 
@@ -24,6 +24,7 @@ from callsheet.client.actions import (
 from callsheet.client.backend import ActionHandle, Connector
 from callsheet.client.commands import CommandLike, FilesLike
 from callsheet.client.errors import BadTextError
+from callsheet.client.functions import function_script
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Failed, FailureKind, Outcome, Succeeded
 from callsheet.client.reasons import Reason
@@ -162,6 +163,30 @@ class ActionVerbs:
             background=background,
         )
         return await self._try(script, options)
+
+    async def reward_function(
+        self,
+        function: str,
+        arguments: Mapping[str, object],
+        *,
+        image: str = "",
+        service: str = "",
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[RewardResult]:
+        """Scores by a function of an installed package, in a new sandbox on any node. See `ActionOptions`.
+
+        The sandbox sees the packages of its image; without one those of its manager's system and of its `--stage`
+        directories. Its label is the function unless another one is given.
+
+        Args:
+            function: "package.module:function". It returns a number, or a dict of numbers with "score" among them. What
+                it raises fails the action as ENV `script_failed`.
+            arguments: What it is called with by name; JSON carries them.
+            image: As of `RewardScript`.
+            service: As of `RewardScript`.
+        """
+        script = partial(function_script, function, arguments, image, service)
+        return await self._try(script, {"label": function, **options})
 
     async def reward_model(
         self,

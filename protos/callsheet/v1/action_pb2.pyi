@@ -156,6 +156,10 @@ class _RewardPlaceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     REWARD_PLACE_IN_SANDBOX: _RewardPlace.ValueType  # 2
     """In the trajectory's sandbox, beside its files."""
+    REWARD_PLACE_EMPTY: _RewardPlace.ValueType  # 3
+    """In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards. `files` and `image`
+    may be empty.
+    """
 
 class RewardPlace(_RewardPlace, metaclass=_RewardPlaceEnumTypeWrapper):
     """Where a reward runs."""
@@ -169,6 +173,10 @@ Without a sandbox of the trajectory it is empty and needs `files`.
 """
 REWARD_PLACE_IN_SANDBOX: RewardPlace.ValueType  # 2
 """In the trajectory's sandbox, beside its files."""
+REWARD_PLACE_EMPTY: RewardPlace.ValueType  # 3
+"""In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards. `files` and `image`
+may be empty.
+"""
 global___RewardPlace = RewardPlace
 
 class _RewardBackground:

@@ -30,4 +30,5 @@ def scores_in_sandbox(reward: action_pb2.RewardInput) -> bool:
 def may_score_in_copy(reward: action_pb2.RewardInput) -> bool:
     """Returns whether a reward runs in a copy of its trajectory's sandbox if there is one."""
     scorer = command_scorer(reward)
-    return scorer is not None and not scorer.image and not scores_in_sandbox(reward)
+    apart = (action_pb2.REWARD_PLACE_IN_SANDBOX, action_pb2.REWARD_PLACE_EMPTY)
+    return scorer is not None and not scorer.image and scorer.where not in apart

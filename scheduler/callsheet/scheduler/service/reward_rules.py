@@ -91,8 +91,8 @@ def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer
     if scores_in_sandbox(reward):
         if runs.image:
             raise invalid(f"{field}.image", runs.image, "must be empty in the trajectory's sandbox, which has its own")
-    elif not runs.files and not runs.image and not trajectory_id:
-        rule = "without a trajectory a fresh sandbox is empty: give files or an image"
+    elif not (runs.files or runs.image or trajectory_id or runs.where == action_pb2.REWARD_PLACE_EMPTY):
+        rule = "without a trajectory a fresh sandbox is empty: give files or an image, or say EMPTY"
         raise invalid(f"{field}.files", "[]", rule)
     return references
 
