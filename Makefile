@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example v2
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -75,6 +75,11 @@ trainers: $(SETUP)
 train-example: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/python scripts/train_example.py $(TRAIN_ARGS)
+
+# Not a part of `make test` either: an emulated machine with systemd and control groups of version 2, for root with
+# debootstrap and QEMU. WAYS="login:up,sharing root" for some; scripts/v2_ways.sh has them.
+v2:
+	scripts/v2_machine.sh $(WAYS)
 
 check: budget lint types layers protos-lint protos-check
 

@@ -18,7 +18,8 @@ from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostErr
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-_PROBE_SECONDS = 40.0
+# An emulated or swamped machine takes a minute.
+_PROBE_SECONDS = 120.0
 _MANAGER_ID = "probe"
 
 
