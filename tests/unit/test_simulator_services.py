@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from callsheet.benchmarks.simulator.events import EventQueue
-from callsheet.benchmarks.simulator.physics.engine import Engine, EngineSequence
 from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNode
 from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import (
@@ -20,6 +18,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Quota,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -236,38 +235,15 @@ class TestEngines:
         assert [(load.running, load.kv_tokens_used) for load in seen[1]] == [(1, 1100), (0, 0)]
         assert [(load.running, load.cached_tokens) for load in seen[2]] == [(0, 1100), (1, 0)]
 
-    def test_an_engine_that_stops_for_new_weights_goes_on_and_has_forgotten_idle_prefixes(self) -> None:
-        events = EventQueue()
-        engine = Engine(self.ENGINE, events)
-        ended: list[float] = []
-
-        def generate(prompt_tokens: int) -> None:
-            generation = Generation(0.0, prompt_tokens, 100)
-            engine.begin(EngineSequence("a", generation, lambda: ended.append(events.now)))
-
-        generate(1000)
-        events.at(2.0, engine.stop_for, 10.0)
-        events.at(20.0, engine.stop_for, 0.5)
-        events.at(30.0, generate, 1100)
-        events.run(100.0)
-        assert ended == pytest.approx([13.0, 30.0 + 1.1 + 2.0])
-
-    def test_a_sequence_that_is_cancelled_leaves_the_batch(self) -> None:
-        class Cancelling(StartAtOnce):
-            def arrived(self, live: LiveRollout) -> None:
-                super().arrived(live)
-                if live.rollout.name == "b":
-                    self.victim = live
-                    self.world.wake_at(3.5)
-
-            def woken(self) -> None:
-                self.world.cancel_rollout(self.victim)
-
-        rollouts = [self.generating(name, (1000, 100)) for name in "abc"]
-        measured = simulate(self.on_engine(*rollouts), Cancelling)
-        # a and b are prefilled until 2 and decode 50 tokens; c's prefill takes a second, then a and c go on.
-        assert measured.rollouts.ended_at.tolist() == pytest.approx([6.0, 3.5, 7.0])
-        assert measured.counts["by_policy"] == 1
+    def test_a_sequence_that_is_redundant_leaves_the_batch(self) -> None:
+        siblings = [
+            replace(self.generating(name, (1000, tokens)), group="g") for name, tokens in (("a", 50), ("b", 100))
+        ]
+        scenario = self.on_engine(*siblings, self.generating("c", (1000, 100)))
+        measured = simulate(replace(scenario, jobs=(ScenarioJob("job", group_size=2, quorum=1),)), StartAtOnce)
+        # a and b are prefilled until 2 and decode 50 tokens; then c is alone.
+        assert measured.rollouts.ended_at.tolist() == pytest.approx([3.5, 3.5, 3.5 + 1.0 + 2.0])
+        assert measured.counts["redundant"] == 1
 
 
 def test_an_unknown_node_is_refused() -> None:

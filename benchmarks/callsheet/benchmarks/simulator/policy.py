@@ -36,7 +36,7 @@ class LiveRollout:
     Attributes:
         node: Where its sandbox is: set when its env_reset starts, empty again should that fail.
         reserved_cores: Cores that its policy keeps for it, from `World.begin` until its end.
-        cancelled: It ended before its time: redundant, or by its policy.
+        cancelled: It ended before its time, as redundant.
     """
 
     rollout: Rollout
@@ -159,13 +159,6 @@ class World(Protocol):
 
     def set_width(self, task: Task, width: int) -> None:
         """Gives a running command other cores; one that is not adaptive cannot use more than it started with."""
-
-    def cancel_rollout(self, live: LiveRollout) -> None:
-        """Ends a trajectory for good: its tasks stop and its resources return.
-
-        `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`. The world
-        does the same by itself for siblings beyond their group's quorum.
-        """
 
     def cpu_attained(self, task: Task) -> float:
         """CPU seconds a running command has used so far, as its node can measure them."""

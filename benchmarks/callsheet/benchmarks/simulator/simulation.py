@@ -115,13 +115,6 @@ class _Simulation:
         self._cpus.set_width(self._command(task), width)
         task.width = width
 
-    def cancel_rollout(self, live: LiveRollout) -> None:
-        """See `World`."""
-        progress = self._progress.get(live)
-        if progress is None:
-            raise ValueError(f"live: {live.rollout.name} has ended")
-        self._cancel(progress, "by_policy")
-
     def cpu_attained(self, task: Task) -> float:
         """See `World`."""
         return self._cpus.attained(self._command(task))
@@ -179,12 +172,15 @@ class _Simulation:
         self._end(progress)
         for sibling in self._groups.finished(progress):
             if sibling.live.ended_at < 0:
-                self._cancel(sibling, "redundant")
+                self._cancel(sibling)
 
-    def _cancel(self, progress: Progress, reason: str) -> None:
-        """Ends a trajectory that is not done."""
+    def _cancel(self, progress: Progress) -> None:
+        """Ends a trajectory that is redundant.
+
+        `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`.
+        """
         progress.live.cancelled = True
-        self._recorder.counts[reason] += 1
+        self._recorder.counts["redundant"] += 1
         tasks = self._loop.stop(progress)
         self._recorder.outstanding.add(-len(tasks))
         facts = [self._abandon(task) for task in tasks]

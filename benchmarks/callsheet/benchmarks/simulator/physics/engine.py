@@ -56,7 +56,7 @@ class Engine:
         self._cached: OrderedDict[Hashable, int] = OrderedDict()
         self._cached_tokens = 0
         self._decoded = 0.0  # tokens by each sequence that was there all the time
-        self._decodes_from = 0.0  # when `_decoded` begins to grow: later than now while a prefill or an update goes on
+        self._decodes_from = 0.0  # when `_decoded` begins to grow: later than now while a prefill goes on
         self._ends: list[tuple[float, int, EngineSequence]] = []
         self._sequence = 0
         self._wakes_at = inf
@@ -92,14 +92,6 @@ class Engine:
     def forget(self, owner: Hashable) -> None:
         """Drops what is cached of a trajectory."""
         self._cached_tokens -= self._cached.pop(owner, 0)
-
-    def stop_for(self, seconds: float) -> None:
-        """Stands still for new weights. What runs keeps its KV cache; other prefixes are of no use any more."""
-        self._advance()
-        self._decodes_from = max(self._decodes_from, self._events.now) + seconds
-        self._cached.clear()
-        self._cached_tokens = 0
-        self._wake()
 
     def _rate(self) -> float:
         """Tokens a second for each sequence."""
