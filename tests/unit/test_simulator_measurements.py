@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.events import EventQueue, Level
@@ -80,6 +81,13 @@ def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() 
     assert measured.actions.ready_at.min() >= 25.0
     assert measured.unfinished_s.max() == pytest.approx(98.5)
     assert measured.wait_max_s == pytest.approx(98.5)
+    assert len(measured.act_s) == len(measured.actions) + len(measured.unfinished_s)
+    assert figures_of(measured).act_mean_s == pytest.approx(
+        np.append(measured.actions.act_s, measured.unfinished_s).mean()
+    )
+    assert figures_of(measured).act_mean_s > 3 * measured.actions.act_s.mean()
+    assert measured.act_of_job_s("job").sum() == pytest.approx(measured.act_s.sum())
+    assert (measured.best_s <= measured.act_s + 1e-9).all()
     assert measured.trajectories_per_hour == pytest.approx(360, rel=0.15)
     assert figures_of(measured).step_s is None
 

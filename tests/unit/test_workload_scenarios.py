@@ -129,6 +129,9 @@ def test_machines() -> None:
     uneven = workloads.scenario("coding", trajectories=1, cores=50, nodes=4).cluster
     assert [(nodes.count, nodes.cores) for nodes in uneven.cpu] == [(2, 13), (2, 12)]
     published = workloads.scenario("coding", trajectories=1).cluster
+    assert {nodes.memory_mb for nodes in published.cpu} == {256 * 9_600}
+    small = workloads.scenario("coding", trajectories=1, cores=50, nodes=4, gb_per_core=2.5).cluster
+    assert [nodes.memory_mb for nodes in small.cpu] == [13 * 2_500, 12 * 2_500]
     assert [(nodes.count, nodes.cores, nodes.numa_nodes) for nodes in published.cpu] == [(15, 256, 2)]
     assert [(n.count, n.gpus) for n in workloads.scenario("mopd", trajectories=1, gpus=10).cluster.gpu] == [
         (1, 8),
@@ -144,6 +147,7 @@ def test_machines() -> None:
         ({"trajectories": 0}, "trajectories: 0: must be at least 1"),
         ({"cores": 0}, "cores: 0: must be at least 1"),
         ({"cores": 4, "nodes": 5}, "nodes: 5: must not exceed cores, 4"),
+        ({"gb_per_core": 0.0}, "gb_per_core: 0.0: must be above 0"),
         ({"gpus": 2}, "gpus: 2: must be at least 4"),
         ({"generation_scale": 0.0}, "generation_scale: 0.0: must be above 0"),
         ({"horizon_s": 0.0}, "horizon_s: 0.0: must be above 0"),

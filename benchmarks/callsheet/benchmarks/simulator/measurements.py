@@ -64,7 +64,7 @@ class Recorder:
         self.outstanding = Level(events, warm_up_s)
         self.live = Level(events, warm_up_s)
         self.jobs: dict[str, int] = {}
-        self.counts = dict.fromkeys(("failures", "refusals", "timeouts", "redundant", "by_policy"), 0)
+        self.counts = dict.fromkeys(("failures", "refusals", "timeouts", "redundant"), 0)
         self.actions = ActionColumns()
         self.rollouts = RolloutColumns()
         self.turns_ended_at = array("d")
@@ -184,7 +184,7 @@ class Rollouts:
 
     Attributes:
         job: Index in `Measurements.jobs`.
-        cancelled: Redundant, or cancelled by the policy.
+        cancelled: Redundant: others of its group were enough.
     """
 
     job: npt.NDArray[np.int16]
@@ -203,7 +203,8 @@ class Measurements:
     """A run's records and the figures drawn from them.
 
     Sustained runs are measured after their warm-up, a quarter of the run: actions by when they became ready,
-    trajectories by when they ended. Actions of trajectories that were cancelled count nowhere but in
+    trajectories by when they ended. An action that has not ended counts at its age, or a policy would look the better
+    the longer it leaves long commands behind. Actions of trajectories that were cancelled count nowhere but in
     `cancelled_actions`.
 
     Attributes:
@@ -213,8 +214,10 @@ class Measurements:
         rollouts: All that arrived.
         jobs: Names of those whose trajectories arrived, by index.
         unfinished_s: Age at the end of the run of each action that had not ended.
+        act_s: ACT of every action: of `actions` in their order, then the ages of those that had not ended.
+        best_s: What these cannot be below.
         cancelled_actions: Actions that ended in trajectories that were cancelled later.
-        counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant or by_policy.
+        counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant.
         cores_held_s: Core-seconds after the warm-up booked for commands or reserved for trajectories.
         cores_used_s: Core-seconds of work.
         gpus_held_s: GPU-seconds of instances that serve a call or come for one.
@@ -247,6 +250,10 @@ class Measurements:
         self._executed_in_sandboxes_s = float(started_s[in_sandboxes & steady].sum())
         self.actions = all_actions.where(~cancelled & steady)
         self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
+        best_s = np.minimum(self.unfinished_s, [action_s(task.work) for task in unfinished])
+        self.act_s = np.concatenate((self.actions.act_s, self.unfinished_s))
+        self.best_s = np.concatenate((self.actions.best_s, best_s))
+        self._unfinished_jobs = [self.jobs.index(task.rollout.job) for task in unfinished]
         self.turns_ended_at = np.array(recorder.turns_ended_at)
         self.cores_held_s = recorder.cores_held.integral()
         self.cores_used_s = recorder.cores_used.integral()
@@ -258,12 +265,13 @@ class Measurements:
     @property
     def act_mean_s(self) -> float:
         """Mean ACT; nan without actions."""
-        return _mean(self.actions.act_s)
+        return _mean(self.act_s)
 
     def act_of_job_s(self, job: str) -> Floats:
         """ACT of every action of a job's trajectories; the job must be one of `jobs`."""
-        of_job: npt.NDArray[np.bool_] = self.rollouts.job[self.actions.rollout] == self.jobs.index(job)
-        return self.actions.where(of_job).act_s
+        jobs = np.concatenate((self.rollouts.job[self.actions.rollout], np.array(self._unfinished_jobs, np.int16)))
+        of_job: npt.NDArray[np.bool_] = jobs == self.jobs.index(job)
+        return self.act_s[of_job]
 
     @property
     def wait_max_s(self) -> float:

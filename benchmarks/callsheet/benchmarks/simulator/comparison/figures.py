@@ -18,7 +18,7 @@ class Figures:
     Attributes:
         act_with_start_mean_s: Mean ACT of external actions if a trajectory's wait to start counts as its first action's
             queue, as it does for those who submit a pod and wait for it.
-        act_mean_s: Mean ACT without that wait.
+        act_mean_s: Mean ACT without that wait. Actions that a sustained run leaves unfinished count at their age.
         act_p50_s: Median.
         act_p99_s: 99th percentile.
         act_p999_s: 99.9th percentile.

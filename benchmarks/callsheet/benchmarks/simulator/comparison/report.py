@@ -117,6 +117,7 @@ class ComparisonReport(BenchmarkReport):
             "rho": significant(self.load.rho),
             "load": rounded(asdict(self.load)),
             "cores": self.cores,
+            "gb_per_core": source.gb_per_core,
             "gpus": source.gpus,
             "trajectories": self.load.live,
             "seeds": list(self.settings.seeds),

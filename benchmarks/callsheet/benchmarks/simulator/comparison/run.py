@@ -75,7 +75,7 @@ def run_one(run: Run) -> SeedResult | None:
         seed=run.seed,
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
-        act_bounds=act_figures(measured.actions.best_s),
+        act_bounds=act_figures(measured.best_s),
         cpu_s=time.process_time() - began,
     )
 
@@ -90,8 +90,8 @@ def _factory(run: Run) -> PolicyFactory:
 def figures_of(measured: Measurements) -> Figures:
     """The figures of a run."""
     sustained = measured.mode is Mode.SUSTAINED
-    actions, acts = len(measured.actions), act_figures(measured.actions.act_s)
-    per_action = len(measured.rollouts.arrived_at) / max(actions, 1)
+    acts = act_figures(measured.act_s)
+    per_action = len(measured.rollouts.arrived_at) / max(len(measured.act_s), 1)
     return Figures(
         **asdict(acts),
         wait_max_s=measured.wait_max_s,
@@ -103,7 +103,7 @@ def figures_of(measured: Measurements) -> Figures:
         used=measured.used if measured.cores else None,
         gpu_held=measured.gpu_held if measured.gpus else None,
         gpu_used=measured.gpu_used if measured.gpus else None,
-        actions=actions,
+        actions=len(measured.actions),
         cancelled=measured.cancelled_actions,
         environment_busy=measured.environment_busy,
     )

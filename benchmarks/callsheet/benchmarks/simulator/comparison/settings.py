@@ -28,6 +28,9 @@ class ScenarioSource:
     nodes: Annotated[
         int | None, Setting("CPU nodes that the cores are on.", default_text="as few as will do", least=1)
     ] = None
+    gb_per_core: Annotated[
+        float | None, Setting("Memory of a CPU node for each core, in GB.", default_text="the workload's", least=0.01)
+    ] = None
     gpus: Annotated[int | None, Setting("GPUs of services, or of engines.", default_text="the workload's", least=1)] = (
         None
     )
@@ -63,6 +66,7 @@ def _drawn(source: ScenarioSource, seed: int) -> Scenario:
         seed=seed,
         cores=source.cores,
         nodes=source.nodes,
+        gb_per_core=source.gb_per_core,
         gpus=source.gpus,
         generation_scale=source.generation_scale,
         reward_mix=source.reward_mix,

@@ -24,6 +24,7 @@ def scenario(
     seed: int = 1,
     cores: int | None = None,
     nodes: int | None = None,
+    gb_per_core: float | None = None,
     gpus: int | None = None,
     generation_scale: float = 1.0,
     reward_mix: str | None = None,
@@ -62,7 +63,7 @@ def scenario(
         mode=mode,
         live=trajectories or len(whole),
         seed=seed,
-        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale),
+        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale, gb_per_core=gb_per_core),
         horizon_s=horizon_s,
     )
 

@@ -32,6 +32,7 @@ def scenario(
     seed: int = 1,
     cores: int | None = None,
     nodes: int | None = None,
+    gb_per_core: float | None = None,
     gpus: int | None = None,
     generation_scale: float = 1.0,
     reward_mix: str | None = None,
@@ -46,6 +47,7 @@ def scenario(
         seed: The same seed gives the same trajectories, whatever the machines.
         cores: Of all CPU nodes together.
         nodes: CPU nodes; None takes as few as the file's largest node allows.
+        gb_per_core: Memory of a CPU node for each core, in GB (1,000 MB).
         gpus: For services; of a workload without services, for its engines.
         generation_scale: How many times slower the policy model is.
         reward_mix: A named mix of rewards; "none" leaves them out.
@@ -65,7 +67,7 @@ def scenario(
         mode=mode,
         live=_at_least_one("trajectories", trajectories, parameters.trajectories),
         seed=seed,
-        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale),
+        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale, gb_per_core=gb_per_core),
         horizon_s=horizon_s,
     )
 
@@ -148,6 +150,8 @@ def make_cluster(
     nodes: int | None = None,
     gpus: int | None = None,
     generation_scale: float = 1.0,
+    *,
+    gb_per_core: float | None = None,
 ) -> Cluster:
     """The machines of a workload, with other numbers where given.
 
@@ -158,6 +162,9 @@ def make_cluster(
     count = _at_least_one("nodes", nodes, -(-total // parameters.cores_per_node))
     if count > total:
         raise InputError("nodes", count, f"must not exceed cores, {total}")
+    if gb_per_core is not None and not 0.0 < gb_per_core < float("inf"):
+        raise InputError("gb_per_core", gb_per_core, "must be above 0 and finite")
+    memory_mb = parameters.memory_mb_per_core if gb_per_core is None else round(gb_per_core * 1_000)
     accelerators = _at_least_one("gpus", gpus, parameters.gpus)
     largest = max((model.gpus for model in parameters.models), default=0)
     if parameters.models and accelerators < largest:
@@ -166,7 +173,7 @@ def make_cluster(
     if gpus is not None and not parameters.models:
         engines = _scale_counts(engines, gpus)
     return Cluster(
-        cpu=_cpu_nodes(parameters, total, count),
+        cpu=_cpu_nodes(parameters, total, count, memory_mb),
         gpu=_gpu_nodes(parameters, accelerators) if parameters.models else (),
         models=parameters.models,
         quotas=parameters.quotas,
@@ -176,15 +183,16 @@ def make_cluster(
     )
 
 
-def _cpu_nodes(parameters: ClusterParameters, cores: int, nodes: int) -> tuple[CpuNodes, ...]:
+def _cpu_nodes(parameters: ClusterParameters, cores: int, nodes: int, memory_mb_per_core: int) -> tuple[CpuNodes, ...]:
     """Nodes as alike as the number of cores allows."""
     if not nodes:
         return ()
     each, larger = divmod(cores, nodes)
     sizes = [(larger, each + 1), (nodes - larger, each)]
-    memory = parameters.memory_mb_per_core
     return tuple(
-        CpuNodes(count, size, size * memory, parameters.numa_nodes if size % parameters.numa_nodes == 0 else 1)
+        CpuNodes(
+            count, size, size * memory_mb_per_core, parameters.numa_nodes if size % parameters.numa_nodes == 0 else 1
+        )
         for count, size in sizes
         if count
     )
