@@ -6,14 +6,28 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.client import Client, ConversationText, Failed, FailureKind, Job, Retry, Succeeded, Timeouts, Unservable
+from callsheet.client import (
+    Client,
+    ConversationText,
+    Failed,
+    FailureKind,
+    Job,
+    Outcome,
+    Retry,
+    Succeeded,
+    Timeouts,
+    ToolCallResult,
+    Unservable,
+)
 from callsheet.client.admin import AdminClient
+from callsheet.client.options import ActionOptions
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
 from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
 from tests.support.servers import redis_server
 from tests.support.tools_processes import tools_managers, write_tools
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 120.0
@@ -63,17 +77,36 @@ async def test_a_wait_that_no_attempt_has_time_for_goes_back_to_the_queue(tmp_pa
     assert (never.retry_after_s or 0.0) > 1.0
 
 
-async def call_all(job: Job, calls: int) -> list[object]:
+async def call_all(job: Job, calls: int, timeouts: Timeouts | None = None) -> list[Outcome[ToolCallResult]]:
     """Calls the API so many times at once."""
-    results: list[object] = []
+    results: list[Outcome[ToolCallResult]] = []
 
     async def call(number: int) -> None:
-        results.append(await job.tool_call("search", f"GET {number}", unservable=Unservable.WAIT))
+        options = ActionOptions(unservable=Unservable.WAIT, timeouts=timeouts or Timeouts())
+        results.append(await job.tool_call("search", f"GET {number}", idempotent=True, **options))
 
     async with anyio.create_task_group() as tasks:
         for number in range(calls):
             tasks.start_soon(call, number)
     return results
+
+
+async def test_a_call_that_waited_for_its_quota_has_all_its_time_still(tmp_path: Path) -> None:
+    """Load makes no false timeouts: the execution clock stands while a call waits."""
+    provider = LimitedProvider(most_at_once=1, takes_s=0.7)
+    async with serve_provider(provider):
+        tools = write_tools(tmp_path, provider.url, "requests_per_minute = 6000")
+        settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
+        with anyio.fail_after(_DEADLINE_S):
+            async with (
+                local_stack(settings) as stack,
+                Client(stack.address) as client,
+                await client.open_job("j") as job,
+            ):
+                results = await call_all(job, 4, Timeouts(start_to_close_s=5.0))
+    waits = [each.timeline.waited_s.get("quota", 0.0) for each in results if isinstance(each, Succeeded)]
+    assert len(waits) == 4
+    assert max(waits) > 0.5, "the provider let one in after the other"
 
 
 async def test_three_managers_that_count_in_one_redis_never_spend_more(tmp_path: Path) -> None:
@@ -96,3 +129,28 @@ async def test_three_managers_that_count_in_one_redis_never_spend_more(tmp_path:
     assert (provider.refused, len(provider.accepted)) == (0, 150)
     assert provider.at_once <= 3
     assert [node.node_id for node in status.nodes] == ["callsheet-quotas"]
+
+
+async def test_the_quota_outlives_a_manager_that_is_killed(tmp_path: Path) -> None:
+    provider = LimitedProvider(requests=StrictBucket(40.0, 10), takes_s=0.05)
+    with redis_server() as redis_url:
+        async with serve_provider(provider):
+            tools = write_tools(tmp_path, provider.url, "requests_per_minute = 2400\nrequests_burst = 10")
+            with anyio.fail_after(_DEADLINE_S):
+                async with (
+                    local_stack(StackSettings(tmp_path / "data", managers=())) as stack,
+                    Client(stack.address) as client,
+                    await client.open_job("j") as job,
+                ):
+                    with tools_managers(3, stack.address, tools, redis_url) as processes:
+
+                        async def kill_one() -> None:
+                            await until(lambda: len(provider.accepted) >= 40)
+                            processes[0].kill()
+
+                        async with anyio.create_task_group() as tasks:
+                            tasks.start_soon(kill_one)
+                            results = await call_all(job, 120)
+    assert all(isinstance(each, Succeeded) for each in results)
+    assert provider.refused == 0
+    assert len(set(provider.seen)) == 120

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from time import monotonic
 
 import anyio
 from callsheet.managers.ends import infra_failure
@@ -13,7 +12,7 @@ from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor
 from callsheet.managers.tools.errors import ToolFailedError
 from callsheet.managers.tools.function_tool import FunctionTool
 from callsheet.managers.tools.over_http import HttpTool, Judge
-from callsheet.managers.tools.quota_gate import QuotaGate
+from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.quotas import MemoryQuotas, Quota, QuotaStore, Rate
 from callsheet.managers.tools.service import ToolService
 from callsheet.managers.tools.settings import (
@@ -24,6 +23,7 @@ from callsheet.managers.tools.settings import (
     read_secret,
     read_tools,
 )
+from callsheet.timing.waits import Cause
 from callsheet.v1 import manager_service_pb2
 from typing_extensions import override
 
@@ -76,12 +76,13 @@ class ToolsExecutor(Executor):
         if service is None or attempt.action.WhichOneof("payload") not in ("tool_call", "reward"):
             return Broken(infra_failure("unsupported_action", "this manager has no such service"))
         limit_s = attempt.grant.start_to_close.ToTimedelta().total_seconds() or _LONGEST_WAIT_S
+        attempt.execution_clock, attempt.stands_for = (clock := QuotaClock(limit_s)), Cause.QUOTA
         ended: list[AttemptResult] = []
         raised: list[Exception] = []
 
         async def call() -> None:
             try:
-                ended.append(await service.call(attempt, monotonic() + limit_s))
+                ended.append(await service.call(attempt, clock))
             except ToolFailedError as error:
                 ended.append(error.broken)
             except Exception as error:  # The runtime knows some of them, and none in a group.
@@ -98,14 +99,12 @@ class ToolsExecutor(Executor):
 
     @override
     async def serve(self) -> None:
-        """Does what its services do beside calls."""
         async with anyio.create_task_group() as tasks:
             for service in self._services.values():
                 tasks.start_soon(service.serve)
 
     @override
     async def close(self) -> None:
-        """Closes its services, and the way to the truth about their quotas."""
         for service in self._services.values():
             await service.close()
         await self._store.close()

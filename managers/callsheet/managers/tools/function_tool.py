@@ -17,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.tools import function_program
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
-from callsheet.managers.tools.quota_gate import QuotaGate
+from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.service import ToolService, read_arguments, told_value
 from callsheet.managers.tools.settings import ToolTable
 from typing_extensions import override
@@ -44,9 +44,9 @@ class FunctionTool(ToolService):
         self._idle: list[tuple[float, _FunctionProcess]] = []
 
     @override
-    async def call(self, attempt: Attempt, deadline: float) -> Completed:
+    async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         arguments = await read_arguments(attempt)
-        async with self.gate.admitted(self._table.tokens_per_call, deadline):
+        async with self.gate.admitted(self._table.tokens_per_call, clock):
             said = await self._ask(arguments)
         if "raised" in said:
             raise ToolFailedError(ENV, "tool_raised", f"{self._table.function}: {said['raised']}")

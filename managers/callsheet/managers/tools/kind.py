@@ -20,6 +20,9 @@ KIND = ManagerKind(
     summary="Call outside APIs, functions and judges, within the quotas of their keys.",
     settings=ToolsSettings,
     build=_build,
-    serves=(ServedActions(ANY_SERVICE, (action_pb2.ACTION_KIND_TOOL_CALL,)),),
+    serves=(
+        ServedActions(ANY_SERVICE, (action_pb2.ACTION_KIND_TOOL_CALL,)),
+        ServedActions(ANY_SERVICE, (action_pb2.ACTION_KIND_REWARD,)),
+    ),
     extra="tools",
 )

@@ -15,7 +15,7 @@ from callsheet.managers.reward.hosted.questions import judged_text, read_judgeme
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
 from callsheet.managers.tools.provider import HttpAnswer, OutgoingRequest, Provider, destination_of, refused
-from callsheet.managers.tools.quota_gate import QuotaGate
+from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.service import ToolService, bad_arguments, read_arguments, told_value
 from callsheet.managers.tools.settings import JudgeTable, ToolTable
 from callsheet.v1 import action_pb2, outcome_pb2
@@ -59,10 +59,10 @@ class HttpTool(ToolService):
         self._provider = Provider(allowed, table, gate, table.max_response_bytes)
 
     @override
-    async def call(self, attempt: Attempt, deadline: float) -> Completed:
+    async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         request = self._request(attempt.action.tool_call.method, await read_arguments(attempt))
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = await self._provider.answer(self._with_key(request), deadline, self._table.tokens_per_call)
+            answer = await self._provider.answer(self._with_key(request), clock, self._table.tokens_per_call)
             further = self._redirected(request, answer)
             if further is None:
                 break
@@ -152,8 +152,6 @@ class HttpTool(ToolService):
         try:
             return told | {"body": body.decode()}
         except UnicodeDecodeError:
-            if answer.truncated and "text/" in answer.headers.get("content-type", ""):
-                return told | {"body": body.decode(errors="replace")}
             return told | {"body_base64": base64.b64encode(body).decode()}
 
 
@@ -170,7 +168,7 @@ class Judge(ToolService):
         self._provider = Provider([destination_of(self._url)], table, gate)
 
     @override
-    async def call(self, attempt: Attempt, deadline: float) -> Completed:
+    async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         if attempt.action.reward.WhichOneof("scorer") != "judge":
             raise ToolFailedError(ENV, "wrong_kind_of_model", "this service answers judgements alone")
         question = attempt.action.reward.judge
@@ -184,7 +182,7 @@ class Judge(ToolService):
         }
         request = OutgoingRequest("POST", self._url, self._headers, json.dumps(body).encode())
         expected = len(asked) // _CHARACTERS_PER_TOKEN + self._table.max_tokens
-        answer = await self._provider.answer(request, deadline, expected, _tokens_used)
+        answer = await self._provider.answer(request, clock, expected, _tokens_used)
         if answer.status >= _SERVER_ERROR:
             raise _provider_failed(answer.status)
         if answer.status != _OK:

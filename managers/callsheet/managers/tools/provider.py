@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.network.proxy import addresses_of
 from callsheet.managers.tools.errors import INFRA, POLICY, ToolFailedError
-from callsheet.managers.tools.quota_gate import QuotaGate
+from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.rate_headers import TOO_MANY, told_limits
 from callsheet.managers.tools.settings import SpendingTable
 from typing_extensions import override
@@ -88,7 +88,7 @@ class Provider:
     async def answer(
         self,
         request: OutgoingRequest,
-        deadline: float,
+        clock: QuotaClock,
         tokens: int = 0,
         used: Callable[[HttpAnswer], int | None] = lambda _: None,
     ) -> HttpAnswer:
@@ -96,7 +96,7 @@ class Provider:
 
         Args:
             request: The request; its URL must have been checked.
-            deadline: Until when to wait for the quota, in monotonic seconds.
+            clock: Of the attempt; it stands while this waits for the quota.
             tokens: Tokens that it is expected to take.
             used: Tells the tokens that it took; a refused one took none.
 
@@ -104,7 +104,7 @@ class Provider:
             ToolFailedError: There is no whole answer, or no time to wait for one.
         """
         while True:
-            async with self._gate.admitted(tokens, deadline) as admission:
+            async with self._gate.admitted(tokens, clock) as admission:
                 answer = await self._send(request)
                 admission.told = told_limits(answer.status, answer.headers, time.time())
                 admission.used = 0 if answer.status == TOO_MANY else used(answer)
@@ -112,7 +112,6 @@ class Provider:
                 return answer
 
     async def close(self) -> None:
-        """Ends all connections."""
         if self._opened is not None:
             await self._opened.close()
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.clock import waiting
 from callsheet.managers.tools.errors import QUOTA, ToolFailedError
 from callsheet.managers.tools.quotas import NOTHING_TOLD, Quota, QuotaStore, ToldLimits
-from callsheet.timing.waits import Cause
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +35,31 @@ class Admission:
     used: int | None = None
 
 
+class QuotaClock:
+    """An attempt's execution clock, which stands while it waits for its quota."""
+
+    def __init__(self, longest_wait_s: float) -> None:
+        """An attempt that starts, and how long it may wait."""
+        self._began = monotonic()
+        self._longest_wait_s = longest_wait_s
+        self._waited_s = 0.0
+        self._since: float | None = None
+
+    def __call__(self, now: float) -> float:
+        """Returns the seconds to charge so far."""
+        waits_s = 0.0 if self._since is None else max(now - self._since, 0.0)
+        return max(now - self._began - self._waited_s - waits_s, 0.0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[float]:
+        """Stands for a block; gives until when that may wait, in monotonic seconds."""
+        self._since = began = monotonic()
+        try:
+            yield began + self._longest_wait_s - self._waited_s
+        finally:
+            self._waited_s, self._since = self._waited_s + monotonic() - began, None
+
+
 class QuotaGate:
     """First come, first served; must be used from one event loop."""
 
@@ -55,21 +78,21 @@ class QuotaGate:
         self._freed = anyio.Event()
 
     @asynccontextmanager
-    async def admitted(self, tokens: int, deadline: float) -> AsyncIterator[Admission]:
+    async def admitted(self, tokens: int, clock: QuotaClock) -> AsyncIterator[Admission]:
         """Waits until a call may be made, and notes its end.
 
         Args:
             tokens: Tokens that it is expected to take; of more than the quota keeps at once, so many are taken.
-            deadline: Until when to wait, in monotonic seconds.
+            clock: Stands meanwhile, and says how long that may be.
 
         Raises:
-            ToolFailedError: It may not begin before, or the truth cannot be asked.
+            ToolFailedError: It may not begin in time, or the truth cannot be asked.
         """
         most = self.quota.tokens.burst if self.quota.tokens is not None else tokens
         holder, admission = uuid.uuid4().hex, Admission(min(tokens, most))
         try:
             # A wait that is cut short may have been granted meanwhile.
-            with waiting(Cause.QUOTA):
+            with clock.waiting() as deadline:
                 await self._enter(holder, admission.tokens, deadline)
             yield admission
         finally:

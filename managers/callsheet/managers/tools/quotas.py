@@ -131,8 +131,6 @@ class QuotaStore(ABC):
 
 @dataclass(slots=True)
 class _Spending:
-    """Where a quota stands."""
-
     as_of: float
     requests: float = 0.0
     tokens: float = 0.0
@@ -150,7 +148,6 @@ class MemoryQuotas(QuotaStore):
     """The truth of one manager. Buckets begin empty: a process before it may just have spent what they keep."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Args: clock: Tells seconds."""
         self._clock = clock
         self._spending: dict[str, _Spending] = {}
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from callsheet.managers.tools.errors import INFRA, ToolFailedError
+from callsheet.managers.tools.errors import QUOTA, ToolFailedError
 from callsheet.managers.tools.quotas import ASK_AGAIN_S, Quota, QuotaStore, Rate, ToldLimits
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
 
 _TIMEOUT_S: Final = 5.0
+_AGAIN_S: Final = 1.0
 
 # KEYS: spent, holders. ARGV: "take" or "settle", holder, requests per second and burst, tokens per second and burst
 # (burst 0: no such limit), tokens; then for a take: most holders (0: no limit), seconds to hold, seconds to ask again;
@@ -62,10 +63,9 @@ return exact(math.max(wait, 0))
 
 
 class RedisQuotas(QuotaStore):
-    """The truth of all managers with the same Redis and namespace. Connects with the first call."""
+    """The truth of all managers with the same Redis and namespace, which begins all keys. Connects with the first call."""
 
     def __init__(self, url: str, namespace: str) -> None:
-        """Args: url: Such as "redis://host:6379/0". namespace: Prefix of all keys."""
         self._client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
         self._namespace = namespace
         self._script = self._client.register_script(_SCRIPT)
@@ -91,7 +91,8 @@ class RedisQuotas(QuotaStore):
         except RedisError as error:
             # Not with its text: a URL may hold a password.
             message = f"the Redis of quotas cannot be used: {type(error).__name__}"
-            raise ToolFailedError(INFRA, "quota_store_unavailable", message) from error
+            # Of this kind, as the call was certainly not made: it is tried again even if it may be made only once.
+            raise ToolFailedError(QUOTA, "quota_store_unavailable", message, retry_after_s=_AGAIN_S) from error
         return float(answer)
 
 

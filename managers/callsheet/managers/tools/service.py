@@ -8,7 +8,7 @@ from typing import Any
 
 from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.tools.errors import POLICY, ToolFailedError
-from callsheet.managers.tools.quota_gate import QuotaGate
+from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.settings import SpendingTable
 from callsheet.v1 import action_pb2, outcome_pb2
 
@@ -29,12 +29,12 @@ class ToolService(ABC):
         self.gate = gate
 
     @abstractmethod
-    async def call(self, attempt: Attempt, deadline: float) -> Completed:
+    async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         """Runs an attempt; cancelled when it is to stop.
 
         Args:
             attempt: The attempt.
-            deadline: Until when it may wait for its quota, in monotonic seconds.
+            clock: Its clock, which stands while it waits for its quota.
 
         Raises:
             ToolFailedError: It has no result.
