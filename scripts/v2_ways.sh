@@ -21,20 +21,23 @@ up() {
     grep -E 'groups_obtained|cores_shared_plainly' "$data"/logs/sandbox.log
     cat "/proc/$!/cgroup"
     CALLSHEET_SCHEDULER=$address .venv/bin/python - <<'PYTHON'
-import json, os, urllib.request
+import time
 import anyio
 from callsheet.client import Client
 BOMB = "python3 -c \"import os; [os.fork() for _ in range(6)]; b = bytearray(40 << 20); import time; time.sleep(5)\""
+def show(*words):
+    print(time.strftime("%H:%M:%S"), *words, flush=True)
 async def main():
     async with Client.from_env() as client, await client.open_job("hello") as job, job.trajectory("t-1") as t:
-        print("hello:", await t.env_reset())
-        print("hello:", await t.env_step("echo hi | tee greeting; nproc"))
-        print("hello:", await t.reward_tests("grep -q hi greeting"))
-        print("one process of 3 GB:", await t.env_step("python3 -c 'x = bytearray(3 << 30)'"))
-        await t.env_reset()
-        print("64 processes of 40 MB:", await t.env_step(BOMB))
+        show("hello:", await t.env_reset())
+        show("hello:", await t.env_step("echo hi | tee greeting; nproc"))
+        show("hello:", await t.reward_tests("grep -q hi greeting"))
+        show("one process of 3 GB:", await t.env_step("python3 -c 'x = bytearray(3 << 30)'"))
+        show("again:", await t.env_reset())
+        show("64 processes of 40 MB:", await t.env_step(BOMB))
 anyio.run(main)
 PYTHON
+    date -u +%H:%M:%S
     kill $! && wait $!
 }
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from callsheet.deploy.sandbox_checks import group_note
 from callsheet.managers.sandbox.cgroups import layout, obtain_groups, probe_layout
 from callsheet.managers.sandbox.cgroups.delegation import MANAGERS_GROUP, systemd_of_user
 from callsheet.managers.sandbox.cgroups.scope import WITHOUT_GROUPS
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.cgroups import FakeCgroups, install
 
@@ -249,10 +251,21 @@ def test_groups_of_version_1_are_nobodys_to_give(tmp_path: Path, monkeypatch: py
     )
     (tmp_path / "mounts").write_text("\n".join(lines))
     (tmp_path / "own").write_text(f"1:memory:/{SESSION}\n0::/{SESSION}\n")
-    assert "those of version 1 are root's" in obtain_groups(tmp_path)
+    assert "those of version 1 cannot be written" in obtain_groups(tmp_path)
 
 
 def test_a_scope_without_memory_says_what_is_lost(session: FakeMachine) -> None:
     session.systemd_makes_scopes_below(f"{MANAGER}/app.slice", "pids")
     session.systemd_says("yes")
     assert f"without cpu, cpuset, memory; {WITHOUT_GROUPS}" in obtain_groups(session.root)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.DOCKER, Isolation.BUBBLEWRAP])
+def test_groups_of_an_engine_or_an_operator_need_no_asking(
+    session: FakeMachine, monkeypatch: pytest.MonkeyPatch, isolation: Isolation
+) -> None:
+    session.systemd_makes_scopes_below(f"{MANAGER}/app.slice", *HANDED_DOWN)
+    if isolation is Isolation.BUBBLEWRAP:
+        monkeypatch.setenv("CALLSHEET_CONTROL_GROUP", "/sys/fs/cgroup/callsheet")
+    assert group_note(isolation) == ""
+    assert session.asked() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 
@@ -38,9 +39,10 @@ def has_sandboxes(settings: StackSettings) -> bool:
 def group_note(isolation: Isolation | None) -> str:
     """Sees to it that what this process starts has control groups; returns what users are told of that, if anything.
 
-    Call it before anything is started or probed. The groups of containers are the engine's.
+    Call it before anything is started or probed. The groups of containers are the engine's; an operator names others.
     """
-    return obtain_groups() if isolation is not Isolation.DOCKER else ""
+    named = isolation is Isolation.DOCKER or os.environ.get("CALLSHEET_CONTROL_GROUP")
+    return "" if named else obtain_groups()
 
 
 def isolation_problem(isolation: Isolation) -> str:

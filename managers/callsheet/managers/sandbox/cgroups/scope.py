@@ -45,7 +45,7 @@ def obtain_groups(root: Path = Path("/")) -> str:
     if layout is not None and "memory" in layout.controllers:
         return ""
     if own is None or own.controllers:
-        return f"no control groups: those of version 1 are root's; {WITHOUT_GROUPS}"
+        return f"no control groups: those of version 1 cannot be written here; {WITHOUT_GROUPS}"
     if problem := _why_not_asked(own.core, root) or _enter_scope(own.core, root):
         return f"no control groups: {problem}; {WITHOUT_GROUPS}"
     layout = probe_layout()
