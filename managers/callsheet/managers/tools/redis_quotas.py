@@ -63,7 +63,7 @@ return exact(math.max(wait, 0))
 
 
 class RedisQuotas(QuotaStore):
-    """The truth of all managers with the same Redis and namespace, which begins all keys. Connects with the first call."""
+    """The truth of all managers with the same Redis and namespace, which all its keys begin with."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self._client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
