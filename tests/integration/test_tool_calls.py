@@ -15,7 +15,7 @@ from callsheet.managers.executor import Completed, Stopped
 from callsheet.managers.tools.executor import ToolsExecutor
 from callsheet.v1 import outcome_pb2
 
-from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
+from tests.support.limited_provider import FixedWindow, LimitedProvider, SlidingWindow, StrictBucket, serve_provider
 from tests.support.servers import redis_server
 from tests.support.tool_attempts import answered, call_attempt, failure, judge_attempt, tools_executor
 from tests.support.waiting import until
@@ -348,6 +348,28 @@ async def test_a_limit_that_is_met_is_waited_for_here(tmp_path: Path) -> None:
     assert all(isinstance(each, Completed) for each in results)
     assert provider.refused
     assert len(provider.accepted) == 20
+
+
+async def test_what_a_provider_says_is_left_is_obeyed_before_it_refuses(tmp_path: Path) -> None:
+    """The file knows no rate, and the provider tells one: no call is ever refused."""
+    provider = LimitedProvider(requests=FixedWindow(5, 0.4))
+    async with serve_provider(provider), tools_executor(tmp_path, limited(provider.url, "concurrency = 1")) as tools:
+        results = await run_all([tools], 17)
+    assert all(isinstance(each, Completed) for each in results)
+    assert (provider.refused, len(provider.accepted)) == (0, 17)
+
+
+async def test_others_that_spend_the_key_are_seen_in_what_is_left(tmp_path: Path) -> None:
+    """Half of the key is spent elsewhere: the file allows all of it, and the provider's word counts."""
+    window = FixedWindow(10, 0.4)
+    provider = LimitedProvider(requests=window)
+    quota = "concurrency = 1\nrequests_per_minute = 60000\nrequests_burst = 1000"
+    async with serve_provider(provider), tools_executor(tmp_path, limited(provider.url, quota)) as tools:
+        for _ in range(4):
+            assert isinstance(await tools.run(call_attempt("x", "GET a")), Completed)
+            window.seen = min(window.seen + 5, window.most - 1)
+        await run_all([tools], 10)
+    assert provider.refused == 0
 
 
 async def test_a_wait_beyond_the_deadline_is_told_as_a_quotas(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 from callsheet.client import (
     Client,
@@ -23,8 +24,10 @@ from callsheet.client.admin import AdminClient
 from callsheet.client.options import ActionOptions
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.options.common import LogLevel
 
 from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
+from tests.support.ports import free_port
 from tests.support.servers import redis_server
 from tests.support.tools_processes import tools_managers, write_tools
 from tests.support.waiting import until
@@ -154,3 +157,58 @@ async def test_the_quota_outlives_a_manager_that_is_killed(tmp_path: Path) -> No
     assert all(isinstance(each, Succeeded) for each in results)
     assert provider.refused == 0
     assert len(set(provider.seen)) == 120
+
+
+async def test_a_key_is_in_no_log_no_journal_no_answer_and_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, gone = "sk-never-to-be-seen-0123456789", f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("KEY_OF_THE_LAB", secret)
+    monkeypatch.setenv("CALLSHEET_QUOTA_REDIS", f"redis://:{secret}@{gone}")
+    provider = LimitedProvider(key=secret)
+    tools = tmp_path / "tools.toml"
+    async with serve_provider(provider):
+        tools.write_text(f"""
+[keys.k]
+variable = "KEY_OF_THE_LAB"
+[quotas.k]
+concurrency = 1
+[tools.counted]
+url = "{provider.url}"
+key = "k"
+[tools.environment]
+function = "os:getenv"
+[judges.strict]
+url = "{provider.url}/v1"
+model = "m"
+key = "k"
+""")
+        settings = StackSettings(
+            tmp_path / "data", managers=("tools", "noop"), tools_file=tools, log_level=LogLevel.DEBUG
+        )
+        with anyio.fail_after(_DEADLINE_S):
+            async with (
+                local_stack(settings) as stack,
+                Client(stack.address) as client,
+                await client.open_job("j") as job,
+            ):
+                once = Retry(max_attempts=1)
+                told = [
+                    await job.tool_call("counted", "GET x", retry=once),
+                    await job.tool_call("environment", "call", b'{"key": "KEY_OF_THE_LAB"}', retry=once),
+                    await job.tool_call("counted", "DELETE x", retry=once),
+                    await job.judge("strict", "?", ConversationText(prompt="?", response="!"), retry=once),
+                ]
+                others = [each for each in psutil.Process().children(recursive=True) if "tools" not in each.cmdline()]
+                environments = [each.environ() for each in others]
+    assert len(environments) >= 2
+    assert all(secret not in str(each) for each in environments)
+    assert secret not in repr(told)
+    written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".log" for path in written)
+    assert [path for path in written if secret.encode() in path.read_bytes()] == []
+
+
+def test_a_file_of_tools_without_a_manager_for_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tools_file"):
+        StackSettings(tmp_path, managers=("noop",), tools_file=tmp_path / "tools.toml")

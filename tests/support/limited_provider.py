@@ -64,6 +64,30 @@ class SlidingWindow:
 
 
 @dataclass
+class FixedWindow:
+    """So many units in each window; the first one begins with the first request."""
+
+    most: int
+    window_s: float
+    began: float = 0.0
+    seen: int = 0
+
+    def admit(self, now: float, units: int) -> float:
+        """Counts units and returns 0, or the seconds after which they may come."""
+        if now - self.began >= self.window_s:
+            self.began, self.seen = now, 0
+        if self.seen + units > self.most:
+            return self.began + self.window_s - now
+        self.seen += units
+        return 0.0
+
+    def headers(self, now: float) -> dict[str, str]:
+        """What it says of itself with every answer."""
+        left_s = f"{max(self.began + self.window_s - now, 0.0):.3f}"
+        return {"RateLimit-Remaining": str(self.most - self.seen), "RateLimit-Reset": left_s}
+
+
+@dataclass
 class LimitedProvider:
     """What a provider allows, and what it saw.
 
@@ -134,13 +158,14 @@ class LimitedProvider:
             return web.Response(body=b"x" * int(request.query["bytes"]))
         if path == "/binary":
             return web.Response(body=b"\xff\x00\xfe")
+        headers = self.requests.headers(monotonic()) if isinstance(self.requests, FixedWindow) else {}
         told = {
             "path": path,
             "query": dict(request.query),
             "headers": dict(request.headers),
             "body": await request.text(),
         }
-        return web.json_response(told, headers={"Set-Cookie": "session=1"})
+        return web.json_response(told, headers={"Set-Cookie": "session=1", **headers})
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ class Role(StrEnum):
     SANDBOX = "sandbox"
     INFERENCE = "inference"
     REWARD = "reward"
+    TOOLS = "tools"
     NOOP = "noop"
 
 

@@ -21,6 +21,7 @@ from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.node import describe_node
 from callsheet.managers.supervision.processes import ProcessSpec, command_module
 from callsheet.managers.supervision.supervisor import Supervisor
+from callsheet.managers.tools.settings import read_tools
 from callsheet.options.private_files import make_private_directory
 
 _SCHEDULER_GRACE_S = 10.0
@@ -39,6 +40,7 @@ _NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDUL
 # Passwords may stand there, and managers have no use for them.
 _OF_STORES = ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE")
 _NO_SECRETS = _NO_CREDENTIALS | {f"CALLSHEET_{name}": "" for name in _OF_STORES}
+_OF_TOOLS = ("CALLSHEET_QUOTA_REDIS", "CALLSHEET_QUOTA_REDIS_FILE")
 
 
 class StackWatcher(Protocol):
@@ -134,7 +136,7 @@ class Stack:
                 gateway=self._gateway,
                 metrics=self._metrics_listen,
             ),
-            environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
+            environment=self._environment(role),
             log_path=self._log_path(role),
             ready_timeout_s=self._ready_timeout_s(role),
         )
@@ -144,10 +146,18 @@ class Stack:
             name=Role.GATEWAY,
             module=command_module(),
             arguments=role_arguments(Role.GATEWAY, self.settings, address=self.address, cores=0, gateway=listen),
-            environment=_NO_SECRETS | dict(gateway_environment(self.settings)),
+            environment=self._environment(Role.GATEWAY) | dict(gateway_environment(self.settings)),
             log_path=self._log_path(Role.GATEWAY),
             ready_timeout_s=self.settings.ready_timeout_s,
         )
+
+    def _environment(self, role: str) -> dict[str, str]:
+        """What a process has no use for is not in its environment."""
+        settings, without = self.settings, _NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS
+        if role == Role.TOOLS or settings.tools_file is None:
+            return without
+        keys = read_tools(settings.tools_file).keys.values()
+        return without | dict.fromkeys([*_OF_TOOLS, *(key.variable for key in keys if key.variable)], "")
 
     def _log_path(self, role: str) -> Path | None:
         if not self.settings.logs_to_files:

@@ -153,6 +153,10 @@ class StackSettings:
             raise ValueError("tls_ca: must be given with tls_cert, for the managers")
         from callsheet.managers.kind import MANAGER_KINDS  # Not above: a command line's help does without it.
 
+        if self.tools_file is not None and "tools" not in self.managers:
+            raise ValueError(
+                f"tools_file: {str(self.tools_file)!r}: is for a manager of tools, which is none of managers"
+            )
         known = MANAGER_KINDS.names()
         for name in self.managers:
             if name not in known:

@@ -119,7 +119,12 @@ def build_tools_executor(settings: ToolsSettings) -> ToolsExecutor:
     if settings.tools_file is None:
         raise ValueError("tools_file: None: must be given")
     content = read_tools(settings.tools_file)
-    store, shared = _store(settings)
+    store: QuotaStore = MemoryQuotas()
+    shared_node = ""
+    if settings.quota_redis is not None:
+        from callsheet.managers.tools.redis_quotas import RedisQuotas
+
+        store, shared_node = RedisQuotas(settings.quota_redis, settings.quota_namespace), settings.quota_namespace
     secrets = {name: read_secret(name, key) for name, key in content.keys.items()}
     gates: dict[str, QuotaGate] = {}
     services: dict[str, ToolService] = {}
@@ -137,7 +142,7 @@ def build_tools_executor(settings: ToolsSettings) -> ToolsExecutor:
     for key in content.keys.values():
         # What this process starts has no use for it.
         os.environ.pop(key.variable, None)
-    return ToolsExecutor(services, store, shared)
+    return ToolsExecutor(services, store, shared_node)
 
 
 def _service(
@@ -149,14 +154,6 @@ def _service(
     if secret:
         headers = {content.keys[table.key].header: content.keys[table.key].prefix + secret}
     return HttpTool(table, gate, headers) if isinstance(table, ToolTable) else Judge(table, gate, headers)
-
-
-def _store(settings: ToolsSettings) -> tuple[QuotaStore, str]:
-    if settings.quota_redis is None:
-        return MemoryQuotas(), ""
-    from callsheet.managers.tools.redis_quotas import RedisQuotas
-
-    return RedisQuotas(settings.quota_redis, settings.quota_namespace), settings.quota_namespace
 
 
 def _demand(service: ToolService) -> dict[str, int]:
