@@ -9,9 +9,13 @@ import pytest
 from callsheet.client import (
     Client,
     Command,
+    Failed,
     FailedPreconditionError,
+    FailureKind,
+    Where,
 )
 from callsheet.client.admin import AdminClient
+from callsheet.client.reasons import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
@@ -59,3 +63,14 @@ async def test_an_image_that_nobody_has_is_refused_at_once(stack: Stack) -> None
     async with Client(stack.address) as client, await client.open_job("unknown") as job, job.trajectory("t") as one:
         with pytest.raises(FailedPreconditionError, match="image = 'missing'"):
             await one.env_reset(image="missing")
+
+
+async def test_commands_and_functions_score_in_an_image_without_a_trajectorys_files(stack: Stack) -> None:
+    async with Client(stack.address) as client, await client.open_job("scores") as job, job.trajectory("t") as one:
+        (await one.env_reset(image="tiny", files={"planted": "x"})).unwrap()
+        script = "[ ! -e planted ] && [ $(cat /etc/image-name) = tiny ] && echo 3 > {score}"
+        assert (await one.reward_script(script, where=Where.EMPTY, image="tiny")).unwrap().score == 3.0
+        assert (await job.reward_script(script, where=Where.EMPTY, image="tiny")).unwrap().score == 3.0
+        function = await one.reward_function("statistics:mean", {"data": [1]}, image="tiny")
+    assert isinstance(function, Failed)
+    assert (function.kind, function.reason) == (FailureKind.ENV, Reason.RUNNER_MISSING), "it has no Python"
