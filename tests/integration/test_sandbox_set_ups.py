@@ -248,7 +248,7 @@ async def test_a_reset_with_files_takes_a_ready_sandbox(settings: SandboxSetting
 
 async def test_ready_sandboxes_make_room_for_those_that_are_asked_for(settings: SandboxSettings) -> None:
     async with (
-        running(settings, warm_memory_mib=128, memory_limit_mib=64 * 5) as executor,
+        running(settings, warm_memory_mib=128, memory_limit_mib=64 * 5, memory_by_need=False) as executor,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(executor.serve)
@@ -262,7 +262,7 @@ async def test_ready_sandboxes_make_room_for_those_that_are_asked_for(settings: 
 
 
 async def test_memory_is_not_given_twice(settings: SandboxSettings) -> None:
-    async with running(settings, memory_limit_mib=200) as executor:
+    async with running(settings, memory_limit_mib=200, memory_by_need=False) as executor:
         assert executor.capabilities()["memory_admission"] == "at most 200 MiB held by all sandboxes"
         results = await storm(executor, "true", 5)
         made = [result for result in results if isinstance(result, Completed)]

@@ -70,6 +70,7 @@ def test_an_env_reset_action() -> None:
             max_processes=32,
             image="debian",
             repeat_set_up=True,
+            memory="guaranteed",
         )
     )
     assert [(f.path, f.content.inline, f.unpack, f.mode) for f in spec.env_reset.files] == [
@@ -80,6 +81,7 @@ def test_an_env_reset_action() -> None:
     assert dict(spec.env_reset.set_up.environment) == {"A": "b"}
     assert (spec.env_reset.disk_mib, spec.env_reset.max_processes) == (64, 32)
     assert (spec.env_reset.image, spec.env_reset.repeat_set_up) == ("debian", True)
+    assert spec.env_reset.guaranteed_memory
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,7 @@ def test_a_speed_up_table() -> None:
         (RewardModel([2**31]), {}, "reward.model.token_ids[0]"),
         (EnvReset(disk_mib=2**63), {}, "env_reset.disk_mib"),
         (EnvReset(max_processes="many"), {}, "env_reset.max_processes"),  # type: ignore[arg-type]
+        (EnvReset(memory="2GiB"), {}, "env_reset.memory"),  # type: ignore[arg-type]
         (EnvReset((SandboxFile("a", b"", mode=-1),)), {}, "env_reset.files[0].mode"),
         (EnvReset((SandboxFile("\ud800", b""),)), {}, "env_reset.files[0].path"),
         (EnvStep(Command.argv("ls", 1)), {}, "env_step.command.argv.arguments[1]"),  # type: ignore[arg-type]

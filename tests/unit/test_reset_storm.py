@@ -22,9 +22,9 @@ from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
-from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2

@@ -10,6 +10,8 @@ from time import monotonic
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome
+from callsheet.managers.sandbox.memory_gate import MemoryGate
+from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.reference_runs import (
     RunAfterReset,
@@ -156,9 +158,10 @@ def _is_past(moment: float) -> bool:
 
 
 def test_what_an_attempt_sees_after_reset_is_not_charged_to_it(tmp_path: Path) -> None:
+    gate = MemoryGate(MemoryLedger(None))
     for cores in (None, SharedCores(frozenset({0}), NodeSharingSettings())):
         attempt = attempt_of(step("true"))
-        use = SandboxUse(attempt, SandboxSettings(manager_id="m", data_directory=tmp_path), cores)
+        use = SandboxUse(attempt, SandboxSettings(manager_id="m", data_directory=tmp_path), cores, gate)
         with use.off_the_clock():
             clock = attempt.execution_clock
             assert clock is not None

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 from callsheet.managers.sandbox.images.layer_cache import CachedLayer, layers_to_evict
+from callsheet.managers.sandbox.memory_ledger import MemoryLedger, MemoryTerms, Stay
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
-from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.snapshots import (
     KeptSetUp,
     Note,
@@ -20,33 +20,120 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
 from callsheet.managers.sandbox.provisioning.warm_pool import DemandHistory, Share, pool_size, share_memory
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 
+LASTING = MemoryTerms()
 OUTCOME = CommandOutcome(3, 0, b"\x00out\xff", b"err", 7, 0, 1.5, 0.25, 4096)
 
 
-def test_memory_is_held_up_to_the_limit() -> None:
+def admitted(ledger: MemoryLedger, *asked: tuple[str, int], terms: MemoryTerms = LASTING) -> list[str]:
+    for name, demand_mib in asked:
+        ledger.ask(name, demand_mib, terms)
+    return ledger.advance()
+
+
+def test_memory_is_kept_up_to_the_limit() -> None:
     ledger = MemoryLedger(100)
-    assert ledger.hold("a", 60)
-    assert ledger.shortage_mib(60) == 20
-    assert not ledger.hold("b", 60)
-    assert ledger.hold("c", 40)
+    assert admitted(ledger, ("a", 60)) == ["a"]
+    ledger.rest("a", 10)
+    assert (ledger.booked_mib, ledger.held_mib("a")) == (60, 0), "for its life"
+    assert admitted(ledger, ("b", 60)) == []
+    ledger.withdraw("b")
+    assert admitted(ledger, ("c", 40)) == ["c"]
+    assert not ledger.thaw("a"), "it has all it needs"
     ledger.give_back("a")
     ledger.give_back("a")
-    ledger.give_back("never held")
-    assert ledger.held_mib == 40
-    assert ledger.hold("b", 60)
+    ledger.give_back("never there")
+    assert ledger.booked_mib == 40
+    assert admitted(ledger, ("b", 60)) == ["b"]
 
 
-def test_without_a_limit_everything_fits() -> None:
+@pytest.mark.parametrize("by_need", [False, True])
+def test_without_a_limit_everything_fits(by_need: bool) -> None:
+    ledger = MemoryLedger(None, by_need=by_need)
+    assert admitted(ledger, ("a", 1 << 40), ("b", 1 << 40)) == ["a", "b"]
+    assert ledger.fits_alone(1 << 40, LASTING)
+    assert (ledger.stuck(), ledger.waiting) == (None, 0)
+
+
+def test_a_sandbox_has_memory_once() -> None:
     ledger = MemoryLedger(None)
-    assert ledger.hold("a", 1 << 40)
-    assert ledger.shortage_mib(1 << 40) == 0
+    admitted(ledger, ("a", 1))
+    with pytest.raises(ValueError, match="has memory already"):
+        ledger.ask("a", 1, LASTING)
 
 
-def test_memory_is_held_once_for_a_sandbox() -> None:
-    ledger = MemoryLedger(None)
-    ledger.hold("a", 1)
-    with pytest.raises(ValueError, match="holds memory already"):
-        ledger.hold("a", 1)
+def test_by_need_ten_fit_where_three_would_for_life() -> None:
+    """Each has 30 of 100 while something runs in it, and holds 3 afterwards; one demand of 30 is in reserve."""
+    ledger = MemoryLedger(100, by_need=True)
+    for number in range(10):
+        assert admitted(ledger, (str(number), 30)) == [str(number)]
+        ledger.rest(str(number), 3)
+        assert ledger.held_mib(str(number)) == 3
+    assert [ledger.thaw(str(number)) for number in range(4)] == [True] * 4
+    assert ledger.advance() == ["0"], "0 has 30, the others 27, and 30 are in reserve"
+    assert (ledger.booked_mib, ledger.waiting, ledger.held_mib("0")) == (57, 3, 0)
+    ledger.rest("0", None)
+    assert (ledger.booked_mib, ledger.advance()) == (57, []), "what it holds is not known: it has its demand"
+    ledger.rest("0", 40)
+    assert ledger.held_mib("0") == 0, "its limit is its demand"
+    ledger.rest("0", 0)
+    assert ledger.held_mib("0") == 1, "0 would say that it is not known"
+    assert ledger.advance() == ["1"]
+
+
+def test_what_is_guaranteed_never_waits_and_has_its_demand_for_life() -> None:
+    ledger = MemoryLedger(100, by_need=True)
+    assert admitted(ledger, ("kept", 30), terms=MemoryTerms(guaranteed=True)) == ["kept"]
+    ledger.rest("kept", 5)
+    assert (ledger.booked_mib, ledger.held_mib("kept")) == (30, 0)
+    assert admitted(ledger, ("other", 30), ("waits", 25)) == ["other"], "what is left is for the reward of one of them"
+    assert not ledger.thaw("kept")
+
+
+def test_a_reward_runs_beside_its_sandbox_and_one_that_never_could_is_known() -> None:
+    ledger = MemoryLedger(100, by_need=True)
+    assert admitted(ledger, ("a", 60)) == ["a"]
+    ledger.rest("a", 50)
+    beside = MemoryTerms(Stay.ATTEMPT, beside="a")
+    assert ledger.fits_alone(60, LASTING)
+    assert not ledger.fits_alone(60, beside)
+    assert admitted(ledger, ("copy", 50), terms=beside) == ["copy"]
+    ledger.rest("copy", 1)
+    assert ledger.booked_mib == 100, "it has its demand until its attempt ends"
+
+
+def test_a_reward_that_would_wait_for_ever_is_told() -> None:
+    """Where three demands are more than the node has, none is reserved for a reward."""
+    ledger = MemoryLedger(100, by_need=True)
+    assert admitted(ledger, ("a", 55)) == ["a"]
+    ledger.rest("a", 10)
+    assert admitted(ledger, ("b", 55)) == ["b"]
+    ledger.rest("b", 45)
+    for name in ("a", "b"):
+        assert admitted(ledger, (f"{name} copy", 50), terms=MemoryTerms(Stay.ATTEMPT, beside=name)) == []
+        assert ledger.stuck() == ("a copy" if name == "b" else None), "until then b may end"
+
+
+def test_a_large_one_lets_others_pass_only_if_they_must_end_before_it() -> None:
+    ledger = MemoryLedger(100, by_need=True)
+    for name in ("a", "b", "c"):
+        admitted(ledger, (name, 20))
+        ledger.rest(name, 10)
+    ledger.thaw("a")
+    ledger.thaw("b")
+    assert ledger.advance() == ["a", "b"]
+    assert admitted(ledger, ("large", 33)) == []
+    ledger.thaw("c")
+    assert ledger.advance() == [], "a comes to rest, and then it is the large one's turn"
+    ledger.rest("a", 10)
+    assert ledger.advance() == ["large"]
+    ledger.rest("large", 33)
+    ledger.rest("b", 10)
+    assert ledger.advance() == ["c"]
+    ledger.give_back("large")
+    ledger.rest("c", 20)
+    assert admitted(ledger, ("larger", 70), ("new", 1)) == []
+    ledger.thaw("a")
+    assert ledger.advance() == ["a"], "what is held is in the way of the larger one: those who hold it pass, nobody new"
 
 
 def test_pauses_grow_with_failures_in_a_row_and_end_with_a_success() -> None:

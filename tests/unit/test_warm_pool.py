@@ -48,7 +48,7 @@ async def test_another_kind_may_be_asked_for_while_room_is_made() -> None:
             filling.cancel_scope.cancel()
         assert pool.ready == len(made) > 0
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(pool.give_up, 4096)
+            tasks.start_soon(pool.give_up, lambda: False)
             await made[0].ending.wait()
             assert await pool.take(spec("three", 128)) is None
             for spare in made:

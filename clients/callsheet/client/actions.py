@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from callsheet.client.commands import (
     Command,
@@ -121,6 +121,8 @@ class EnvReset(Action[EnvResetResult]):
             the proxy of HTTPS_PROXY and HTTP_PROXY.
         defaults: What the sandbox's commands take where they say nothing themselves.
         build: A Dockerfile that the image is built of, in place of `image`.
+        memory: "guaranteed" keeps the whole memory of the demand for the sandbox as long as it lives. By default it has
+            that while something runs in it, and between its actions what it holds; so an action may wait for memory.
     """
 
     kind = ActionKind.ENV_RESET
@@ -134,6 +136,7 @@ class EnvReset(Action[EnvResetResult]):
     network: Sequence[str] = ()
     defaults: CommandDefaults | None = None
     build: ImageBuild | None = None
+    memory: Literal["guaranteed"] | None = None
 
     def __init__(
         self,
@@ -148,6 +151,7 @@ class EnvReset(Action[EnvResetResult]):
         network: Sequence[str] = (),
         defaults: CommandDefaults | None = None,
         build: ImageBuild | None = None,
+        memory: Literal["guaranteed"] | None = None,
     ) -> None:
         """Takes a command as people type it."""
         command = None if set_up is None else as_command(set_up, "set_up")
@@ -163,6 +167,7 @@ class EnvReset(Action[EnvResetResult]):
             network,
             defaults,
             build,
+            memory,
         )
         _set_fields(self, *values)
 

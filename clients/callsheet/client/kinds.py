@@ -135,7 +135,10 @@ def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWri
         max_processes=at_least_one("env_reset.max_processes", action.max_processes),
         image=action.image,
         repeat_set_up=action.repeat_set_up,
+        guaranteed_memory=action.memory == "guaranteed",
     )
+    if action.memory not in {None, "guaranteed"}:
+        raise invalid("env_reset.memory", action.memory, "None or 'guaranteed'; a demand says how much")
     put_list(message, "env_reset", "network", items("env_reset.network", action.network, str, "text"))
     defaults = optional("env_reset.defaults", action.defaults, CommandDefaults, "a CommandDefaults")
     if defaults is not None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Literal, Self, Unpack
 
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
@@ -256,6 +256,7 @@ class Trajectory(ActionVerbs):
         network: Iterable[str] = (),
         defaults: CommandDefaults | None = None,
         build: ImageBuild | None = None,
+        memory: Literal["guaranteed"] | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[EnvResetResult]:
         """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`.
@@ -273,6 +274,7 @@ class Trajectory(ActionVerbs):
             network=named_places(listed(network), self.client.options),
             defaults=defaults,
             build=build,
+            memory=memory,
         )
         return await self._perform(reset, options)
 

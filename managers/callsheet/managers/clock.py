@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -27,12 +27,14 @@ class Waits:
     Attributes:
         seconds: By cause, of the waits that are over and that the execution clock has counted.
         stood: The same of those for which that clock stood.
+        stand: Makes that clock stand for the length of a block.
     """
 
     def __init__(self) -> None:
         """It has not waited."""
         self.seconds: dict[Cause, float] = {}
         self.stood: dict[Cause, float] = {}
+        self.stand: Callable[[], AbstractContextManager[None]] = nullcontext
         self._under_way: tuple[Cause, float] | None = None
 
     def until(self, now: float) -> dict[Cause, float]:
@@ -76,6 +78,14 @@ def waiting(cause: Cause) -> AbstractContextManager[None]:
     """Notes what a block takes as a wait of the attempt whose task this is; of none where it is nobody's."""
     waits = _WAITS.get(None)
     return nullcontext() if waits is None else waits.on(cause)
+
+
+@contextmanager
+def standing_still(cause: Cause) -> Iterator[None]:
+    """Notes a wait like `waiting`, for which the attempt's execution clock stands."""
+    waits = _WAITS.get(None) or Waits()
+    with waits.stand(), waits.on(cause, counted=False):
+        yield
 
 
 @asynccontextmanager

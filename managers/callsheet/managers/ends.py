@@ -30,11 +30,15 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an attempt took: execution seconds, granted unit-seconds by resource, and seconds of waiting by cause."""
+    """What an attempt took: execution seconds, granted unit-seconds by resource, and seconds of waiting by cause.
+
+    `sandbox_held_mib` is what its trajectory's sandbox holds after it.
+    """
 
     execution_s: float
     granted_unit_s: Mapping[str, float]
     waited_s: Mapping[str, float] = field(default_factory=dict)
+    sandbox_held_mib: int = 0
 
 
 def describe_end(
@@ -57,6 +61,7 @@ def describe_end(
         started=True,
         body_hash=grant.body_hash,
         waited_s=spent.waited_s,
+        sandbox_held_mib=spent.sandbox_held_mib,
     )
     if spent.granted_unit_s:
         end.usage.granted_unit_s.update(spent.granted_unit_s)
@@ -126,4 +131,5 @@ def bounded(end: AttemptEnded, max_bytes: int) -> AttemptEnded:
         started=end.started,
         body_hash=end.body_hash,
         waited_s=end.waited_s,
+        sandbox_held_mib=end.sandbox_held_mib,
     )

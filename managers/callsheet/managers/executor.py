@@ -125,6 +125,7 @@ class Attempt:
             None: all time counts.
         stands_for: What it waits for while that clock stands.
         waits: What it waits for while that clock runs, which limits such waits as well.
+        sandbox_held_mib: What its trajectory's sandbox holds once it has ended, see AttemptEnded; 0 if it is not known.
         report_output: Sends a part of what it prints to those who watch it, or drops it if there is no room. Called on
             the event loop, for actions that ask for it.
     """
@@ -136,6 +137,7 @@ class Attempt:
     execution_clock: Callable[[float], float] | None = None
     stands_for: Cause = Cause.CORES
     waits: Waits = field(default_factory=Waits)
+    sandbox_held_mib: int = 0
     report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 
 

@@ -214,15 +214,25 @@ class SandboxJobs:
             if self._pins_each_process:
                 self._after_pin.changed(time.monotonic())
 
-    async def freeze(self) -> None:
-        """Freezes all that runs, and what is being started."""
+    async def freeze(self) -> int | None:
+        """Freezes all that runs, and what is being started; returns what `held_mib` does."""
         self.check()
         self.frozen = True
         if self.group is None:
             await self.connection.signal(signal.SIGSTOP)
-            return
+            return None
         async with self._pinning:
-            await self.blocking(self.group.freeze, self.frozen)
+            return await self.blocking(self._freeze, self.group)
+
+    async def held_mib(self) -> int | None:
+        """Returns the MiB that the sandbox has and the kernel cannot take back; None if not known, or not frozen."""
+        self.check()
+        return await self.blocking(self.group.held_mib) if self.group is not None else None
+
+    def _freeze(self, group: SandboxGroup) -> int | None:
+        """Blocks."""
+        group.freeze(self.frozen)
+        return group.held_mib()
 
     async def thaw(self, cores: frozenset[int] | None = None) -> None:
         """Undoes `freeze`, and puts all on these cores before, if any are given."""

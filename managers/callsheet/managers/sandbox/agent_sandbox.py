@@ -146,9 +146,13 @@ class AgentSandbox:
         self._jobs.check()
         return await self._jobs.blocking(self._jobs.lanes.attained_s)
 
-    async def pause(self) -> None:
-        """Freezes all its processes; they keep memory and state and get no CPU."""
-        await self._jobs.freeze()
+    async def pause(self) -> int | None:
+        """Freezes all its processes; they keep memory and state and get no CPU. Returns what `held_mib` does."""
+        return await self._jobs.freeze()
+
+    async def held_mib(self) -> int | None:
+        """Returns the MiB that it has and the kernel cannot take back; None if that is not counted, or it may grow."""
+        return await self._jobs.held_mib()
 
     async def resume(self, cores: frozenset[int] | None = None) -> None:
         """Undoes `pause`.

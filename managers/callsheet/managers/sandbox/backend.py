@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from callsheet.managers.sandbox.memory_ledger import MemoryTerms
 from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 
@@ -22,6 +23,7 @@ class SandboxSpec:
         cores: The cores it starts on.
         root: The files it begins with. Of an image everything can be written, within `disk_mib` together.
         network: What it can reach, through a proxy; nothing by default.
+        terms: When it has its memory.
     """
 
     sandbox_id: str
@@ -31,6 +33,7 @@ class SandboxSpec:
     cores: frozenset[int]
     root: RootFilesystem = field(default_factory=RootFilesystem)
     network: tuple[Destination, ...] = ()
+    terms: MemoryTerms = field(default_factory=MemoryTerms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class BaseSandboxExecutor(Executor):
     """Runs attempts that use sandboxes; a subclass says what they do there.
 
     Attributes:
+        memory: What attempts wait at before something runs in a sandbox.
         shared_cores: What shares the cores among sandboxes; None where each attempt has cores of its own.
     """
 
@@ -39,6 +40,7 @@ class BaseSandboxExecutor(Executor):
         """Takes the backend and the directory over: `close` closes them."""
         self._settings = settings
         self._backend = backend
+        self.memory = backend.memory
         self._directory = directory
         self._uses: dict[int, SandboxUse] = {}
         self._lost: list[AgentSandbox] = []
@@ -85,7 +87,7 @@ class BaseSandboxExecutor(Executor):
     @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Runs an attempt: what it does, and what its foreseeable errors mean."""
-        use = self._uses[id(attempt)] = SandboxUse(attempt, self._settings, self.shared_cores)
+        use = self._uses[id(attempt)] = SandboxUse(attempt, self._settings, self.shared_cores, self.memory)
         try:
             await self._bury_lost()
             unknown = frozenset(attempt.grant.cores) - self._settings.cores
@@ -153,3 +155,4 @@ class BaseSandboxExecutor(Executor):
             await anyio.sleep(_FOLLOW_S)
             for use in list(self._uses.values()):
                 await use.follow()
+            await self.memory.settle()

@@ -15,11 +15,11 @@ from callsheet.managers.sandbox.images.builds import open_builds
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.images.sources import build_images
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
+from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.plain import PlainPlanner
 from callsheet.managers.sandbox.processes import ProcessBackend, ProcessPlanner
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
-from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.ranking import ranking_problem
@@ -108,7 +108,22 @@ def _warm_memory_mib(provisioning: ProvisioningSettings) -> int:
 def _admitting(settings: SandboxSettings, backend: AgentBackend) -> AdmittingBackend:
     provisioning = settings.provisioning
     pace = CreationPace(provisioning.creation_pause_s, provisioning.longest_creation_pause_s)
-    return AdmittingBackend(backend, MemoryLedger(provisioning.memory_limit_mib), pace, provisioning.most_creations)
+    return AdmittingBackend(backend, _memory_ledger(settings, backend), pace, provisioning.most_creations)
+
+
+def _memory_ledger(settings: SandboxSettings, backend: AgentBackend) -> MemoryLedger:
+    """Returns a ledger of what sandboxes need where groups bound and freeze them, else of what is kept for life."""
+    provisioning, able = settings.provisioning, backend.capabilities()
+    limit_mib = provisioning.memory_limit_mib or provisioning.node_memory_mib
+    lacking = [name for name in ("memory_hard", "freeze") if able.get(name) != "yes"]
+    if provisioning.memory_by_need and limit_mib and not lacking:
+        return MemoryLedger(limit_mib, by_need=True)
+    if provisioning.memory_by_need:
+        reason = (
+            f"sandboxes have no groups for {' and '.join(lacking)}" if lacking else "the node's memory is not known"
+        )
+        _log.info("memory_booked_for_life", manager_id=settings.manager_id, reason=reason)
+    return MemoryLedger(provisioning.memory_limit_mib)
 
 
 def _as_possible(settings: SandboxSettings) -> SandboxSettings:

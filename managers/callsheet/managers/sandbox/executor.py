@@ -208,7 +208,9 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
-        """The sandboxes that live."""
+        """The sandboxes that live, with what they hold."""
+        for held in self._held.values():
+            held.state.held_mib = self.memory.ledger.held_mib(held.state.sandbox_id)
         return [held.state for held in self._held.values()]
 
     def find_sandbox(self, state: manager_service_pb2.SandboxState) -> AgentSandbox | None:
@@ -238,6 +240,15 @@ class SandboxExecutor(BaseSandboxExecutor):
         self._held.clear()
         await self.provisioner.pool.close()
         await super().close()
+
+    @override
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Runs an attempt, and notes what its trajectory's sandbox holds after it."""
+        result = await super().run(attempt)
+        held = self._held.get((attempt.action.job_id, attempt.action.trajectory_id))
+        if held is not None:
+            attempt.sandbox_held_mib = self.memory.ledger.held_mib(held.state.sandbox_id)
+        return result
 
     @override
     async def _work(self, use: SandboxUse) -> AttemptResult:
@@ -278,6 +289,7 @@ class SandboxExecutor(BaseSandboxExecutor):
                 return await failed_reset(error.outcome, attempt)
         sandbox = provided.sandbox
         try:
+            await self.memory.rest(sandbox)
             result = await completed_reset(provided, image, attempt)
             if sandbox.loss is not None:
                 raise SandboxLostError(sandbox.loss)

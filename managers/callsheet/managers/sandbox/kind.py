@@ -19,7 +19,9 @@ def of_manager(settings: SandboxSettings, manager: ManagerSettings) -> SandboxSe
     Raises:
         ValueError: A setting breaks its rule.
     """
-    return replace(settings, manager_id=manager.manager_id, cores=frozenset(manager.cores))
+    provisioning = replace(settings.provisioning, node_memory_mib=manager.node.capacity.get("memory", 0))
+    cores = frozenset(manager.cores)
+    return replace(settings, manager_id=manager.manager_id, cores=cores, provisioning=provisioning)
 
 
 def _build(settings: SandboxSettings, manager: ManagerSettings) -> Executor:

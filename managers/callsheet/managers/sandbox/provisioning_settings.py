@@ -19,6 +19,7 @@ class ProvisioningSettings:
     Attributes:
         registry: Which registries images may come from besides.
         builds: Whether and how images are built of Dockerfiles.
+        node_memory_mib: What the node is registered with; it limits sandboxes by need. 0 if it is not known.
         largest_set_up_mib: The most that is kept of one set-up.
         most_creations: Sandboxes that are made or wait to be made at the same time; more are refused.
         creation_pause_s: Pause after a first failure to make a sandbox; it doubles with each further one in a row.
@@ -50,13 +51,22 @@ class ProvisioningSettings:
     memory_limit_mib: Annotated[
         int | None,
         Setting(
-            "The most that all sandboxes may hold together, in MiB; more are refused.",
+            "The most memory that all sandboxes of this manager may have together, in MiB. By need, what does not fit "
+            "waits; otherwise it is refused.",
             flag="--sandbox-memory-mib",
             variable="CALLSHEET_SANDBOX_MEMORY_MIB",
-            default_text="no limit but what the scheduler books",
+            default_text="the node's memory by need, otherwise no limit but what the scheduler books",
             least=1,
         ),
     ] = None
+    memory_by_need: Annotated[
+        bool,
+        Setting(
+            "Give a sandbox its whole memory while a command runs in it, and keep for it between them what it holds; "
+            "otherwise all of it is kept for its life. Needs control groups that bound memory.",
+            variable="CALLSHEET_MEMORY_BY_NEED",
+        ),
+    ] = True
     warm_memory_mib: Annotated[
         int | None,
         Setting(
@@ -66,6 +76,7 @@ class ProvisioningSettings:
             least=0,
         ),
     ] = None
+    node_memory_mib: int = 0
     most_creations: Annotated[int, AtLeast(1)] = 4096
     creation_pause_s: float = 0.1
     longest_creation_pause_s: float = 5.0

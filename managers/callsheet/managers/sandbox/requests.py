@@ -9,6 +9,7 @@ from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpe
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_environment, merged_environment
 from callsheet.managers.sandbox.errors import InputRefusedError
 from callsheet.managers.sandbox.kernel_bounds import most_processes
+from callsheet.managers.sandbox.memory_ledger import MemoryTerms, Stay
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.network.doors import PROXY_PORT
 from callsheet.managers.sandbox.paths import checked_path
@@ -113,6 +114,9 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
         max_processes=_processes(reset.max_processes, settings),
         cores=cores,
         network=_network(reset.network, settings),
+        terms=MemoryTerms(guaranteed=reset.guaranteed_memory)
+        if attempt.action.HasField("env_reset")
+        else MemoryTerms(Stay.ATTEMPT, beside=attempt.grant.sandbox_id),
     )
 
 

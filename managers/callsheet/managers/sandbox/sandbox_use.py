@@ -13,6 +13,7 @@ from callsheet.managers.executor import Attempt
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxLostError
+from callsheet.managers.sandbox.memory_gate import MemoryGate
 from callsheet.managers.sandbox.node_sharing import KnownCommand
 from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
@@ -34,17 +35,18 @@ class SandboxUse:
         sandbox: Where it works now, if anywhere.
     """
 
-    def __init__(self, attempt: Attempt, settings: SandboxSettings, shared_cores: SharedCores | None) -> None:
-        """Starts the attempt's clock where cores are shared; None where each attempt has cores of its own."""
+    def __init__(
+        self, attempt: Attempt, settings: SandboxSettings, shared_cores: SharedCores | None, memory: MemoryGate
+    ) -> None:
+        """Starts the attempt's clock. Without shared cores each attempt has cores of its own."""
         self.attempt = attempt
         self.sandbox: AgentSandbox | None = None
         self._settings = settings
         self._shared_cores = shared_cores
+        self._memory = memory
         self._resized = False
-        self._clock: SharedClock | None = None
-        self._began = monotonic()
-        if shared_cores is not None:
-            attempt.execution_clock = self._clock = SharedClock(monotonic())
+        attempt.execution_clock = self._clock = SharedClock(monotonic())
+        attempt.waits.stand = self._stand
 
     @property
     def stop(self) -> anyio.Event:
@@ -68,6 +70,7 @@ class SandboxUse:
         # Others may be shared once the sandbox has been put on these.
         among = self._usual_cores()
         try:
+            await self._memory.thaw(sandbox.spec.sandbox_id, self.stop)
             async with self._sharing(sandbox, among):
                 await sandbox.resume(self._cores())
                 if self._resized and self._shared_cores is not None:
@@ -76,24 +79,32 @@ class SandboxUse:
                 yield
         finally:
             self.sandbox = None
-            if sandbox.loss is None:
-                with anyio.move_on_after(_PAUSE_SECONDS, shield=True):
-                    await _freeze(sandbox)
+            await self.leave(sandbox)
+
+    async def leave(self, sandbox: AgentSandbox) -> None:
+        """Freezes a sandbox, which has no more of its memory then than it holds."""
+        held_mib: int | None = None
+        if sandbox.loss is None:
+            with anyio.move_on_after(_PAUSE_SECONDS, shield=True):
+                held_mib = await _freeze(sandbox)
+        self._memory.leave(sandbox, held_mib)
 
     @contextmanager
     def off_the_clock(self) -> Iterator[None]:
         """Has the attempt wait for a run on the state after reset, which is not charged to its execution clock."""
-        charged, began = self.attempt.execution_clock, monotonic()
-        counted = began - self._began if charged is None else charged(began)
-        clock, self._clock = self._clock, SharedClock(began) if self._clock is not None else None
-        self.attempt.execution_clock = lambda _: counted
+        with self._stand(), self.attempt.waits.on(Cause.REFERENCE, counted=False):
+            yield
+
+    @contextmanager
+    def _stand(self) -> Iterator[None]:
+        """Stops the attempt's clock; what runs meanwhile has one that nobody reads."""
+        clock, self._clock = self._clock, SharedClock(monotonic())
+        clock.enter(monotonic(), lambda _: 0.0)
         try:
-            with self.attempt.waits.on(Cause.REFERENCE, counted=False):
-                yield
+            yield
         finally:
-            ended = monotonic()
+            clock.leave(monotonic())
             self._clock = clock
-            self.attempt.execution_clock = lambda now: counted + max(now - ended, 0.0)
 
     async def resize(self) -> None:
         """Puts the sandbox on the cores that the grant now names, or on as many of the shared ones."""
@@ -126,7 +137,7 @@ class SandboxUse:
     @asynccontextmanager
     async def _sharing(self, sandbox: AgentSandbox, among: frozenset[int]) -> AsyncIterator[None]:
         """Lets the attempt's commands share cores, where they are shared."""
-        if self._shared_cores is None or self._clock is None:
+        if self._shared_cores is None:
             yield
             return
         ranked = self._settings.core_sharing is CoreSharing.RANKED
@@ -144,8 +155,9 @@ class SandboxUse:
         return min(self.attempt.grant.expected_use, float(self.units)) or _USUAL_USE * self.units
 
 
-async def _freeze(sandbox: AgentSandbox) -> None:
+async def _freeze(sandbox: AgentSandbox) -> int | None:
     try:
-        await sandbox.pause()
+        return await sandbox.pause()
     except SandboxLostError as error:
         _log.info("lost_while_freezing", sandbox=sandbox.spec.sandbox_id, reason=str(error))
+        return None

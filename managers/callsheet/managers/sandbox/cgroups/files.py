@@ -7,7 +7,7 @@ import os
 import secrets
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -47,11 +47,13 @@ def write_setting(path: Path, value: str) -> None:
 
 def read_counter(path: Path, name: str) -> int:
     """Returns a number of a file of lines "name number"; 0 if it is not there."""
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
+    return read_counters(path, (name,))[0]
+
+
+def read_counters(path: Path, names: Sequence[str]) -> list[int]:
+    """Returns several of them, of one reading."""
+    told = dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+    return [int(told.get(name, 0)) for name in names]
 
 
 def open_entry(directory: Path) -> int:

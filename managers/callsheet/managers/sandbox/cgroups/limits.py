@@ -56,6 +56,9 @@ class Limits(Protocol):
     def peak_bytes(self) -> int:
         """Most memory used since `begin_peak`."""
 
+    def held_bytes(self) -> int:
+        """Memory that the kernel cannot take back: all but pages of files that are on a disk as well."""
+
     def events(self) -> LimitEvents:
         """The counters."""
 
@@ -110,6 +113,13 @@ class LegacyLimits:
         """The kernel's mark."""
         memory = self._groups.get("memory")
         return int((memory / "memory.max_usage_in_bytes").read_text()) if memory else 0
+
+    def held_bytes(self) -> int:
+        """Processes, files in memory, the kernel's own, and buffers of sockets."""
+        memory = self._groups["memory"]
+        apart = (memory / "memory.kmem.usage_in_bytes", memory / "memory.kmem.tcp.usage_in_bytes")
+        counted = files.read_counters(memory / "memory.stat", ("total_rss", "total_shmem"))
+        return sum(counted) + sum(int(path.read_text()) for path in apart if path.exists())
 
     def events(self) -> LimitEvents:
         """The counters."""
@@ -171,6 +181,12 @@ class UnifiedLimits:
         with contextlib.suppress(OSError):
             return int((self._group / "memory.peak").read_text())
         return 0
+
+    def held_bytes(self) -> int:
+        """The same; the kernel's own in parts before Linux 5.18."""
+        names = ("anon", "shmem", "sock", "slab_reclaimable", "kernel", "slab", "kernel_stack", "pagetables", "percpu")
+        *others, freed, kernel, slab, stacks, tables, percpu = files.read_counters(self._group / "memory.stat", names)
+        return sum(others) + (kernel or slab + stacks + tables + percpu) - freed
 
     def events(self) -> LimitEvents:
         """The counters."""

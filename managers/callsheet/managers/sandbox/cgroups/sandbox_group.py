@@ -16,6 +16,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from callsheet.managers.node import MIB
 from callsheet.managers.sandbox.cgroups import files
 from callsheet.managers.sandbox.cgroups.layout import GroupLayout
 from callsheet.managers.sandbox.cgroups.limits import LegacyLimits, LimitEvents, Limits, UnifiedLimits
@@ -24,6 +25,8 @@ from callsheet.managers.sandbox.cgroups.limits import LegacyLimits, LimitEvents,
 _WEIGHTS = {"cpu.idle": ("0", "1"), "cpu.shares": ("1024", "2"), "cpu.weight": ("100", "1")}
 # The agent and, outside its namespace, bwrap itself.
 _OWN_PROCESSES = 2
+# Each core gathers up to 64 pages of changes before the kernel adds them to what it tells (MEMCG_CHARGE_BATCH).
+_UNCOUNTED_BYTES = (os.cpu_count() or 1) * 64 * os.sysconf("SC_PAGESIZE")
 
 
 class SandboxGroup:
@@ -139,6 +142,15 @@ class SandboxGroup:
         files.write_setting(self._commands / "cgroup.freeze", "1" if frozen else "0")
         if frozen:
             files.wait_for_event(self._commands, "frozen 1", files.FREEZE_MILLISECONDS)
+
+    def held_mib(self) -> int | None:
+        """MiB that it has and the kernel cannot take back; None if its memory is not counted, or it is not frozen.
+
+        What waits in the kernel, such as a long write, freezes only when that is over, and takes memory until then.
+        """
+        if "memory" not in self._controllers or "frozen 1" not in (self._commands / "cgroup.events").read_text():
+            return None
+        return -(-(self._limits.held_bytes() + _UNCOUNTED_BYTES) // MIB)
 
     def hold(self) -> bool:
         """Freezes what commands left, each in its leaf, until `let_go`; returns whether all are frozen."""

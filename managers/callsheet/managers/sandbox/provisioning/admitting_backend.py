@@ -13,22 +13,15 @@ from callsheet.managers.clock import waiting
 from callsheet.managers.sandbox.agent_backend import AgentBackend
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
-from callsheet.managers.sandbox.errors import ReasonedError, SandboxCreateError
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.images.source import ImageSource
+from callsheet.managers.sandbox.memory_gate import MemoryGate, SandboxRefusedError
+from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
-from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
 from callsheet.timing.waits import Cause
 
 _log = structlog.get_logger(__name__)
-
-
-class SandboxRefusedError(ReasonedError, SandboxCreateError):
-    """This manager does not take on another sandbox now; another one may.
-
-    Attributes:
-        reason: "memory_exhausted", "creations_overloaded" or "creations_failing".
-    """
 
 
 class CreationsFailingError(SandboxRefusedError):
@@ -47,28 +40,27 @@ class _Trial:
 
 
 class AdmittingBackend:
-    """Makes sandboxes by a backend, as far as memory and the pace of creations allow."""
+    """Makes sandboxes by a backend, as far as memory and the pace of creations allow.
+
+    Attributes:
+        memory: What sandboxes wait at before something runs in them.
+    """
 
     def __init__(self, inner: AgentBackend, ledger: MemoryLedger, pace: CreationPace, most_waiting: int) -> None:
         """Args:
         inner: Makes the sandboxes.
-        ledger: The memory that they hold.
+        ledger: The memory that they have.
         pace: How fast they are made after failures.
         most_waiting: Creations at once, those that wait included; more are refused.
         """
         self._inner = inner
-        self._ledger = ledger
+        self.memory = MemoryGate(ledger)
         self._pace = pace
         self._most_waiting = most_waiting
         self._random = Random()
         self._trial: _Trial | None = None
         self._spares: WarmPool | None = None
         self.creating = 0
-
-    @property
-    def ledger(self) -> MemoryLedger:
-        """The memory that sandboxes hold."""
-        return self._ledger
 
     @property
     def is_slow(self) -> bool:
@@ -93,18 +85,21 @@ class AdmittingBackend:
     def use_spares(self, spares: WarmPool) -> None:
         """Takes what is to make room when memory runs out."""
         self._spares = spares
+        self.memory.make_room_by(spares.give_up)
 
     def capabilities(self) -> Mapping[str, str]:
         """What the inner backend can do, and how much memory its sandboxes may hold."""
-        limit = self._ledger.limit_mib
+        limit, by_need = self.memory.ledger.limit_mib, self.memory.ledger.by_need
         admitted = f"at most {limit} MiB held by all sandboxes" if limit is not None else "as the scheduler books it"
+        if by_need:
+            admitted = f"by need: {limit} MiB for what idle sandboxes hold and the demand of those that run"
         return {**self._inner.capabilities(), "memory_admission": admitted}
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
         """Makes a sandbox.
 
         Raises:
-            SandboxRefusedError: There is not enough memory, or too many wait.
+            SandboxRefusedError: There is not enough memory and will be none, or too many wait.
             SandboxCreateError: It could not be made.
         """
         if self.creating >= self._most_waiting:
@@ -113,17 +108,17 @@ class AdmittingBackend:
             )
         self.creating += 1
         try:
-            await self._hold(spec)
+            await self.memory.admit(spec.sandbox_id, spec)
             try:
                 sandbox = await self._make(lambda: self._inner.create(spec, on_lost))
             except BaseException:
-                self._ledger.give_back(spec.sandbox_id)
+                self.memory.gone(spec.sandbox_id)
                 raise
         finally:
             self.creating -= 1
             if not self.creating and self._spares is not None:
                 self._spares.wake()
-        sandbox.on_destroyed(lambda: self._ledger.give_back(spec.sandbox_id))
+        sandbox.on_destroyed(lambda: self.memory.gone(spec.sandbox_id))
         return sandbox
 
     async def serve(self) -> None:
@@ -133,18 +128,6 @@ class AdmittingBackend:
     async def close(self) -> None:
         """Closes the inner backend."""
         await self._inner.close()
-
-    async def _hold(self, spec: SandboxSpec) -> None:
-        shortage = self._ledger.shortage_mib(spec.memory_mib)
-        if shortage and self._spares is not None:
-            with waiting(Cause.MEMORY):
-                await self._spares.give_up(shortage)
-        if not self._ledger.hold(spec.sandbox_id, spec.memory_mib):
-            raise SandboxRefusedError(
-                "memory_exhausted",
-                f"a sandbox of {spec.memory_mib} MiB does not fit: sandboxes hold {self._ledger.held_mib} MiB of "
-                f"{self._ledger.limit_mib} MiB",
-            )
 
     async def _make(self, create: Callable[[], Awaitable[AgentSandbox]]) -> AgentSandbox:
         """After a failure one tries, when its time has come; those who wait for it share what becomes of it."""

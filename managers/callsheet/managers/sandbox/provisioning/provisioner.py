@@ -404,7 +404,15 @@ class Provisioner:
 
     async def _begin(self, spec: SandboxSpec, stop: anyio.Event) -> AgentSandbox:
         """Returns a sandbox with the files that it begins with, in which nothing ran: a ready one or a new one."""
-        return await self.pool.take(spec) or await self._make(spec, stop)
+        ready = await self.pool.take(spec)
+        if ready is None:
+            return await self._make(spec, stop)
+        try:
+            await unless_stopped(stop, lambda: self._backend.memory.admit(ready.spec.sandbox_id, spec))
+        except BaseException:
+            await ready.destroy()
+            raise
+        return ready
 
     async def _make(self, spec: SandboxSpec, stop: anyio.Event) -> AgentSandbox:
         async def create() -> AgentSandbox:
@@ -417,12 +425,16 @@ class Provisioner:
 
     async def _make_ready(self, spec: SandboxSpec) -> AgentSandbox | None:
         """Makes a sandbox for the warm pool; None if its files are not there any more."""
-        if self._backend.ledger.shortage_mib(spec.memory_mib):
-            raise SandboxCreateError("the memory is held by others")
         try:
-            return await self._make(spec, anyio.Event())
+            sandbox = await self._make(spec, anyio.Event())
         except _FilesGoneError:
             return None
+        try:
+            await self._backend.memory.rest(sandbox)
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return sandbox
 
     def _tell_loss(self, sandbox_id: str, reason: str) -> None:
         if self._report_loss is not None:

@@ -14,6 +14,7 @@ import structlog
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.memory_ledger import MemoryTerms, Stay
 
 _Kind = TypeVar("_Kind", bound=Hashable)
 
@@ -146,7 +147,7 @@ class WarmPool:
         """Returns a ready sandbox of a kind, or None; in both cases it is noted that one was asked for."""
         if not self._memory_mib:
             return None
-        kind = replace(spec, sandbox_id="", cores=frozenset())
+        kind = replace(spec, sandbox_id="", cores=frozenset(), terms=MemoryTerms())
         self._history.note(kind, monotonic())
         self._changed.set()
         shelf = self._shelves.setdefault(kind, _Shelf(spec))
@@ -157,12 +158,11 @@ class WarmPool:
             await sandbox.destroy()
         return None
 
-    async def give_up(self, memory_mib: int) -> None:
-        """Destroys ready sandboxes until they held as much memory, or none is left."""
+    async def give_up(self, is_enough: Callable[[], bool]) -> None:
+        """Destroys ready sandboxes until there is enough memory, or none is left."""
         # A copy: another kind may be asked for while one is destroyed.
         for shelf in list(self._shelves.values()):
-            while shelf.sandboxes and memory_mib > 0:
-                memory_mib -= shelf.specification.memory_mib
+            while shelf.sandboxes and not is_enough():
                 await shelf.sandboxes.pop(0).destroy()
 
     def wake(self) -> None:
@@ -207,7 +207,9 @@ class WarmPool:
 
     async def _add(self, kind: SandboxSpec, shelf: _Shelf) -> bool:
         try:
-            sandbox = await self._make(replace(shelf.specification, sandbox_id=uuid.uuid4().hex))
+            sandbox = await self._make(
+                replace(shelf.specification, sandbox_id=uuid.uuid4().hex, terms=MemoryTerms(Stay.SPARE))
+            )
         except SandboxCreateError as error:
             _log.info("warm_sandbox_not_created", reason=str(error))
             return False
