@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.events import PlanReady
+from callsheet.scheduler.core.held_memory import LEAST_LIVES
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
@@ -65,6 +66,8 @@ RESULTS: list[events.AttemptResult | None] = [
     events.AttemptFailed(FailureKind.QUOTA, "slow_down", retry_after=7.0),
     events.AttemptSucceeded(b"odd", "invented", "t1"),
 ]
+# The first is not known; demands are 256 and 10.
+HELD_MIB = (0, 1, 40, 200, 300)
 
 
 class CoreMachine(CheckedCore):
@@ -76,6 +79,8 @@ class CoreMachine(CheckedCore):
             self.world.job(JOB_REQUESTS[job_id])
             for trajectory_id in TRAJECTORIES:
                 self._open_trajectory(job_id, trajectory_id)
+        for _ in range(LEAST_LIVES):
+            self.world.state.held_memory.learn("job", "", 40)
         for manager in self.managers.values():
             manager.register()
         for trajectory_id in TRAJECTORIES:
@@ -230,15 +235,15 @@ class CoreMachine(CheckedCore):
     def _attempts(self, manager: FaithfulManager, *, started: bool) -> list[Token]:
         return sorted(manager.running if started else manager.received)
 
-    @rule(starts=st.integers(0, 4), ends=st.integers(0, 4))
-    def work(self, starts: int, ends: int) -> None:
+    @rule(starts=st.integers(0, 4), ends=st.integers(0, 4), held_mib=st.sampled_from(HELD_MIB))
+    def work(self, starts: int, ends: int, held_mib: int) -> None:
         """A planning round, and managers that get on with it."""
         self.plan()
         for manager in self.managers.values():
             for token in self._attempts(manager, started=False)[:starts]:
                 manager.start(token)
             for token in self._attempts(manager, started=True)[:ends]:
-                manager.end(token)
+                manager.end(token, held_mib=held_mib)
         self.read_streams()
 
     @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
@@ -249,12 +254,17 @@ class CoreMachine(CheckedCore):
             manager.start(data.draw(st.sampled_from(waiting)))
             self.read_streams()
 
-    @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS), result=st.sampled_from(RESULTS))
-    def end(self, data: st.DataObject, manager_id: str, result: events.AttemptResult | None) -> None:
+    @rule(
+        data=st.data(),
+        manager_id=st.sampled_from(MANAGERS),
+        result=st.sampled_from(RESULTS),
+        held_mib=st.sampled_from(HELD_MIB),
+    )
+    def end(self, data: st.DataObject, manager_id: str, result: events.AttemptResult | None, held_mib: int) -> None:
         manager = self.managers[manager_id]
         attempts = self._attempts(manager, started=True) + self._attempts(manager, started=False)
         if attempts:
-            manager.end(data.draw(st.sampled_from(attempts)), result)
+            manager.end(data.draw(st.sampled_from(attempts)), result, held_mib=held_mib)
             self.read_streams()
 
     @rule(manager_id=st.sampled_from(MANAGERS), share=st.sampled_from([0.0, 0.3, 1.0]))

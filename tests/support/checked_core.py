@@ -11,7 +11,7 @@ from collections.abc import Callable
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import CoreCommand
 from callsheet.scheduler.core.entities import Action, FinishedAction
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionRequest, ActionState, Token
+from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, ActionRequest, ActionState, Token
 from callsheet.scheduler.core.refusals import RefusedError
 from callsheet.scheduler.core.registration import NodeDescription
 from hypothesis.stateful import RuleBasedStateMachine, invariant
@@ -102,7 +102,11 @@ class CheckedCore(RuleBasedStateMachine):
         assert attempt.manager is not None
         shared = attempt.manager.services[grant.service].description.shared
         unbooked = shared.keys() | {"api"}
-        assert attempt.units == {name: units for name, units in grant.resources.items() if name not in unbooked}
+        booked = {name: units for name, units in grant.resources.items() if name not in unbooked}
+        if grant.request.kind is ActionKind.ENV_RESET:
+            assert 0 <= attempt.units.get(MEMORY, 0) <= booked.get(MEMORY, 0)
+            booked |= {MEMORY: attempt.units[MEMORY]} if MEMORY in booked else {}
+        assert attempt.units == booked
         assert all(grant.resources.get(name, 0) <= pool for name, pool in shared.items())
         assert len(attempt.cores) == attempt.units.get("cpu", 0)
 
@@ -116,6 +120,14 @@ class CheckedCore(RuleBasedStateMachine):
                 assert tuple(key) in self.world.journal.outcomes, f"{key} was never recorded: {self.world.why(key)}"
             else:
                 assert key not in self.finished, f"{key} came back"
+
+    @invariant()
+    def sandboxes_are_booked_by_what_their_managers_know_of_them(self) -> None:
+        for manager in self.managers.values():
+            known = self.world.state.managers.get(manager.fake.manager_id)
+            for place, trajectory in known.sandboxes.items() if known is not None and manager.connected else ():
+                if manager.sandboxes.get(place) == trajectory.sandbox_id and not manager.kept:
+                    assert trajectory.held_mib == manager.held_mib.get(place, 0), trajectory.key
 
     @invariant()
     def only_jobs_that_nobody_holds_have_expired(self) -> None:

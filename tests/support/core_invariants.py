@@ -13,7 +13,7 @@ from callsheet.scheduler.core.closed import ClosedTogether
 from callsheet.scheduler.core.engine_weights import WeightsStanding
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
+from callsheet.scheduler.core.model import CPU, MEMORY, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.resizing import elastic_cores
 from callsheet.scheduler.core.rollouts import engines_of
 from callsheet.scheduler.core.state import SchedulerState
@@ -252,7 +252,7 @@ def _check_node(state: SchedulerState, node: Node) -> None:
     for manager_id in node.managers:
         manager = state.managers[manager_id]
         holders = [(attempt.units, attempt.cores) for attempt in manager.attempts.values()]
-        holders += [(trajectory.held, trajectory.held_cores) for trajectory in manager.sandboxes.values()]
+        holders += [(_booked(trajectory), trajectory.held_cores) for trajectory in manager.sandboxes.values()]
         holders += list(manager.strangers.values())
         for units, held_cores in holders:
             cores.extend(held_cores)
@@ -276,6 +276,14 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         require(node.free[resource] == free, f"node {node.node_id} miscounts free {resource}")
     if node.free.get(CPU, 0) > 0:
         require(node.free_core_count() >= node.free[CPU], f"node {node.node_id} has fewer free cores than units")
+
+
+def _booked(trajectory: Trajectory) -> dict[str, int]:
+    """What a sandbox's node should book: its demand, but of memory what it was told to hold and a sixth of the rest."""
+    held, demand = trajectory.held_mib, trajectory.held.get(MEMORY, 0)
+    if not 0 < held < demand:
+        return trajectory.held
+    return {**trajectory.held, MEMORY: held + math.ceil((demand - held) / 6)}
 
 
 def _check_pools(state: SchedulerState, node: Node, booked_cores: list[int]) -> None:

@@ -23,6 +23,7 @@ class FaithfulManager:
         began: When attempts started.
         running: Started attempts.
         kept: Ends that were not acknowledged.
+        held_mib: What sandboxes hold between their actions, as far as it knows.
         starts: Starts by action, over all managers.
     """
 
@@ -32,6 +33,7 @@ class FaithfulManager:
     running: dict[Token, commands.Dispatch] = field(default_factory=dict)
     kept: dict[Token, events.AttemptEnded] = field(default_factory=dict)
     sandboxes: dict[tuple[str, str], str] = field(default_factory=dict)
+    held_mib: dict[tuple[str, str], int] = field(default_factory=dict)
     connected: bool = False
     began: dict[Token, float] = field(default_factory=dict)
     _read: int = 0
@@ -77,7 +79,7 @@ class FaithfulManager:
         self.break_stream(lose_dispatches=True)
         self._incarnation += 1
         self.received, self.running, self.kept, self.sandboxes = {}, {}, {}, {}
-        self.began = {}
+        self.began, self.held_mib = {}, {}
 
     def register(self, *, heartbeat: bool = True) -> None:
         """Registers, resends the ends it kept, and then says that this was all."""
@@ -88,7 +90,9 @@ class FaithfulManager:
             self.fake.running(grant, execution_s=self.clock(token, 1.0)) for token, grant in self.running.items()
         ]
         running += [self.fake.running(grant, started=False) for grant in self.received.values()]
-        sandboxes = [SandboxRef(*place, sandbox_id) for place, sandbox_id in self.sandboxes.items()]
+        sandboxes = [
+            SandboxRef(*place, sandbox_id, self.held_mib.get(place, 0)) for place, sandbox_id in self.sandboxes.items()
+        ]
         self.fake.join(running, sandboxes, incarnation=str(self._incarnation), heartbeat=False)
         self.read()
         if self.connected:
@@ -116,8 +120,11 @@ class FaithfulManager:
         if self.connected:
             self.world.handle(events.AttemptProgressed(self.fake.manager_id, token, self.clock(token, share)))
 
-    def end(self, token: Token, result: events.AttemptResult | None = None) -> None:
-        """Ends an attempt, well unless told otherwise. A sandbox that is not there is an honest failure."""
+    def end(self, token: Token, result: events.AttemptResult | None = None, *, held_mib: int = 0) -> None:
+        """Ends an attempt, well unless told otherwise. A sandbox that is not there is an honest failure.
+
+        What ran in a sandbox, or made it, leaves it with `held_mib`.
+        """
         started = token in self.running
         self.began.pop(token, None)
         grant = self.running.pop(token, None) or self.received.pop(token)
@@ -130,6 +137,8 @@ class FaithfulManager:
         end = ended(self.fake.manager_id, grant, result, started=started)
         if request.kind is ActionKind.ENV_RESET and isinstance(end.result, events.AttemptSucceeded):
             self.sandboxes[place] = sandbox_made_by(grant)
+        if started and place in self.sandboxes and request.in_sandbox and not request.copies_sandbox:
+            self.held_mib[place] = end.sandbox_held_mib = held_mib
         self.kept[token] = end
         if self.connected:
             self.world.handle(end)

@@ -8,7 +8,7 @@ core carry out what it proposes. Nothing is planned unless a test says so or cal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from callsheet.scheduler.core import commands, events
@@ -170,20 +170,23 @@ class FakeManager:
         started: bool = True,
         execution_s: float = 0.0,
         waited_s: Mapping[str, float] | None = None,
+        held_mib: int = 0,
     ) -> commands.Dispatch:
         """Ends an attempt, well unless told otherwise; a reset makes the sandbox named after its action and attempt."""
         grant = self.grant(action) if isinstance(action, str) else action
         end = ended(self.manager_id, grant, result, started=started)
-        self.world.handle(replace(end, execution_s=execution_s or end.execution_s, waited_s=waited_s or {}))
+        end.execution_s, end.waited_s = execution_s or end.execution_s, waited_s or {}
+        end.sandbox_held_mib = held_mib
+        self.world.handle(end)
         return grant
 
     def fail(self, action: str, kind: FailureKind = FailureKind.INFRA, *, started: bool = True) -> None:
         """Ends an attempt in a failure."""
         self.end(action, events.AttemptFailed(kind, "made_to_fail"), started=started)
 
-    def run(self, action: str) -> commands.Dispatch:
+    def run(self, action: str, *, held_mib: int = 0) -> commands.Dispatch:
         """Runs an attempt from its start to its good end."""
-        return self.end(self.start(action))
+        return self.end(self.start(action), held_mib=held_mib)
 
     def running(
         self,

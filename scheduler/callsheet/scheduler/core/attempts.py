@@ -25,13 +25,15 @@ from callsheet.scheduler.core.lifecycle import (
     finish,
     install_sandbox,
     note_death,
+    note_held,
 )
 from callsheet.scheduler.core.model import ActionKind, ActionState, Demand, FailureKind
 from callsheet.scheduler.core.pacing import PacingGate
 from callsheet.scheduler.core.plan import Assignment
+from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.resizing import change_cores, note_booked
-from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.servability import by_need, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -53,7 +55,7 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
         manager = state.managers.get(assignment.manager_id)
         if isinstance(action, Action) and action.ready_ticket and manager is not None:
             service = service_of(manager, action.request.kind, action.request.service)
-            if service is not None and _admissible(action, manager, service, assignment):
+            if service is not None and _admissible(state, action, manager, service, assignment):
                 _dispatch(state, action, manager, service, assignment=assignment, now=now)
     for change in event.plan.core_changes:
         change_cores(state, change, now)
@@ -62,7 +64,9 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
         state.timers.set(("round", ""), event.plan.again_at)
 
 
-def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
+def _admissible(
+    state: SchedulerState, action: Action, manager: Manager, service: Service, assignment: Assignment
+) -> bool:
     request = action.request
     pinned = request.needs_sandbox and action.trajectory is not None
     if not manager.takes(pinned):
@@ -73,7 +77,18 @@ def _admissible(action: Action, manager: Manager, service: Service, assignment: 
     if (slots is not None and slots <= 0) or not service.holds(assignment.kv_tokens):
         return False
     units = assignment.units
-    return within_demand(request.demand, units) and service.pool_has(units) and manager.node.fits(service.booked(units))
+    if not (within_demand(request.demand, units) and service.pool_has(units)):
+        return False
+    booked = _booked(state, action, manager, service, units)
+    return manager.node.fits(booked) and (not manager.by_need or manager.node.could_fit(service.booked(units)))
+
+
+def _booked(
+    state: SchedulerState, action: Action, manager: Manager, service: Service, units: dict[str, int]
+) -> dict[str, int]:
+    """What a grant takes of its node."""
+    makes_sandbox = manager.by_need and action.request.kind is ActionKind.ENV_RESET
+    return service.booked(by_need(state, manager, ReadyQueue.key_of(action), units) if makes_sandbox else units)
 
 
 def within_demand(demand: Demand, units: dict[str, int]) -> bool:
@@ -94,7 +109,7 @@ def _dispatch(
     state.ready.remove(action)
     action.attempts += 1
     lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
-    booked = service.booked(units)
+    booked = _booked(state, action, manager, service, units)
     if manager.node.quotas:
         manager.node.consume(booked)
         booked = manager.node.bookable(booked)
@@ -208,8 +223,12 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
     if attempt.started_at == 0.0 and event.started:
         attempt.started_at = attempt.dispatched_at
     trajectory = action.trajectory
+    # Nothing of a copy, or of an attempt that did not begin, stays in the trajectory's sandbox.
+    told = event.sandbox_held_mib or (event.started and action.request.changes_sandbox)
+    if told and trajectory is not None and manager.sandboxes.get(trajectory.key) is trajectory:
+        note_held(state, trajectory, manager, event.sandbox_held_mib)
     if isinstance(result, events.AttemptSucceeded) and result.sandbox_id and trajectory is not None:
-        install_sandbox(state, attempt, result.sandbox_id)
+        install_sandbox(state, attempt, result.sandbox_id, event.sandbox_held_mib)
         abandoned = trajectory.job.trajectories.get(trajectory.request.trajectory_id) is not trajectory
         if abandoned or action.verdict is not None:
             drop_sandbox(state, trajectory, now, lost=False)

@@ -13,8 +13,10 @@ from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.commands import OutcomeResult
 from callsheet.scheduler.core.events import AttemptEnded, result_bytes
 from callsheet.scheduler.core.forgotten import ForgottenWork
+from callsheet.scheduler.core.held_memory import booked_mib
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import (
+    MEMORY,
     ActionKey,
     ActionRequest,
     ActionState,
@@ -52,6 +54,7 @@ class Manager:
         unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
         strangers: What is booked for attempts that it runs and that are no action's any more, or not yet.
         listed_sandboxes: Sandboxes it had when it registered; those nobody owns are released at the first heartbeat.
+        by_need: It told what a sandbox holds, so it gives the rest of a demand only while something runs in it.
         demand_told_at: When it was told last what is asked for of its services.
         left: Where attempts that leave `attempts` are noted, for whoever put the list here and keeps a copy of them;
             None if nobody does, or if there were too many to note.
@@ -72,6 +75,7 @@ class Manager:
     listed_sandboxes: tuple[SandboxRef, ...] = ()
     attempts: dict[Token, Attempt] = field(default_factory=dict)
     sandboxes: dict[TrajectoryKey, Trajectory] = field(default_factory=dict)
+    by_need: bool = False
     demand_told_at: float = -inf
     left: list[Token] | None = None
 
@@ -274,7 +278,10 @@ class Trajectory:
         died: That happened under a command that ran in it.
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
-        held: Units the sandbox keeps between actions, and the cores behind them.
+        held: Units of the sandbox's demand that it may keep between actions, and the cores behind them.
+        held_mib: Memory that it holds of them, as its manager told last; 0 if that is not told.
+        most_held_mib: The most that it was told to hold.
+        made_as: Label of the reset that made it, as far as this process saw that.
         admitted_at: When it was let begin; 0 if that was before a restart, None while it has not been.
         command_timeout: The execution timeout that its newest env_reset gives to commands without one; 0 for none.
         began_kept: The journal has a row that tells that it began, whatever else is forgotten.
@@ -295,6 +302,9 @@ class Trajectory:
     open_actions: dict[str, Action] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     held_cores: tuple[int, ...] = ()
+    held_mib: int = 0
+    most_held_mib: int = 0
+    made_as: str = ""
     admitted_at: float | None = None
     command_timeout: float = 0.0
     began_kept: bool = False
@@ -317,7 +327,13 @@ class Trajectory:
     @property
     def sandbox(self) -> SandboxRef:
         """Its live sandbox."""
-        return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id)
+        return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id, self.held_mib)
+
+    @property
+    def booked(self) -> dict[str, int]:
+        """What is booked for its sandbox on the node."""
+        held = self.held
+        return {**held, MEMORY: booked_mib(self.held_mib, held[MEMORY])} if self.held_mib and MEMORY in held else held
 
 
 # How many losses are replaced where the clients see to that.

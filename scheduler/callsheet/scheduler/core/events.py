@@ -291,7 +291,12 @@ AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
 
 @dataclass(slots=True)
 class AttemptEnded(Event):
-    """An attempt ended; `waited_s` is what it waited for at its manager, in seconds by cause."""
+    """An attempt ended.
+
+    Attributes:
+        waited_s: What it waited for at its manager, in seconds by cause.
+        sandbox_held_mib: Memory that its trajectory's sandbox holds now that it rests; 0 if that is not told.
+    """
 
     manager_id: str
     token: Token
@@ -303,6 +308,7 @@ class AttemptEnded(Event):
     body_hash: bytes
     usage: Usage | None = None
     waited_s: Mapping[str, float] = field(default_factory=dict)
+    sandbox_held_mib: int = 0
 
 
 def body_bytes(happened: Iterable[Event]) -> int:

@@ -8,7 +8,7 @@ from callsheet.scheduler.core.commands import AcceptManager, DrainManager, Refus
 from callsheet.scheduler.core.demand import forget_told, tell_demand
 from callsheet.scheduler.core.entities import Attempt, LastAttempt, LostManager, Manager
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
+from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully, note_held
 from callsheet.scheduler.core.metering import buckets_of
 from callsheet.scheduler.core.model import CPU, ActionKind, FailureKind
 from callsheet.scheduler.core.peers import ManagerSession
@@ -89,6 +89,10 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
         service.description = description
         _begin_on(state, service, description)
         weights_told(state, manager, service, description.weights, now)
+    for ref in event.sandboxes:
+        trajectory = manager.sandboxes.get((ref.job_id, ref.trajectory_id))
+        if trajectory is not None and trajectory.sandbox == ref:
+            note_held(state, trajectory, manager, ref.held_mib)
     manager.node.changed.add(manager.node)
     return manager
 
@@ -185,15 +189,17 @@ def update_reserve(state: SchedulerState, node: Node) -> None:
 
 def _recover_sandboxes(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> None:
     """After a restart of the scheduler: books the sandboxes the journal placed here, or learns that they are gone."""
-    present = {(ref.job_id, ref.trajectory_id): ref.sandbox_id for ref in event.sandboxes}
+    present = {(ref.job_id, ref.trajectory_id): ref for ref in event.sandboxes}
     for job in list(state.jobs.values()):
         for trajectory in list(job.trajectories.values()):
             if trajectory.manager_id != manager.manager_id:
                 continue
-            if present.get(trajectory.key) == trajectory.sandbox_id:
+            ref = present.get(trajectory.key)
+            if ref == trajectory.sandbox:
                 manager.sandboxes[trajectory.key] = trajectory
                 booked = manager.node.take_existing(trajectory.held, trajectory.held_cores)
                 trajectory.held, trajectory.held_cores = booked
+                note_held(state, trajectory, manager, ref.held_mib)
             else:
                 drop_sandbox(state, trajectory, now, lost=True)
 

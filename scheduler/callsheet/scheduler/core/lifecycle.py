@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from callsheet.scheduler.core.beginnings import note_waiting
@@ -14,9 +15,9 @@ from callsheet.scheduler.core.commands import (
     OutcomeResult,
     ReleaseSandbox,
 )
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, LastAttempt, Trajectory
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, LastAttempt, Manager, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import CPU, ActionRequest, ActionState, FailureKind
+from callsheet.scheduler.core.model import CPU, MEMORY, ActionRequest, ActionState, FailureKind
 from callsheet.scheduler.core.records import (
     ActionCancelRequested,
     ActionFinished,
@@ -153,32 +154,66 @@ def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
         advance_line(state, trajectory, now)
 
 
-def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str) -> None:
+def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str, held_mib: int) -> None:
     """Makes the sandbox that an env_reset created its trajectory's; what the sandbox keeps stays booked for it."""
     trajectory, manager = attempt.action.trajectory, attempt.manager
     if trajectory is None or manager is None:
         raise AssertionError("an env_reset has a trajectory, and a manager that ran it")
     kept = {entry.resource for entry in attempt.action.request.demand.entries if entry.held_by_trajectory}
-    trajectory.held = {resource: units for resource, units in attempt.units.items() if resource in kept}
+    booked = {resource: units for resource, units in attempt.units.items() if resource in kept}
+    trajectory.held = {resource: attempt.granted[resource] for resource in booked}
     attempt.units = {resource: units for resource, units in attempt.units.items() if resource not in kept}
     if CPU in kept:
         trajectory.held_cores, attempt.cores = attempt.cores, ()
     trajectory.sandbox_id, trajectory.manager_id = sandbox_id, manager.manager_id
     trajectory.lost = trajectory.died = False
     trajectory.had_sandbox = True
+    trajectory.made_as = attempt.action.request.label
     manager.sandboxes[trajectory.key] = trajectory
+    note_held(state, trajectory, manager, held_mib, booked=booked)
     _persist_place(state, trajectory)
+
+
+def note_held(
+    state: SchedulerState,
+    trajectory: Trajectory,
+    manager: Manager,
+    held_mib: int,
+    *,
+    booked: Mapping[str, int] | None = None,
+) -> None:
+    """Books a sandbox by the memory that its manager tells it to hold, 0 for its demand.
+
+    Args:
+        state: The scheduler's state.
+        trajectory: Whose sandbox it is.
+        manager: Which has it.
+        held_mib: What it holds between actions, in MiB; 0 if that is not told.
+        booked: What is booked for it; None for what it told last.
+    """
+    before = (trajectory.booked if booked is None else booked).get(MEMORY, 0)
+    trajectory.held_mib = held_mib
+    trajectory.most_held_mib = max(trajectory.most_held_mib, held_mib)
+    less = before - trajectory.booked.get(MEMORY, 0)
+    if less:
+        manager.node.give_back({MEMORY: less}, ())
+    if held_mib and not manager.by_need:
+        manager.by_need = True
+        state.fleet_changed()
 
 
 def drop_sandbox(state: SchedulerState, trajectory: Trajectory, now: float, *, lost: bool) -> None:
     """Parts a trajectory from its sandbox: `lost` if it is gone already, else the manager is told to destroy it."""
     manager = state.managers.get(trajectory.manager_id)
     if manager is not None and manager.sandboxes.pop(trajectory.key, None) is not None:
-        manager.node.give_back(trajectory.held, trajectory.held_cores)
+        manager.node.give_back(trajectory.booked, trajectory.held_cores)
         if manager.session is not None:
             state.emit(ReleaseSandbox(manager.session, trajectory.sandbox))
     trajectory.sandbox_id = trajectory.manager_id = ""
+    if trajectory.most_held_mib:
+        state.held_memory.learn(trajectory.key[0], trajectory.made_as, trajectory.most_held_mib)
     trajectory.held, trajectory.held_cores = {}, ()
+    trajectory.held_mib = trajectory.most_held_mib = 0
     trajectory.lost = lost
     _persist_place(state, trajectory)
     if trajectory.line and trajectory.line[0].request.needs_sandbox:

@@ -169,6 +169,7 @@ class ResourceDemand:
 
     Attributes:
         most_milli_units: Thousandths of a unit that it can use at most, where these are no whole units; else 0.
+        guaranteed: All of it is booked while it is held, however little of it is in use.
     """
 
     resource: str
@@ -177,6 +178,7 @@ class ResourceDemand:
     speed_up: SpeedUp = SpeedUp()
     held_by_trajectory: bool = False
     most_milli_units: int = 0
+    guaranteed: bool = False
 
     @property
     def elastic(self) -> bool:
@@ -200,6 +202,16 @@ class Demand:
     def minimum(self) -> dict[str, int]:
         """The fewest units by resource, zeros left out."""
         return {entry.resource: entry.min_units for entry in self.entries if entry.min_units}
+
+    @property
+    def by_need_mib(self) -> int:
+        """Memory that a sandbox may have and need not be booked with, in MiB; 0 for none."""
+        held = (each for each in self.entries if each.held_by_trajectory and not (each.guaranteed or each.elastic))
+        return next((entry.min_units for entry in held if entry.resource == MEMORY), 0)
+
+    def with_guaranteed_memory(self) -> Demand:
+        """The same with its memory booked whole."""
+        return Demand(tuple(replace(each, guaranteed=each.resource == MEMORY) for each in self.entries))
 
     def most_cores(self) -> float:
         """Cores that it uses at most by its own word; infinite unless it asked for a fraction."""

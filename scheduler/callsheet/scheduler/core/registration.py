@@ -20,11 +20,12 @@ BUILD_SERVICE = "sandbox:@build"
 
 @dataclass(frozen=True, slots=True)
 class SandboxRef:
-    """One incarnation of a trajectory's sandbox."""
+    """One incarnation of a trajectory's sandbox; `held_mib` is what it holds between actions, 0 if that is not told."""
 
     job_id: str
     trajectory_id: str
     sandbox_id: str
+    held_mib: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

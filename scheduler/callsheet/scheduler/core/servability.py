@@ -16,6 +16,7 @@ from callsheet.scheduler.core.model import (
     FailureKind,
     ResourceDemand,
 )
+from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.refusals import RefusedError, failed_precondition
 from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX, names_image
 from callsheet.scheduler.core.services import Service
@@ -56,6 +57,11 @@ def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Dem
     found = service_of(manager, kind, service)
     minimum = demand.minimum()
     return found is not None and found.pool_has(minimum) and manager.node.could_fit(found.booked(minimum))
+
+
+def by_need(state: SchedulerState, manager: Manager, key: ClassKey, units: dict[str, int]) -> dict[str, int]:
+    """What a grant of a class needs of a manager's node, which must have its demand if nothing else is there."""
+    return state.held_memory.booked(units, key.job, key.label, key.demand) if manager.by_need else units
 
 
 def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> bool:

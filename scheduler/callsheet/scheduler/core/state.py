@@ -20,6 +20,7 @@ from callsheet.scheduler.core.entities import (
 )
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
+from callsheet.scheduler.core.held_memory import HeldMemory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Opened, Token, TrajectoryKey
 from callsheet.scheduler.core.quotas import TokenBucket
@@ -136,7 +137,8 @@ class SchedulerState:
         finished_bytes: Bytes of these outcomes, and of what is kept of these trajectories.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
         service_demands: What an action takes that states no demand, by the name of its service.
-        fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
+        held_memory: What sandboxes held in their lives.
+        fleet_version: Grows whenever managers come, go, begin or end taking attempts, or are found to go by need.
         summaries: What stays of actions that have their outcome.
     """
 
@@ -185,6 +187,7 @@ class SchedulerState:
         self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
         self.service_demands: dict[str, Demand] = {}
+        self.held_memory = HeldMemory()
         self.fleet_version = 0
         self._sequence = 0
         self._arrivals = 0

@@ -18,7 +18,7 @@ from callsheet.scheduler.core.model import CPU
 from callsheet.scheduler.core.pacing import may_begin
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
-from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.servability import by_need, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.question.price import choose_units
@@ -122,7 +122,7 @@ class _Round:
             for manager, service in self._hosts(key)
             # Pinned actions are let through: by going on they free what their trajectories hold.
             if key.pinned_to or not self._keeps(manager.node, minimum)
-            if (rank := self._rank(manager, service, action, minimum)) is not None
+            if (rank := self._rank(manager, service, action, by_need(self._state, manager, key, minimum))) is not None
         ]
         if not ranked:
             if self._held and not key.pinned_to:
@@ -149,6 +149,7 @@ class _Round:
                 for manager in (managers[name] for name in names if name in managers)
                 if manager.takes(key.pinned_to)
                 if (service := service_of(manager, key.kind, key.service)) is not None
+                if manager.node.could_fit(service.booked(key.demand.minimum()))
             ]
         return hosts
 
@@ -158,7 +159,8 @@ class _Round:
     def _note_kept(self, key: ClassKey, action: Action, minimum: dict[str, int]) -> None:
         """Notes for whom units are kept that a member of a class would take otherwise."""
         for manager, service in self._hosts(key):
-            if self._keeps(manager.node, minimum) and self._rank(manager, service, action, minimum) is not None:
+            needed = by_need(self._state, manager, key, minimum)
+            if self._keeps(manager.node, minimum) and self._rank(manager, service, action, needed) is not None:
                 self.kept_for[key] = self._held_for[manager.node.node_id]
                 return
 
@@ -214,7 +216,7 @@ class _Round:
             )
         else:
             units = demand.minimum()
-        for resource, count in service.booked(units).items():
+        for resource, count in service.booked(by_need(self._state, manager, key, units)).items():
             free[resource] -= count
         slot = (manager.manager_id, service.description.name)
         self._busy[slot] = self._busy.get(slot, 0) + 1
@@ -232,8 +234,8 @@ class _Round:
         """Keeps what the action needs on the node that lacks the least of it from younger, unpinned actions."""
         nearest: tuple[float, str, dict[str, int]] | None = None
         for manager, service in self._hosts(key):
-            node, needed = manager.node, service.booked(minimum)
-            if needed and node.could_fit(needed) and node.node_id not in self._held:
+            node, needed = manager.node, service.booked(by_need(self._state, manager, key, minimum))
+            if needed and node.node_id not in self._held:
                 candidate = (_shortage(self._node_free(node), needed), node.node_id, needed)
                 nearest = min(nearest or candidate, candidate, key=lambda each: each[:2])
         if nearest is not None:

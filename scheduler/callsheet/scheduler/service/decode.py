@@ -126,17 +126,18 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
     trajectory_id = spec.trajectory_id
     if trajectory_id or in_sandbox:
         identifier("trajectory_id", trajectory_id)
+    demand = (
+        _decode_demand(spec.demand.SerializeToString(deterministic=True), kind)
+        if spec.HasField("demand")
+        else rules.demand(spec)
+    )
     unservable = known("unservable", spec.unservable, _UNSERVABLE)
     request = ActionRequest(
         key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
         kind=kind,
         trajectory_id=trajectory_id,
         service=rules.service(spec),
-        demand=(
-            _decode_demand(spec.demand.SerializeToString(deterministic=True), kind)
-            if spec.HasField("demand")
-            else rules.demand(spec)
-        ),
+        demand=demand.with_guaranteed_memory() if spec.env_reset.guaranteed_memory else demand,
         timeouts=_decode_timeouts(spec.timeouts.SerializeToString() if spec.HasField("timeouts") else b""),
         retry=_decode_retry(spec.retry.SerializeToString() if spec.HasField("retry") else b""),
         weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,

@@ -220,6 +220,7 @@ def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
         identifier("sandbox.job_id", message.job_id),
         identifier("sandbox.trajectory_id", message.trajectory_id),
         identifier("sandbox.sandbox_id", message.sandbox_id),
+        int(within("sandbox.held_mib", message.held_mib, 0, MAX_UNITS)),
     )
 
 
@@ -264,6 +265,7 @@ def _decode_ended(manager_id: str, message: manager_service_pb2.AttemptEnded) ->
         body_hash=message.body_hash,
         usage=message.usage,
         waited_s=_waits(message.waited_s) if message.waited_s else {},
+        sandbox_held_mib=min(max(message.sandbox_held_mib, 0), MAX_UNITS),
     )
 
 

@@ -104,7 +104,7 @@ def _of_units(state: SchedulerState, node_id: str, resources: Collection[str], n
             if units := _among(attempt.units, resources):
                 yield _attempt(attempt, node_id, units, now)
         for trajectory in manager.sandboxes.values():
-            if units := _among(trajectory.held, resources):
+            if units := _among(trajectory.booked, resources):
                 yield _trajectory(trajectory, node_id, units, now)
 
 

@@ -80,7 +80,7 @@ def _role_of(manager: Manager, roles: dict[str, ExpectedRole]) -> ExpectedRole:
 
 def _count_held(manager: Manager, told: WantedUnits) -> None:
     for trajectory in manager.sandboxes.values():
-        told.held.update(trajectory.held)
+        told.held.update(trajectory.booked)
     for attempt in manager.attempts.values():
         told.held.update(attempt.granted)
         for entry in attempt.action.request.demand.entries:

@@ -220,6 +220,7 @@ def _add_copy(state: SchedulerState, like: Node, number: int, now: float) -> Non
             manager.capabilities,
             draining=manager.draining,
             reconciled=manager.reconciled,
+            by_need=manager.by_need,
         )
         node.managers.add(twin.manager_id)
         state.managers[twin.manager_id] = twin

@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Manager
+from callsheet.scheduler.core.held_memory import HeldMemory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionKind
+from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.set_up_index import SetUpIndex
 from callsheet.scheduler.core.state import SchedulerState
@@ -45,6 +47,7 @@ class Host(NamedTuple):
         kinds: What it serves.
         slots: Attempts at once on one node; 0 for no limit.
         shared: Units that its manager shares among its attempts.
+        by_need: Whether its manager gives memory by need.
         set_up: Set-up that sandboxes of it begin with, where that is kept on some nodes; empty for any.
     """
 
@@ -53,6 +56,7 @@ class Host(NamedTuple):
     kinds: frozenset[ActionKind]
     slots: int
     shared: tuple[tuple[str, int], ...]
+    by_need: bool = False
     set_up: str = ""
 
 
@@ -248,6 +252,7 @@ class Fleet:
         self._changed: set[Node] = set()
         self._metered: set[Node] = set()
         self._kept_set_ups = SetUpIndex()
+        self._held_memory = HeldMemory()
 
     def place_with(self, pool: Pool, service: int, set_up: str) -> int:
         """Place of a service, with what it takes to begin with a set-up there; without, if too many are asked for.
@@ -261,6 +266,10 @@ class Fleet:
             return service
         return pool.add_set_up(service, set_up, self._kept_set_ups.took_s(set_up))
 
+    def memory_of_new(self, key: ClassKey) -> int:
+        """What is booked of the memory of a sandbox of a class where it is given by need; 0 for its demand."""
+        return self._held_memory.of_new(key.job, key.label, key.demand)
+
     def refresh(self, state: SchedulerState, placed: PlacedActions, cores_of_job: Callable[[str], float]) -> None:
         """Takes over what changed.
 
@@ -269,7 +278,7 @@ class Fleet:
             placed: What runs unpinned.
             cores_of_job: Cores that a live trajectory of a job is expected to use.
         """
-        self._kept_set_ups = state.kept_set_ups
+        self._kept_set_ups, self._held_memory = state.kept_set_ups, state.held_memory
         # Full pools begin anew with the set-ups that are asked for now.
         if self._version != state.fleet_version or any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
             self._rebuild(state)
@@ -381,7 +390,7 @@ def _capacity(node: Node) -> tuple[tuple[str, int], ...]:
 
 def _hosts(managers: tuple[Manager, ...]) -> tuple[Host, ...]:
     return tuple(
-        Host(place, name, offered.kinds, offered.slots, tuple(sorted(offered.shared.items())))
+        Host(place, name, offered.kinds, offered.slots, tuple(sorted(offered.shared.items())), manager.by_need)
         for place, manager in enumerate(managers)
         for name, offered in sorted((name, service.description) for name, service in manager.services.items())
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import CPU, GPU, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.model import CPU, GPU, MEMORY, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
@@ -30,11 +30,13 @@ class Estimate(NamedTuple):
         duration_s: At its fewest units.
         use: Cores it uses at its fewest units.
         amdahl_fraction: Its parallel fraction, where its demand gives no curve of its own; None to believe the demand.
+        memory_mib: What is booked of a sandbox's memory where that is given by need; 0 for its demand.
     """
 
     duration_s: float
     use: float
     amdahl_fraction: float | None = None
+    memory_mib: int = 0
 
     def is_like(self, other: Estimate) -> bool:
         """Whether options made by the other one are as good."""
@@ -110,7 +112,10 @@ def _options_at(key: ClassKey, estimate: Estimate, pool: Pool, where: Place, row
     host = pool.hosts[where.host]
     for width in widths(key.demand.entries, most_units(pool, host), estimate.amdahl_fraction):
         use = min(estimate.use * width.gain, key.demand.most_cores())
-        charges = _charges(width, use, pool, where, rows)
+        booked = width.units
+        if host.by_need and estimate.memory_mib and MEMORY in booked:
+            booked = {**booked, MEMORY: estimate.memory_mib}
+        charges = _charges(booked, use, pool, where, rows)
         if charges is None:
             continue
         seconds = estimate.duration_s / width.gain
@@ -178,12 +183,12 @@ def _widths_of(
         units = min(units * 2, last) if units < last else last + 1
 
 
-def _charges(width: Width, use: float, pool: Pool, where: Place, rows: Rows) -> dict[int, int] | None:
+def _charges(booked: dict[str, int], use: float, pool: Pool, where: Place, rows: Rows) -> dict[int, int] | None:
     """Units by row, for an expected use of cores; None if the pool lacks a resource that is not shared."""
     host = pool.hosts[where.host]
     shared = dict(host.shared)
     charges: dict[int, int] = {}
-    for resource, units in width.units.items():
+    for resource, units in booked.items():
         if resource in shared:
             continue
         column = pool.column(resource)
@@ -195,7 +200,7 @@ def _charges(width: Width, use: float, pool: Pool, where: Place, rows: Rows) -> 
                 charges[rows.of(Chunk(where.pool, column, chunk))] = units // chunk
     if host.slots:
         charges[pool.first_row + pool.column(slot_column(host))] = 1
-    if CPU in shared and CPU in width.units:
+    if CPU in shared and CPU in booked:
         column = pool.column(shared_column(host))
         charges[pool.first_row + column] = min(max(round(use * MILLI), 1), int(pool.capacity[column]))
     return charges

@@ -15,7 +15,7 @@ from callsheet.scheduler.core.model import CPU, ActionKind, ActionState
 from callsheet.scheduler.core.plan import CoreChange
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.resizing import elastic_cores
-from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.servability import by_need, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -54,7 +54,7 @@ class Reclaim:
         for manager, service in self._places(key):
             node = manager.node
             left = free.get(node.node_id, node.free)
-            booked = service.booked(key.demand.minimum())
+            booked = service.booked(by_need(self._state, manager, key, key.demand.minimum()))
             others_fit = all(left.get(name, 0) >= count for name, count in booked.items() if name != CPU)
             lacking = booked.get(CPU, 0) - max(left.get(CPU, 0), 0)
             if not others_fit or lacking <= 0 or service.free_slots == 0:

@@ -12,7 +12,7 @@ from callsheet.scheduler.core.model import ActionRequest
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.rollouts import why_gated
-from callsheet.scheduler.core.servability import can_ever_serve, service_of
+from callsheet.scheduler.core.servability import by_need, can_ever_serve, service_of
 from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -113,10 +113,10 @@ class Review:
         if (kept := self._kept_of_kv(with_slots, action)) is not None:
             return kept
         needed = key.demand.minimum()
-        if short := _nearest(with_slots, needed):
+        if short := self._nearest(with_slots, key, needed):
             of_quotas = all(item.enough_at is not None for item in short)
             return Left(WaitReason.QUOTA if of_quotas else WaitReason.RESOURCES, short=short)
-        fitting = [service for manager, service in with_slots if not _shortages(manager, service, needed)]
+        fitting = [service for manager, service in with_slots if not self._shortages(manager, service, key, needed)]
         with_room = [service for service in fitting if not service.no_room]
         if not with_room:
             return Left(WaitReason.RESOURCES, len(fitting))
@@ -138,7 +138,7 @@ class Review:
     def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
         """What a sandbox would hold between actions and no node has, on the one that comes closest."""
         held = {entry.resource: entry.min_units for entry in reset.demand.entries if entry.held_by_trajectory}
-        return _nearest([host for host in self._able(reset) if host[0].accepting], held)
+        return self._nearest([host for host in self._able(reset) if host[0].accepting], reset, held)
 
     def _able(self, key: ClassKey) -> list[_Host]:
         """Who could serve a class on an idle node."""
@@ -150,28 +150,30 @@ class Review:
             if (service := service_of(manager, key.kind, key.service)) is not None
         ]
 
+    def _nearest(self, hosts: Iterable[_Host], key: ClassKey, needed: dict[str, int]) -> tuple[Shortage, ...]:
+        """What is short on the node that comes closest; nothing where it fits."""
+        shortages = [self._shortages(manager, service, key, needed) for manager, service in hosts]
+        return min(
+            shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)), default=()
+        )
+
+    def _shortages(
+        self, manager: Manager, service: Service, key: ClassKey, needed: dict[str, int]
+    ) -> tuple[Shortage, ...]:
+        node = manager.node
+        quotas = node.quotas
+        return tuple(
+            Shortage(
+                resource,
+                units,
+                node.free.get(resource, 0),
+                node.available(resource),
+                node.node_id,
+                quotas[resource].enough_at(units) if resource in quotas else None,
+            )
+            for resource, units in service.booked(by_need(self.state, manager, key, needed)).items()
+            if node.free.get(resource, 0) < units
+        )
+
 
 _Host = tuple[Manager, Service]
-
-
-def _nearest(hosts: Iterable[_Host], needed: dict[str, int]) -> tuple[Shortage, ...]:
-    """What is short on the node that comes closest; nothing where it fits."""
-    shortages = [_shortages(manager, service, needed) for manager, service in hosts]
-    return min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)), default=())
-
-
-def _shortages(manager: Manager, service: Service, needed: dict[str, int]) -> tuple[Shortage, ...]:
-    node = manager.node
-    quotas = node.quotas
-    return tuple(
-        Shortage(
-            resource,
-            units,
-            node.free.get(resource, 0),
-            node.available(resource),
-            node.node_id,
-            quotas[resource].enough_at(units) if resource in quotas else None,
-        )
-        for resource, units in service.booked(needed).items()
-        if node.free.get(resource, 0) < units
-    )

@@ -32,7 +32,7 @@ class SandboxRoom:
         self._pools = fleet.pools
         self._free = [pool.free.copy() for pool in fleet.pools]
         self._block_of = block_of
-        self._needs: dict[tuple[str, Demand], Needs] = {}
+        self._needs: dict[tuple[str, Demand, str, str], Needs] = {}
         self._held: set[int] = set()
         resets = [(key, ready.count) for key, ready in state.ready.classes.items() if key.kind is ActionKind.ENV_RESET]
         without_room = [key for key, count in resets if self._take(key, count) < count]
@@ -80,9 +80,10 @@ class SandboxRoom:
         return fitting(self._free[pool], need)
 
     def _needs_of(self, key: ClassKey) -> Needs:
-        needs = self._needs.get((key.service, key.demand))
+        alike = (key.service, key.demand, key.job, key.label)
+        needs = self._needs.get(alike)
         if needs is None:
-            needs = self._needs[key.service, key.demand] = self._held_needs(key)
+            needs = self._needs[alike] = self._held_needs(key)
         return needs
 
     def _held_needs(self, key: ClassKey) -> Needs:

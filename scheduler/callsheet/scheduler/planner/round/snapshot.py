@@ -193,6 +193,7 @@ class Snapshots:
         for ready in ready_classes:
             kept = self._blocks.get(ready.key)
             old = kept is None or kept.made_at < since or sets_up
+            old = old or (kept is not None and kept.estimate.memory_mib != fleet.memory_of_new(ready.key))
             block = self.block(ready.key, fleet, now) if kept is None or old else kept.block
             if block.options:
                 found.append(Servable(ready, block))
@@ -201,17 +202,16 @@ class Snapshots:
     def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
         self._keep_up_with(fleet)
-        kept = self._blocks.get(key)
-        if kept is None or now - kept.made_at > BLOCK_LIFE_S or kept.set_ups != set_ups_of(fleet, kept.block):
+        kept, memory_mib = self._blocks.get(key), fleet.memory_of_new(key)
+        same = kept is not None and kept.set_ups == set_ups_of(fleet, kept.block)
+        same = same and kept is not None and kept.estimate.memory_mib == memory_mib
+        if kept is None or now - kept.made_at > BLOCK_LIFE_S or not same:
             if len(self._blocks) >= MOST_BLOCKS:
                 self._blocks.clear()
             # Those made in one round do not all grow old in another: the first life of each is cut by another share.
             sooner_s = BLOCK_LIFE_S * (len(self._blocks) * GOLDEN_RATIO % 1.0) if kept is None else 0.0
-            estimate = self._estimates.of_class(key)
-            alike = (
-                kept is not None and estimate.is_like(kept.estimate) and kept.set_ups == set_ups_of(fleet, kept.block)
-            )
-            if kept is not None and alike:
+            estimate = self._estimates.of_class(key)._replace(memory_mib=memory_mib)
+            if kept is not None and same and estimate.is_like(kept.estimate):
                 kept = self._blocks[key] = kept._replace(made_at=now)
             else:
                 block = option_block(key, estimate, fleet, self._rows)

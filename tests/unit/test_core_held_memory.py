@@ -1,0 +1,244 @@
+"""Memory by need: a node is booked by what sandboxes are told to hold between their actions, not by their demands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from callsheet.scheduler.core.held_memory import LEAST_LIVES, HeldMemory, booked_mib
+from callsheet.scheduler.core.model import ActionKind, SandboxCopy
+from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.elastic import ElasticPlanner
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
+
+from tests.support.core_requests import action_request, kept
+from tests.support.core_world import CoreWorld, FakeManager
+
+DEMAND = 600
+
+
+PLANNERS: dict[str, Callable[[], ReviewingPlanner]] = {
+    "first come": FirstComePlanner,
+    "elastic": lambda: ElasticPlanner(predictors=Predictors()),
+}
+
+
+def world_with(
+    *trajectories: str, memory: int = 1000, planner: ReviewingPlanner | None = None
+) -> tuple[CoreWorld, FakeManager]:
+    """A node, and trajectories that wait for sandboxes of 600 MiB."""
+    world = CoreWorld(planner=planner)
+    manager = world.manager("m", memory=memory, cores=8)
+    world.job()
+    for name in trajectories:
+        world.trajectory(name)
+        reset(world, name)
+    world.plan()
+    return world, manager
+
+
+def reset(world: CoreWorld, trajectory_id: str, *, label: str = "", guaranteed: bool = False) -> None:
+    demand = kept(start_cpu=1, memory=DEMAND)
+    demand = demand.with_guaranteed_memory() if guaranteed else demand
+    request = action_request(f"reset-{trajectory_id}", ActionKind.ENV_RESET, trajectory_id, demand=demand)
+    world.submit(replace(request, label=label))
+
+
+@pytest.mark.parametrize(
+    ("held", "demand", "booked"),
+    [(0, 600, 600), (60, 600, 150), (599, 600, 600), (600, 600, 600), (900, 600, 600), (1, 2, 2)],
+)
+def test_what_is_held_and_a_sixth_of_the_rest_is_booked(held: int, demand: int, booked: int) -> None:
+    assert booked_mib(held, demand) == booked
+
+
+def test_a_sandbox_gives_back_what_it_does_not_hold_and_takes_it_again() -> None:
+    world, manager = world_with("t", "u")
+    assert manager.grant("reset-t").resources["memory"] == DEMAND, "its limit"
+    assert (manager.free["memory"], manager.has("reset-u")) == (400, False)
+    manager.run("reset-t", held_mib=60)
+    assert manager.free["memory"] == 1000 - 150
+    world.plan()
+    assert manager.has("reset-u")
+    manager.run("reset-u", held_mib=300)
+    assert manager.free["memory"] == 1000 - 150 - 350
+    for step, held_mib, free in (("a", 120, 450), ("b", 600, 50), ("c", 0, 50), ("d", 12, 540)):
+        world.step(step)
+        world.plan()
+        manager.start(step)
+        assert manager.free["memory"] != free or held_mib == 0, "while it runs its manager sees to it"
+        manager.end(step, held_mib=held_mib)
+        assert manager.free["memory"] == free, step
+    world.close_trajectory("t")
+    world.close_trajectory("u")
+    assert manager.free["memory"] == 1000
+
+
+def test_all_of_them_may_hold_their_demand_and_nothing_new_begins_then() -> None:
+    world, manager = world_with("t", "u")
+    manager.run("reset-t", held_mib=60)
+    world.plan()
+    manager.run("reset-u", held_mib=60)
+    for name in ("t", "u"):
+        world.submit(action_request(f"step-{name}", ActionKind.ENV_STEP, name))
+    world.plan()
+    for name in ("t", "u"):
+        manager.run(f"step-{name}", held_mib=DEMAND)
+    assert manager.free["memory"] == -200
+    world.trajectory("v")
+    world.submit(action_request("reset-v", ActionKind.ENV_RESET, "v", demand=kept(memory=10)))
+    world.plan()
+    assert not manager.has("reset-v")
+
+
+def test_a_copy_and_what_did_not_begin_say_nothing_of_a_sandbox() -> None:
+    world, manager = world_with("t")
+    manager.run("reset-t", held_mib=60)
+    world.submit(action_request("reward", ActionKind.REWARD, "t", in_sandbox=True, copy=SandboxCopy.ALWAYS))
+    world.plan()
+    manager.run("reward")
+    assert manager.free["memory"] == 850
+    world.step("step")
+    world.plan()
+    manager.fail("step", started=False)
+    assert manager.free["memory"] == 850
+
+
+def test_a_restarted_scheduler_books_what_its_managers_tell() -> None:
+    world, manager = world_with("t", "u")
+    manager.run("reset-t", held_mib=60)
+    world.plan()
+    manager.run("reset-u", held_mib=60)
+    assert [row.held for row in world.journal.recovered().trajectories] == [{"memory": DEMAND}] * 2, "the demand"
+    restarted = world.restart()
+    again = restarted.manager("m", memory=1000, cores=8, join=False)
+    refs = [SandboxRef("job", "t", "reset-t#1", 120), SandboxRef("job", "u", "reset-u#1")]
+    again.join(sandboxes=refs)
+    assert again.free["memory"] == 1000 - 200 - DEMAND, "what is not told counts as the demand"
+    again.join(sandboxes=[refs[0], SandboxRef("job", "u", "reset-u#1", 60), SandboxRef("job", "u", "another", 1)])
+    assert again.free["memory"] == 1000 - 200 - 150
+    restarted.step("step")
+    restarted.plan()
+    again.run("step", held_mib=60)
+    assert again.free["memory"] == 1000 - 150 - 150
+
+
+def test_a_sandbox_that_is_lost_gives_back_what_was_booked() -> None:
+    _, manager = world_with("t")
+    manager.run("reset-t", held_mib=60)
+    manager.join(incarnation="next")
+    assert manager.free["memory"] == 1000
+
+
+def live_and_end(world: CoreWorld, manager: FakeManager, count: int, *, most_mib: int, label: str = "") -> None:
+    """Sandboxes live one after the other, and hold less at their end than before."""
+    for number in range(count):
+        name = f"past-{label}-{len(world.outcomes)}-{number}"
+        world.trajectory(name)
+        reset(world, name, label=label)
+        plan(world)
+        manager.run(f"reset-{name}", held_mib=most_mib)
+        world.submit(action_request(f"step-{name}", ActionKind.ENV_STEP, name))
+        plan(world)
+        manager.run(f"step-{name}", held_mib=1)
+        world.close_trajectory(name)
+
+
+def plan(world: CoreWorld) -> None:
+    """Plans until nothing more is proposed."""
+    while world.plan().truncated:
+        pass
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_new_sandbox_needs_what_those_before_it_held_at_most(planner: str) -> None:
+    world, manager = world_with(planner=PLANNERS[planner]())
+    live_and_end(world, manager, LEAST_LIVES - 1, most_mib=60)
+    for name in ("a", "b", "c"):
+        world.trajectory(name)
+        reset(world, name)
+    plan(world)
+    assert [manager.has(f"reset-{name}") for name in ("a", "b", "c")] == [True, False, False], "the demand until then"
+    manager.run("reset-a", held_mib=60)
+    world.close_trajectory("a")
+    for name in ("d", "e", "f", "g", "h"):
+        world.trajectory(name)
+        reset(world, name)
+    plan(world)
+    # 64 MiB, in steps of 16, and a sixth of the rest.
+    assert manager.free["memory"] == 1000 - 6 * 154
+    assert manager.grant("reset-b").resources["memory"] == DEMAND, "its limit"
+    left = [name for name in "bcdefgh" if not manager.has(f"reset-{name}")]
+    assert len(left) == 1
+    assert (
+        "154 memory needed, 76 of 1000 free"
+        in explain(world.state, world.live(f"reset-{left[0]}"), world.now, world.planner).sentence
+    )
+    manager.run("reset-b", held_mib=0)
+    assert manager.free["memory"] == 1000 - 5 * 154 - DEMAND, "it was not told, so it counts as the demand"
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_others_keep_their_demand(planner: str) -> None:
+    """Other labels, guaranteed memory, managers that do not tell; and what no node could give whole goes nowhere."""
+    world, manager = world_with(planner=PLANNERS[planner]())
+    live_and_end(world, manager, LEAST_LIVES, most_mib=60, label="small")
+    world.trajectory("other")
+    reset(world, "other", label="large")
+    plan(world)
+    assert manager.free["memory"] == 1000 - DEMAND
+    manager.fail("reset-other", started=False)
+    world.cancel("reset-other")
+    world.trajectory("sure")
+    reset(world, "sure", label="small", guaranteed=True)
+    plan(world)
+    assert manager.free["memory"] == 1000 - DEMAND
+    for name in ("x", "y", "z"):
+        world.trajectory(name)
+        reset(world, name, label="small")
+    plan(world)
+    assert manager.free["memory"] == 1000 - DEMAND - 2 * 154
+    silent = world.manager("silent", memory=1000, cores=8)
+    plan(world)
+    assert silent.free["memory"] == 1000 - DEMAND
+    assert not world.propose("reset-x", "m", cpu=1, memory=DEMAND)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_node_must_have_the_whole_demand(planner: str) -> None:
+    world, manager = world_with(planner=PLANNERS[planner]())
+    live_and_end(world, manager, LEAST_LIVES, most_mib=60)
+    manager.disconnect()
+    small = world.manager("small", memory=DEMAND - 1, cores=8)
+    # It goes by need, too.
+    world.trajectory("tiny")
+    world.submit(action_request("reset-tiny", ActionKind.ENV_RESET, "tiny", demand=kept(memory=100)))
+    plan(world)
+    small.run("reset-tiny", held_mib=10)
+    world.trajectory("t")
+    reset(world, "t")
+    plan(world)
+    assert not small.has("reset-t")
+    assert not world.propose("reset-t", "small", cpu=1, memory=DEMAND)
+
+
+def test_what_was_held_is_forgotten_with_the_label_that_is_oldest() -> None:
+    known = HeldMemory()
+    demand = kept(memory=DEMAND)
+    for number in range(5000):
+        for _ in range(LEAST_LIVES):
+            known.learn("job", str(number), 60)
+    assert known.of_new("job", "0", demand) == 0
+    assert known.of_new("job", "4999", demand) == 154
+    for _ in range(6):
+        known.learn("job", "4999", 500)
+    assert known.of_new("job", "4999", demand) == booked_mib(512, DEMAND), "the 95th percentile of the last ones"
+    for _ in range(200):
+        known.learn("job", "4999", 16)
+    assert known.of_new("job", "4999", demand) == booked_mib(16, DEMAND)
+    assert known.of_new("job", "4999", kept(memory=10)) == 10, "never more than the demand"
+    assert known.of_new("job", "4999", demand.with_guaranteed_memory()) == 0
