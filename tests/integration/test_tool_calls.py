@@ -103,6 +103,28 @@ async def test_the_key_reaches_its_api_and_nothing_else(tools: ToolsExecutor, pr
     assert answered(await tools.run(call_attempt("all", "GET who")))["status"] == 401
 
 
+async def test_hosts_and_redirects_beside_its_api_are_sent_no_key(
+    provider: LimitedProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_KEY", SECRET)
+    async with serve_provider(LimitedProvider()) as other:
+        text = f"""
+[keys.lab]
+variable = "LAB_KEY"
+[tools.both]
+url = "{provider.url}"
+key = "lab"
+hosts = ["{other.url.removeprefix("http://")}"]
+"""
+        async with tools_executor(tmp_path, text) as tools:
+            own = answered(await tools.run(call_attempt("both", "GET x")))
+            whole = answered(await tools.run(call_attempt("both", f"GET {other.url}/x")))
+            led = answered(await tools.run(call_attempt("both", "GET redirect", query={"to": f"{other.url}/y"})))
+    assert "Bearer ***" in own["body"]
+    assert (whole["status"], led["status"], other.seen) == (200, 200, ["/x", "/y"])
+    assert "Authorization" not in whole["body"] + led["body"]
+
+
 async def test_what_is_not_below_the_url_of_a_tool_is_not_reached(
     tools: ToolsExecutor, provider: LimitedProvider
 ) -> None:

@@ -6,11 +6,12 @@ import heapq
 import random
 
 import pytest
-from callsheet.managers.tools.quotas import TRANSIT_S, MemoryQuotas, Quota, Rate, ToldLimits, paced
+from callsheet.managers.tools.quotas import MemoryQuotas, Quota, Rate, ToldLimits, paced
 
 from tests.support.limited_provider import Limit, SlidingWindow, StrictBucket
 
 MINUTE_S = 60.0
+TRANSIT_S = 0.25
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,20 @@ async def test_tokens_are_paced_alike(per_minute: int, units: int) -> None:
     accepted, refused = await used_of(SlidingWindow(per_minute), paced(per_minute, 0, units), units, 6, 0)
     assert refused == 0
     assert accepted >= 0.95 * per_minute * 5
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("per_minute", "burst"), [(600, 20), (3000, 50), (60, 60), (6000, 300)])
+async def test_a_burst_that_was_long_under_way_and_what_follows_it_fit(per_minute: int, burst: int) -> None:
+    """The provider's bucket was full until the burst arrived: what came meanwhile was lost to it."""
+    now, limit = 0.0, StrictBucket(per_minute / 60, burst)
+    store, quota = MemoryQuotas(lambda: now), Quota("key", requests=paced(per_minute, burst, 1))
+    await store.take(quota, "me", 0, 1e6)
+    now, arrivals = 1000.0, list[float]()
+    began = now
+    while len(arrivals) < 3 * burst:
+        wait_s = await store.take(quota, "me", 0, 1e6)
+        now += wait_s
+        if not wait_s:
+            arrivals.append(now + (TRANSIT_S if now == began else 0.0))
+    assert [limit.admit(at, 1) for at in sorted(arrivals)] == [0.0] * len(arrivals)
