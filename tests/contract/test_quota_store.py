@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 from callsheet.managers.tools.errors import ToolFailedError
-from callsheet.managers.tools.quotas import NOTHING_TOLD, MemoryQuotas, Quota, QuotaStore, Rate, ToldLimits
+from callsheet.managers.tools.quotas import NOTHING_TOLD, KeyQuota, MemoryQuotas, QuotaStore, Rate, ToldLimits
 from callsheet.managers.tools.redis_quotas import RedisQuotas
 
 pytestmark = pytest.mark.anyio
@@ -30,13 +30,13 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[QuotaStore]:
     await found.close()
 
 
-async def fill(store: QuotaStore, quota: Quota) -> None:
+async def fill(store: QuotaStore, quota: KeyQuota) -> None:
     """Waits until one call could be made, and gives it back."""
     await taken(store, quota, "filler")
     await store.settle(quota, "filler", 0, NOTHING_TOLD)
 
 
-async def taken(store: QuotaStore, quota: Quota, holder: str, tokens: int = 0) -> None:
+async def taken(store: QuotaStore, quota: KeyQuota, holder: str, tokens: int = 0) -> None:
     """Takes a call as soon as it may be made."""
     with anyio.fail_after(_DEADLINE_S):
         while True:
@@ -47,23 +47,23 @@ async def taken(store: QuotaStore, quota: Quota, holder: str, tokens: int = 0) -
 
 
 async def test_without_limits_everything_may_be_taken(store: QuotaStore) -> None:
-    assert [await store.take(Quota("free"), f"{each}", 10**6, HOLD_S) for each in range(50)] == [0.0] * 50
+    assert [await store.take(KeyQuota("free"), f"{each}", 10**6, HOLD_S) for each in range(50)] == [0.0] * 50
 
 
 async def test_what_was_taken_is_gone_until_time_brings_it(store: QuotaStore) -> None:
-    quota = Quota("key", requests=Rate(0.01, 1))
+    quota = KeyQuota("key", requests=Rate(0.01, 1))
     waits = [await store.take(quota, holder, 0, HOLD_S) for holder in "ab"]
     assert 0.0 < waits[-1] <= 100.0
 
 
 async def test_the_wait_that_is_told_is_enough(store: QuotaStore) -> None:
-    quota = Quota("key", requests=FAST, tokens=Rate(1000.0, 100))
+    quota = KeyQuota("key", requests=FAST, tokens=Rate(1000.0, 100))
     for number in range(10):
         await taken(store, quota, f"{number}", 60)
 
 
 async def test_no_more_calls_at_once_than_allowed(store: QuotaStore) -> None:
-    quota = Quota("key", concurrency=2)
+    quota = KeyQuota("key", concurrency=2)
     assert [await store.take(quota, name, 0, HOLD_S) for name in "ab"] == [0.0, 0.0]
     assert await store.take(quota, "c", 0, HOLD_S) > 0.0
     await store.settle(quota, "a", 0, NOTHING_TOLD)
@@ -71,31 +71,31 @@ async def test_no_more_calls_at_once_than_allowed(store: QuotaStore) -> None:
 
 
 async def test_a_holder_that_never_settles_is_taken_for_dead(store: QuotaStore) -> None:
-    quota = Quota("key", concurrency=1)
+    quota = KeyQuota("key", concurrency=1)
     assert await store.take(quota, "dies", 0, 0.05) == 0.0
     await taken(store, quota, "lives")
 
 
 async def test_a_provider_that_asks_for_a_break_gets_it_from_all(store: QuotaStore) -> None:
-    quota = Quota("key", concurrency=5)
+    quota = KeyQuota("key", concurrency=5)
     await store.take(quota, "a", 0, HOLD_S)
     await store.settle(quota, "a", 0, ToldLimits(blocked_s=30.0))
     assert 29.0 < await store.take(quota, "b", 0, HOLD_S) <= 30.0
     await store.settle(quota, "c", 0, ToldLimits(blocked_s=1.0))
     assert await store.take(quota, "b", 0, HOLD_S) > 20.0, "a shorter one ends no longer one"
-    assert await store.take(Quota("other"), "b", 0, HOLD_S) == 0.0
+    assert await store.take(KeyQuota("other"), "b", 0, HOLD_S) == 0.0
 
 
 @pytest.mark.parametrize("told", [ToldLimits(requests=0), ToldLimits(tokens=0)])
 async def test_what_a_provider_says_is_left_bounds_what_is_taken(store: QuotaStore, told: ToldLimits) -> None:
-    quota = Quota("key", requests=Rate(0.01, 5), tokens=Rate(0.01, 5))
-    await fill(store, Quota("key", requests=Rate(1e4, 5), tokens=Rate(1e4, 5)))
+    quota = KeyQuota("key", requests=Rate(0.01, 5), tokens=Rate(0.01, 5))
+    await fill(store, KeyQuota("key", requests=Rate(1e4, 5), tokens=Rate(1e4, 5)))
     await store.settle(quota, "nobody", 0, told)
     assert await store.take(quota, "a", 1, HOLD_S) > 50.0
 
 
 async def test_tokens_that_were_not_used_come_back_and_further_ones_are_owed(store: QuotaStore) -> None:
-    quota = Quota("key", tokens=Rate(1e-3, 100))
+    quota = KeyQuota("key", tokens=Rate(1e-3, 100))
     await store.settle(quota, "nobody", -100, NOTHING_TOLD)
     assert await store.take(quota, "a", 80, HOLD_S) == 0.0
     await store.settle(quota, "a", -40, NOTHING_TOLD)
@@ -108,7 +108,7 @@ async def test_tokens_that_were_not_used_come_back_and_further_ones_are_owed(sto
 async def test_both_decide_alike(redis_url: str, seed: int) -> None:
     """Buckets that time hardly changes: what is granted depends on what was done alone."""
     memory, redis = MemoryQuotas(), RedisQuotas(redis_url, uuid.uuid4().hex)
-    quota = Quota("key", 3, Rate(1e-6, 20), Rate(1e-6, 500))
+    quota = KeyQuota("key", 3, Rate(1e-6, 20), Rate(1e-6, 500))
     # A bucket that Redis does not know is full, one of a manager empty.
     await memory.settle(quota, "nobody", -500, NOTHING_TOLD)
     memory._spending["key"].requests = 20.0
@@ -130,7 +130,7 @@ async def test_both_decide_alike(redis_url: str, seed: int) -> None:
 async def test_a_redis_that_is_not_there_grants_nothing_and_keeps_its_password() -> None:
     store = RedisQuotas("redis://:hunter2hunter2@127.0.0.1:1/0", "n")
     with pytest.raises(ToolFailedError) as caught:
-        await store.take(Quota("key"), "a", 0, HOLD_S)
+        await store.take(KeyQuota("key"), "a", 0, HOLD_S)
     assert caught.value.broken.failed.reason == "quota_store_unavailable"
     assert "hunter2" not in f"{caught.value}"
     await store.close()

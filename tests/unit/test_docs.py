@@ -80,9 +80,10 @@ def test_the_glossary_answers_ten_questions() -> None:
 _ON_BOTH_SIDES = frozenset(
     """
     Action ActionKind ActionState Attempt CommandDefaults Demand EngineWeights Explanation FailureKind FinishReason
-    Generation Group Holder Job Lane LeasedBatch LengthShare LiveOutput LogProbsMode Manager OnInfra Opened Opening
-    Outbox Outlook PayloadError PayloadTooLargeError PriorityClass RefusalCode RefusedError Sampling Session Settlement
-    SharedCores Shortage TimeoutKind Timeouts Token Trajectory TrajectoryEnd Usage WaitReason WeightsStanding
+    Generation Group Holder Job Lane LeasedBatch LengthShare LiveOutput LogProbsMode LostManager Manager OnInfra
+    Opened Opening Outbox Outlook PayloadError PayloadTooLargeError PriorityClass RefusalCode RefusedError Sampling
+    Session Settlement SharedCores Shortage TimeoutKind Timeouts Token Trajectory TrajectoryEnd Usage WaitReason
+    WantedUnits WeightsStanding
     """.split()  # noqa: SIM905
 )
 

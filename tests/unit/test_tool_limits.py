@@ -6,7 +6,7 @@ import heapq
 import random
 
 import pytest
-from callsheet.managers.tools.quotas import MemoryQuotas, Quota, Rate, ToldLimits, paced
+from callsheet.managers.tools.quotas import KeyQuota, MemoryQuotas, Rate, ToldLimits, paced
 
 from tests.support.limited_provider import Limit, SlidingWindow, StrictBucket
 
@@ -41,7 +41,7 @@ async def used_of(limit: Limit, rate: Rate, units: int, minutes: int, seed: int)
     now, end = 0.0, minutes * MINUTE_S
     store = MemoryQuotas(lambda: now)
     by_tokens = units > 1
-    quota = Quota("key", requests=None if by_tokens else rate, tokens=rate if by_tokens else None)
+    quota = KeyQuota("key", requests=None if by_tokens else rate, tokens=rate if by_tokens else None)
     rng = random.Random(seed)
     arrivals: list[float] = []
     while now < end:
@@ -95,7 +95,7 @@ async def test_tokens_are_paced_alike(per_minute: int, units: int) -> None:
 async def test_a_burst_that_was_long_under_way_and_what_follows_it_fit(per_minute: int, burst: int) -> None:
     """The provider's bucket was full until the burst arrived: what came meanwhile was lost to it."""
     now, limit = 0.0, StrictBucket(per_minute / 60, burst)
-    store, quota = MemoryQuotas(lambda: now), Quota("key", requests=paced(per_minute, burst, 1))
+    store, quota = MemoryQuotas(lambda: now), KeyQuota("key", requests=paced(per_minute, burst, 1))
     await store.take(quota, "me", 0, 1e6)
     now, arrivals = 1000.0, list[float]()
     began = now

@@ -11,9 +11,9 @@ from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
 from callsheet.managers.tools.errors import ToolFailedError
 from callsheet.managers.tools.function_tool import FunctionTool
-from callsheet.managers.tools.over_http import HttpTool, Judge
+from callsheet.managers.tools.over_http import HttpJudge, HttpTool
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
-from callsheet.managers.tools.quotas import MemoryQuotas, Quota, QuotaStore, Rate
+from callsheet.managers.tools.quotas import KeyQuota, MemoryQuotas, QuotaStore, Rate
 from callsheet.managers.tools.service import ToolService
 from callsheet.managers.tools.settings import (
     JudgeTable,
@@ -153,7 +153,7 @@ def _service(
     secret, headers = secrets.get(table.key, ""), {}
     if secret:
         headers = {content.keys[table.key].header: content.keys[table.key].prefix + secret}
-    return HttpTool(table, gate, headers) if isinstance(table, ToolTable) else Judge(table, gate, headers)
+    return HttpTool(table, gate, headers) if isinstance(table, ToolTable) else HttpJudge(table, gate, headers)
 
 
 def _demand(service: ToolService) -> dict[str, int]:
@@ -163,10 +163,10 @@ def _demand(service: ToolService) -> dict[str, int]:
     return demand | {_resource(quota, unit): taken[unit] for unit in _rates(quota) if taken[unit]}
 
 
-def _rates(quota: Quota) -> dict[str, Rate]:
+def _rates(quota: KeyQuota) -> dict[str, Rate]:
     rates = {"requests": quota.requests, "tokens": quota.tokens}
     return {unit: rate for unit, rate in rates.items() if rate is not None}
 
 
-def _resource(quota: Quota, unit: str) -> str:
+def _resource(quota: KeyQuota, unit: str) -> str:
     return f"{quota.name}:{unit}"

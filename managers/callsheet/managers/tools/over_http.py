@@ -14,7 +14,7 @@ from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
-from callsheet.managers.tools.provider import HttpAnswer, OutgoingRequest, Provider, destination_of, refused
+from callsheet.managers.tools.provider import OutgoingRequest, Provider, ProviderAnswer, destination_of, refused
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.service import ToolService, bad_arguments, read_arguments, told_value
 from callsheet.managers.tools.settings import JudgeTable, ToolTable
@@ -132,7 +132,7 @@ class HttpTool(ToolService):
             return request
         return OutgoingRequest(request.method, request.url, {**request.headers, **self._key_headers}, request.body)
 
-    def _redirected(self, request: OutgoingRequest, answer: HttpAnswer) -> OutgoingRequest | None:
+    def _redirected(self, request: OutgoingRequest, answer: ProviderAnswer) -> OutgoingRequest | None:
         """Where an answer leads; None where it is the result: also if it leads to where no call may go."""
         location = answer.headers.get("location", "")
         if answer.status not in _REDIRECTS or request.method not in _FOLLOWED or not location:
@@ -143,7 +143,7 @@ class HttpTool(ToolService):
             return None
         return OutgoingRequest(request.method, url, request.headers)
 
-    def _told(self, url: URL, answer: HttpAnswer) -> dict[str, object]:
+    def _told(self, url: URL, answer: ProviderAnswer) -> dict[str, object]:
         headers = {name: answer.headers[name] for name in _TOLD_HEADERS if name in answer.headers}
         told: dict[str, object] = {"status": answer.status, "url": str(url), "headers": headers}
         if answer.truncated:
@@ -155,7 +155,7 @@ class HttpTool(ToolService):
             return told | {"body_base64": base64.b64encode(body).decode()}
 
 
-class Judge(ToolService):
+class HttpJudge(ToolService):
     """Asks for a chat completion by a rubric, decoded greedily, and finds the score in its text."""
 
     kind = action_pb2.ACTION_KIND_REWARD
@@ -193,7 +193,7 @@ class Judge(ToolService):
     async def close(self) -> None:
         await self._provider.close()
 
-    def _judged(self, answer: HttpAnswer) -> Completed:
+    def _judged(self, answer: ProviderAnswer) -> Completed:
         try:
             text = str(json.loads(answer.body)["choices"][0]["message"]["content"] or "")
         except (LookupError, TypeError, ValueError) as error:
@@ -219,7 +219,7 @@ def _provider_failed(status: int, partial: outcome_pb2.Succeeded | None = None) 
     return ToolFailedError(INFRA, "provider_failed", f"the provider answered with HTTP {status}", partial=partial)
 
 
-def _tokens_used(answer: HttpAnswer) -> int | None:
+def _tokens_used(answer: ProviderAnswer) -> int | None:
     try:
         return int(json.loads(answer.body)["usage"]["total_tokens"])
     except (LookupError, TypeError, ValueError):

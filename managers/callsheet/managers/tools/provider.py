@@ -35,7 +35,7 @@ class OutgoingRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class ProviderAnswer:
     """What came back.
 
     Attributes:
@@ -90,8 +90,8 @@ class Provider:
         request: OutgoingRequest,
         clock: QuotaClock,
         tokens: int = 0,
-        used: Callable[[HttpAnswer], int | None] = lambda _: None,
-    ) -> HttpAnswer:
+        used: Callable[[ProviderAnswer], int | None] = lambda _: None,
+    ) -> ProviderAnswer:
         """Sends a request when its quota allows it, and again when the provider refused it for a limit.
 
         Args:
@@ -115,7 +115,7 @@ class Provider:
         if self._opened is not None:
             await self._opened.close()
 
-    async def _send(self, request: OutgoingRequest) -> HttpAnswer:
+    async def _send(self, request: OutgoingRequest) -> ProviderAnswer:
         timeout = aiohttp.ClientTimeout(total=self._table.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session.request(
@@ -132,7 +132,7 @@ class Provider:
                     if len(body) > self._most_bytes:
                         break
                 truncated = len(body) > self._most_bytes
-                return HttpAnswer(got.status, got.headers, bytes(body[: self._most_bytes]), truncated)
+                return ProviderAnswer(got.status, got.headers, bytes(body[: self._most_bytes]), truncated)
         except aiohttp.InvalidURL as error:
             raise refused(f"{request.url.host} is no host") from error
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:

@@ -11,7 +11,7 @@ from time import monotonic
 import anyio
 import structlog
 from callsheet.managers.tools.errors import QUOTA, ToolFailedError
-from callsheet.managers.tools.quotas import NOTHING_TOLD, Quota, QuotaStore, ToldLimits
+from callsheet.managers.tools.quotas import NOTHING_TOLD, KeyQuota, QuotaStore, ToldLimits
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ _HOLD_MARGIN_S = 10.0
 
 
 @dataclass(slots=True)
-class Admission:
+class QuotaAdmission:
     """A call that may be made now, and what is learned of it.
 
     Attributes:
@@ -63,7 +63,7 @@ class QuotaClock:
 class QuotaGate:
     """First come, first served; must be used from one event loop."""
 
-    def __init__(self, quota: Quota, store: QuotaStore, longest_call_s: float) -> None:
+    def __init__(self, quota: KeyQuota, store: QuotaStore, longest_call_s: float) -> None:
         """Makes the line.
 
         Args:
@@ -78,7 +78,7 @@ class QuotaGate:
         self._freed = anyio.Event()
 
     @asynccontextmanager
-    async def admitted(self, tokens: int, clock: QuotaClock) -> AsyncIterator[Admission]:
+    async def admitted(self, tokens: int, clock: QuotaClock) -> AsyncIterator[QuotaAdmission]:
         """Waits until a call may be made, and notes its end.
 
         Args:
@@ -89,7 +89,7 @@ class QuotaGate:
             ToolFailedError: It may not begin in time, or the truth cannot be asked.
         """
         most = self.quota.tokens.burst if self.quota.tokens is not None else tokens
-        holder, admission = uuid.uuid4().hex, Admission(min(tokens, most))
+        holder, admission = uuid.uuid4().hex, QuotaAdmission(min(tokens, most))
         try:
             # A wait that is cut short may have been granted meanwhile.
             with clock.waiting() as deadline:
@@ -112,7 +112,7 @@ class QuotaGate:
             message = f"quota {self.quota.name!r} allows no call for {wait_s:.1f} s, which is beyond its deadline"
             raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
 
-    async def _settle(self, holder: str, admission: Admission) -> None:
+    async def _settle(self, holder: str, admission: QuotaAdmission) -> None:
         further = 0 if admission.used is None else admission.used - admission.tokens
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(_SETTLE_S):

@@ -29,7 +29,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class KeyQuota:
     """What may be spent of a key, or of a key at one model.
 
     Attributes:
@@ -95,7 +95,7 @@ class QuotaStore(ABC):
     """What was spent of quotas, and what providers said of them."""
 
     @abstractmethod
-    async def take(self, quota: Quota, holder: str, tokens: int, hold_s: float) -> float:
+    async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:
         """Takes a call and its tokens, or nothing.
 
         Args:
@@ -112,7 +112,7 @@ class QuotaStore(ABC):
         """
 
     @abstractmethod
-    async def settle(self, quota: Quota, holder: str, further_tokens: int, told: ToldLimits) -> None:
+    async def settle(self, quota: KeyQuota, holder: str, further_tokens: int, told: ToldLimits) -> None:
         """Notes that a call is over.
 
         Args:
@@ -137,7 +137,7 @@ class _Spending:
     blocked_until: float = 0.0
     holders: dict[str, float] = field(default_factory=dict)
 
-    def refill(self, quota: Quota, now: float) -> None:
+    def refill(self, quota: KeyQuota, now: float) -> None:
         self.requests = _refilled(self.requests, quota.requests, now - self.as_of)
         self.tokens = _refilled(self.tokens, quota.tokens, now - self.as_of)
         self.as_of = now
@@ -152,7 +152,7 @@ class MemoryQuotas(QuotaStore):
         self._spending: dict[str, _Spending] = {}
 
     @override
-    async def take(self, quota: Quota, holder: str, tokens: int, hold_s: float) -> float:
+    async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:
         now, spent = self._now(quota)
         wait_s = max(
             spent.blocked_until - now,
@@ -168,7 +168,7 @@ class MemoryQuotas(QuotaStore):
         return 0.0
 
     @override
-    async def settle(self, quota: Quota, holder: str, further_tokens: int, told: ToldLimits) -> None:
+    async def settle(self, quota: KeyQuota, holder: str, further_tokens: int, told: ToldLimits) -> None:
         now, spent = self._now(quota)
         spent.holders.pop(holder, None)
         spent.tokens -= further_tokens
@@ -178,7 +178,7 @@ class MemoryQuotas(QuotaStore):
         if told.tokens is not None:
             spent.tokens = min(spent.tokens, told.tokens)
 
-    def _now(self, quota: Quota) -> tuple[float, _Spending]:
+    def _now(self, quota: KeyQuota) -> tuple[float, _Spending]:
         now = self._clock()
         spent = self._spending.setdefault(quota.name, _Spending(now))
         spent.refill(quota, now)

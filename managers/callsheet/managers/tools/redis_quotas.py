@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from callsheet.managers.tools.errors import QUOTA, ToolFailedError
-from callsheet.managers.tools.quotas import ASK_AGAIN_S, Quota, QuotaStore, Rate, ToldLimits
+from callsheet.managers.tools.quotas import ASK_AGAIN_S, KeyQuota, QuotaStore, Rate, ToldLimits
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
@@ -71,11 +71,11 @@ class RedisQuotas(QuotaStore):
         self._script = self._client.register_script(_SCRIPT)
 
     @override
-    async def take(self, quota: Quota, holder: str, tokens: int, hold_s: float) -> float:
+    async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:
         return await self._run(quota, "take", holder, tokens, quota.concurrency, hold_s, ASK_AGAIN_S)
 
     @override
-    async def settle(self, quota: Quota, holder: str, further_tokens: int, told: ToldLimits) -> None:
+    async def settle(self, quota: KeyQuota, holder: str, further_tokens: int, told: ToldLimits) -> None:
         left = (-1 if each is None else each for each in (told.requests, told.tokens))
         await self._run(quota, "settle", holder, further_tokens, told.blocked_s, *left)
 
@@ -83,7 +83,7 @@ class RedisQuotas(QuotaStore):
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _run(self, quota: Quota, verb: str, holder: str, tokens: int, *rest: float) -> float:
+    async def _run(self, quota: KeyQuota, verb: str, holder: str, tokens: int, *rest: float) -> float:
         keys = [f"{self._namespace}:{name}:{quota.name}" for name in ("spent", "holders")]
         arguments: list[str | float] = [verb, holder, *_bucket(quota.requests), *_bucket(quota.tokens), tokens, *rest]
         try:

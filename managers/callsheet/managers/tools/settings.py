@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 from callsheet.managers.sandbox.network.destinations import Destination
-from callsheet.managers.tools.quotas import Quota, paced
+from callsheet.managers.tools.quotas import KeyQuota, paced
 from callsheet.options.declaration import PathRule, Setting
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class ToolsFileContent:
     keys: Mapping[str, KeyTable]
     quotas: Mapping[str, QuotaTable]
 
-    def quota_of(self, spending: SpendingTable, name: str) -> Quota:
+    def quota_of(self, spending: SpendingTable, name: str) -> KeyQuota:
         """Returns the quota of a service: of its key at its model, else of its key, else one of its own without limits.
 
         Raises:
@@ -175,10 +175,10 @@ class ToolsFileContent:
             raise ValueError(f"{name}: key: {spending.key!r}: is none of {', '.join(self.keys) or 'no keys'}")
         named = [each for each in (f"{spending.key}/{spending.model}", spending.key) if each in self.quotas]
         if not spending.key or not named:
-            return Quota(f"tool:{name}")
+            return KeyQuota(f"tool:{name}")
         table, largest = self.quotas[named[0]], max(self._largest_call(named[0]), 1)
         try:
-            return Quota(
+            return KeyQuota(
                 named[0],
                 table.concurrency,
                 paced(table.requests_per_minute, table.requests_burst, 1) if table.requests_per_minute else None,
