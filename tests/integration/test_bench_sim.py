@@ -46,8 +46,11 @@ def _report(*arguments: str) -> dict[str, Any]:
 
 
 def test_every_policy_is_reported_by_seed_and_as_means() -> None:
-    report = _report("--workload", "coding", "--trajectories", "8", "--cores", "4", "--seed", "3", "--seeds", "2")
-    assert (report["workload"], report["mode"]) == ("coding", "oneshot")
+    report = _report(
+        "--workload", "coding", "--trajectories", "8", "--cores", "4", "--gb-per-core", "4", "--seed", "3",
+        "--seeds", "2",
+    )  # fmt: skip
+    assert (report["workload"], report["mode"], report["gb_per_core"]) == ("coding", "oneshot", 4.0)
     assert report["rho"] > 0
     assert tuple(report["policies"]) == POLICIES
     for name, figures in report["policies"].items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
@@ -157,3 +158,26 @@ def test_same_seed_same_numbers() -> None:
     assert len(first.actions) > 100
     assert first.actions.ended_at.tolist() == second.actions.ended_at.tolist()
     assert first.counts == second.counts
+
+
+def test_sandboxes_share_a_node_by_what_they_hold_and_their_commands_wait_for_the_rest() -> None:
+    """A node for two whole demands of 448 MB; each sandbox holds 50, and a step for a second takes nearly all."""
+    reset = replace(RESET, peak_memory_mb=10)
+    heavy = Work(ActionKind.ENV_STEP, "test", cpu_s=1.0, in_sandbox=True, peak_memory_mb=350)
+    suite = Work(ActionKind.REWARD, "suite", cpu_s=1.0, peak_memory_mb=300)
+    turns = (Turn(Generation(20.0), (heavy,)),) * 2
+    rollouts = tuple(
+        Rollout(f"t{index}", "job", "g", "task", "", 50, 0.0, reset, turns, (suite,)) for index in range(30)
+    )
+    cluster = Cluster(cpu=(CpuNodes(1, 16, memory_mb=1_000),))
+    runs = Runs(CallsheetSettings())
+    measured = simulate(Scenario("heavy", Mode.ONESHOT, 1, cluster, (ScenarioJob("job"),), rollouts, live=30), runs)
+    began, ended = measured.rollouts.began_at, measured.rollouts.ended_at
+    assert max(int(((began <= at) & (at < ended)).sum()) for at in began) >= 6
+    # Two live at a time would have taken fifteen times as long as one alone, 43 s.
+    assert measured.step_s < 15 * 43.0 / 2
+    # Sixteen cores are enough for all: what commands wait, they wait for memory, and it is in their ACT.
+    actions = measured.actions
+    assert actions.queue_s.max() > 0.5
+    parts_s = actions.queue_s + actions.waited_s + actions.execution_s + actions.overhead_s
+    assert actions.act_s == pytest.approx(parts_s)

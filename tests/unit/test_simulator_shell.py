@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.benchmarks.peers import NamedManager
 from callsheet.benchmarks.simulator.policies.callsheet import FIRST_GUESS_TOKENS, OutputTokens, cheapest_engine
-from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
@@ -22,8 +24,9 @@ from callsheet.benchmarks.simulator.scenario import (
     Work,
 )
 from callsheet.benchmarks.simulator.shell.attempts import Attempts
+from callsheet.benchmarks.simulator.shell.memory import GatedMemory
 from callsheet.benchmarks.simulator.shell.prediction import Oracle
-from callsheet.benchmarks.simulator.shell.requests import FRESH_MEMORY, GPU, RequestBook, join_all, rounded_up
+from callsheet.benchmarks.simulator.shell.requests import GPU, RequestBook, join_all, rounded_up
 from callsheet.benchmarks.simulator.shell.settings import OverheadModel
 from callsheet.scheduler.core.commands import Dispatch
 from callsheet.scheduler.core.events import ManagerJoined
@@ -55,8 +58,8 @@ def test_a_sandbox_asks_for_what_it_keeps_and_the_largest_peak_of_its_commands()
     assert units(STEP) == {CPU: 1}
 
 
-def test_commands_outside_a_sandbox_ask_for_memory_of_their_own() -> None:
-    assert units(SUITE) == {CPU: 1, FRESH_MEMORY: rounded_up(900)}
+def test_commands_outside_a_sandbox_get_their_memory_at_the_gate_of_their_node() -> None:
+    assert units(SUITE) == {CPU: 1}
 
 
 def test_a_call_asks_for_its_share_of_a_model() -> None:
@@ -87,9 +90,7 @@ def test_every_machine_has_a_manager_and_all_cores_are_shared() -> None:
     node, (service,) = joined["cpu-0"].node, joined["cpu-0"].services
     assert service.shared == {CPU: 8}
     assert [len(numa) for numa in node.numa_cores] == [4, 4]
-    assert sum(node.capacity.values()) == 32_000
-    # A suite on each core would take a little more than the quarter that is kept for them at most.
-    assert node.capacity[FRESH_MEMORY] == 8_000 < 8 * rounded_up(900)
+    assert node.capacity == {MEMORY: 32_000}
     assert joined["gpu-0"].node.capacity == {GPU: 16}
     assert joined["api/search"].node.quotas["calls"].burst == 20
 
@@ -184,3 +185,79 @@ def test_an_attempt_that_the_world_never_let_start_is_stopped_at_once() -> None:
     assert ended is not None
     assert not ended.started
     assert attempts.stopped(dispatch.token) is None
+
+
+WELL = EndFacts()
+
+
+class OneNode:
+    """A node of 1,000 MB with three sandboxes that rest: each demands 300 MB and holds 200."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.refused: list[str] = []
+        cluster = Cluster(cpu=(CpuNodes(1, 8, memory_mb=1_000),))
+        self.memory = GatedMemory(
+            cluster,
+            lambda task, dispatch: self.started.append(f"{task.rollout.name} {task.work.label}"),
+            lambda task, dispatch: self.refused.append(f"{task.rollout.name} {task.work.label}"),
+        )
+        self.book = RequestBook(cluster)
+        self.lives = [LiveRollout(replace(ROLLOUT, name=name), 0.0, node="cpu-0") for name in ("a", "b", "c")]
+        for live in self.lives:
+            assert self.end(self.enter(live, RESET)) == 200
+        self.started.clear()
+
+    def enter(self, live: LiveRollout, work: Work) -> Task:
+        """Has a command dispatched."""
+        task = Task(1, live, work, 0.0)
+        request = self.book.action(KEY, work, live.rollout, "task")
+        self.memory.enter(task, replace(dispatch_of(request), resources={CPU: 1, MEMORY: 300}))
+        return task
+
+    def end(self, task: Task, facts: EndFacts = WELL) -> int:
+        """Ends it."""
+        return self.memory.leave(task, facts)
+
+
+def test_a_command_waits_while_its_sandbox_cannot_have_its_whole_demand() -> None:
+    node = OneNode()
+    first = node.enter(node.lives[0], STEP)
+    second = node.enter(node.lives[1], STEP)
+    # With two at their demand, what is left would not do for any to end: a reward in a copy is as large again.
+    assert node.started == ["a test"]
+    assert node.end(first) == 200
+    assert node.started == ["a test", "b test"]
+    assert node.end(second) == 200
+
+
+def test_a_command_that_is_cancelled_or_a_sandbox_that_goes_lets_others_run() -> None:
+    node = OneNode()
+    node.enter(node.lives[0], STEP)
+    waiting = node.enter(node.lives[1], STEP)
+    node.enter(node.lives[2], STEP)
+    assert node.end(waiting, EndFacts(cancelled=True)) == 200
+    assert node.started == ["a test"]
+    node.memory.gone(node.lives[0])
+    assert node.started == ["a test", "c test"]
+
+
+def test_a_sandbox_whose_reset_failed_holds_nothing() -> None:
+    node = OneNode()
+    node.memory.gone(node.lives[2])
+    reset = node.enter(LiveRollout(replace(ROLLOUT, name="d"), 0.0), RESET)
+    node.enter(node.lives[0], STEP)
+    assert node.started == ["d reset"]
+    assert node.end(reset, EndFacts(failed=True)) == 0
+    node.enter(node.lives[1], STEP)
+    assert node.started == ["d reset", "a test", "b test"]
+
+
+def test_a_reward_in_a_copy_that_would_wait_for_ever_is_refused() -> None:
+    node = OneNode()
+    node.enter(node.lives[0], SUITE)
+    assert (node.started, node.refused) == ([], [])
+    node.enter(node.lives[1], SUITE)
+    node.enter(node.lives[2], SUITE)
+    assert node.started == []
+    assert node.refused[0] == "a suite"

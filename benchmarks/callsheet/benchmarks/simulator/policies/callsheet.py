@@ -18,6 +18,7 @@ from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
 from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop, make_planner
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
+from callsheet.benchmarks.simulator.shell.memory import GatedMemory
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import (
     SANDBOX_SERVICE,
@@ -136,7 +137,8 @@ class Callsheet:
         self._waiting: dict[tuple[str, str], LiveRollout] = {}
         self._requests = RequestBook(scenario.cluster)
         self._knowledge = make_knowledge(self.settings.prediction)
-        self._attempts = Attempts(self._start)
+        self._attempts = Attempts(self._begin)
+        self._memory = GatedMemory(scenario.cluster, self._start, self._refuse)
         sharing = NodeSharingSettings(beta=self.settings.ageing)
         ranked = self.settings.core_sharing is CoreSharing.RANKED
         self._nodes = SharedNodes(world, sharing) if ranked else None
@@ -192,7 +194,8 @@ class Callsheet:
             self._nodes.end(task)
         if task.work.service:
             self._tell_models(task.node)
-        self._loop.post(self._attempts.ended(action, dispatch, facts))
+        held_mib = self._memory.leave(task, facts)
+        self._loop.post(self._attempts.ended(action, dispatch, facts, held_mib))
 
     def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         """The engine where the generation is expected to end first, set-up and the delay to others included."""
@@ -203,6 +206,7 @@ class Callsheet:
         """Closes the trajectory."""
         rollout = live.rollout
         self._outputs.finished(live)
+        self._memory.gone(live)
         self._waiting.pop((rollout.job, rollout.name), None)
         end = TrajectoryEnd.ABANDONED if live.cancelled else TrajectoryEnd.COMPLETED
         self._loop.post(events.TrajectoryCloseRequested(TO_CLIENT, rollout.job, rollout.name, end))
@@ -231,12 +235,20 @@ class Callsheet:
             if live is not None:
                 self._world.begin(live)
 
+    def _begin(self, task: Task, dispatch: commands.Dispatch) -> None:
+        if dispatch.service == SANDBOX_SERVICE:
+            self._memory.enter(task, dispatch)
+        elif task.work.service and self._world.set_up_s(manager_of(dispatch), task.work.service) is None:
+            # Enough GPUs are free, but not in one chunk.
+            self._refuse(task, dispatch)
+        else:
+            self._start(task, dispatch)
+
+    def _refuse(self, task: Task, dispatch: commands.Dispatch) -> None:
+        self._loop.post(self._attempts.refuse(task, dispatch))
+
     def _start(self, task: Task, dispatch: commands.Dispatch) -> None:
         node, width = manager_of(dispatch), dispatch.resources.get(CPU, 1)
-        if task.work.service and self._world.set_up_s(node, task.work.service) is None:
-            # Enough GPUs are free, but not in one chunk.
-            self._loop.post(self._attempts.refuse(task, dispatch))
-            return
         lane = Lane.FOREGROUND
         switches = 0
         if self._nodes is not None and dispatch.service == SANDBOX_SERVICE:
@@ -266,7 +278,7 @@ class Callsheet:
 
     def _resize(self, command: commands.ResizeAttempt) -> None:
         task = self._attempts.running(command.token)
-        if task is not None:
+        if task is not None and task.started_at >= 0.0:
             self._world.set_width(task, command.resources[CPU])
 
     def _deliver(self, command: commands.Deliver) -> None:

@@ -101,11 +101,11 @@ class Attempts:
         self.started -= 1
         return _end(dispatch, NO_ROOM, None)
 
-    def ended(self, action: OpenAction, dispatch: Dispatch, facts: EndFacts) -> AttemptEnded:
-        """What its manager tells the core of an action's attempt."""
+    def ended(self, action: OpenAction, dispatch: Dispatch, facts: EndFacts, held_mib: int) -> AttemptEnded:
+        """What its manager tells the core of an action's attempt, and of what the sandbox it was in holds now."""
         action.task = action.dispatch = None
         self._running.pop(dispatch.token, None)
-        return _end(dispatch, _result(dispatch, facts), facts)
+        return _end(dispatch, _result(dispatch, facts), facts, held_mib)
 
     def stopped(self, token: Token) -> AttemptEnded | None:
         """The core stops an attempt: its end, unless the world runs it (and will end it) or has ended it already."""
@@ -130,7 +130,7 @@ def begun(dispatch: Dispatch) -> AttemptStarted:
     return AttemptStarted(manager_of(dispatch), dispatch.token)
 
 
-def _end(dispatch: Dispatch, result: AttemptResult, facts: EndFacts | None) -> AttemptEnded:
+def _end(dispatch: Dispatch, result: AttemptResult, facts: EndFacts | None, held_mib: int = 0) -> AttemptEnded:
     return AttemptEnded(
         manager_of(dispatch),
         dispatch.token,
@@ -141,6 +141,7 @@ def _end(dispatch: Dispatch, result: AttemptResult, facts: EndFacts | None) -> A
         execution_s=facts.execution_s if facts is not None else 0.0,
         body_hash=dispatch.request.body_hash,
         usage=facts,
+        sandbox_held_mib=held_mib,
     )
 
 

@@ -37,9 +37,6 @@ from callsheet.scheduler.core.model import (
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 
 GPU = "gpu"
-# The part of a node's memory for commands that run outside their trajectory's sandbox. If they competed with sandboxes
-# for the same, sandboxes could fill a node, each waiting for a reward that no longer fits.
-FRESH_MEMORY = "fresh_memory"
 SANDBOX_SERVICE = "sandbox"
 # No client of a scenario gives up waiting, and no trajectory is idle for too long: a scenario knows neither.
 NEVER_S = 1e9
@@ -116,12 +113,11 @@ class RequestBook:
 
     def _demand(self, work: Work, rollout: Rollout) -> Demand:
         held = rounded_up(_sandbox_memory_mb(rollout)) if work.kind is ActionKind.ENV_RESET else 0
-        memory = 0 if work.in_sandbox else rounded_up(work.peak_memory_mb)
         tokens = rounded_up(work.tokens)
-        facts = (work.service, work.quota, tokens, work.cpu_s > 0, work.max_width, work.parallel_fraction, held, memory)
+        facts = (work.service, work.quota, tokens, work.cpu_s > 0, work.max_width, work.parallel_fraction, held)
         demand = self._demands.get(facts)
         if demand is None:
-            demand = self._demands[facts] = Demand(tuple(self._entries(work, held, memory)))
+            demand = self._demands[facts] = Demand(tuple(self._entries(work, held)))
         return demand
 
     def _quota_entries(self, work: Work) -> list[ResourceDemand]:
@@ -130,7 +126,7 @@ class RequestBook:
         units = {name: min(wanted[name], quota.burst) for name, quota in quotas.items()}
         return [ResourceDemand(name, count, count) for name, count in units.items() if count]
 
-    def _entries(self, work: Work, held: int, memory: int) -> list[ResourceDemand]:
+    def _entries(self, work: Work, held: int) -> list[ResourceDemand]:
         if work.service:
             units = self._gpu_units[work.service]
             return [ResourceDemand(GPU, units, units)]
@@ -139,8 +135,6 @@ class RequestBook:
         entries = [ResourceDemand(CPU, 1, max(work.max_width, 1), SpeedUp(work.parallel_fraction))]
         if held:
             entries.append(ResourceDemand(MEMORY, held, held, held_by_trajectory=True))
-        if memory:
-            entries.append(ResourceDemand(FRESH_MEMORY, memory, memory))
         return entries
 
 
@@ -165,10 +159,6 @@ def rounded_up(memory_mb: int) -> int:
 IN_SANDBOXES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
 
 
-# At most this part of a node's memory is kept for commands without a sandbox.
-_MOST_FRESH_MEMORY = 0.25
-
-
 def join_all(scenario: Scenario, *, cores_shared: bool = True) -> Iterator[Event]:
     """The events by which every manager of a cluster registers; a manager is called like its node.
 
@@ -177,27 +167,15 @@ def join_all(scenario: Scenario, *, cores_shared: bool = True) -> Iterator[Event
         cores_shared: Whether sandbox managers share their cores among their commands by themselves.
     """
     cluster = scenario.cluster
-    peak_mb = _fresh_peak_mb(scenario)
     for name, cpu in cluster.cpu_nodes().items():
-        yield from _sandbox_manager(name, cpu, peak_mb, cores_shared=cores_shared)
+        yield from _sandbox_manager(name, cpu, cores_shared=cores_shared)
     for name, gpu in cluster.gpu_nodes().items():
         yield from _model_manager(name, gpu, cluster)
     for quota in cluster.quotas:
         yield from _quota_manager(quota)
 
 
-def _fresh_peak_mb(scenario: Scenario) -> int:
-    """The most memory that a command without a sandbox needs; an operator knows it."""
-    rewards = (work for rollout in scenario.rollouts for work in rollout.rewards)
-    actions = (work for rollout in scenario.rollouts for turn in rollout.turns for work in turn.actions)
-    peaks = (work.peak_memory_mb for work in (*rewards, *actions) if not work.in_sandbox)
-    return rounded_up(max(peaks, default=0))
-
-
-def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int, *, cores_shared: bool) -> Iterator[Event]:
-    """A sandbox manager. It keeps memory for as many commands without a sandbox as it has cores."""
-    fresh_mb = max(fresh_peak_mb, min(nodes.cores * fresh_peak_mb, int(_MOST_FRESH_MEMORY * nodes.memory_mb)))
-    memory = {MEMORY: nodes.memory_mb - fresh_mb, FRESH_MEMORY: fresh_mb}
+def _sandbox_manager(name: str, nodes: CpuNodes, *, cores_shared: bool) -> Iterator[Event]:
     per_numa = nodes.cores // nodes.numa_nodes
     numa_cores = tuple(
         tuple(range(first * per_numa, (first + 1) * per_numa if first + 1 < nodes.numa_nodes else nodes.cores))
@@ -206,7 +184,7 @@ def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int, *, cores_sh
     service = ServiceDescription(
         SANDBOX_SERVICE, IN_SANDBOXES, 0, {}, shared={CPU: nodes.cores} if cores_shared else {}
     )
-    return joining(NodeDescription(name, memory, numa_cores), service)
+    return joining(NodeDescription(name, {MEMORY: nodes.memory_mb}, numa_cores), service)
 
 
 def _model_manager(name: str, nodes: GpuNodes, cluster: Cluster) -> Iterator[Event]:
