@@ -14,6 +14,8 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
+from callsheet.scheduler.web.metrics import collect
+from callsheet.scheduler.web.tally import Tally
 
 from tests.support.core_requests import action_request, kept
 from tests.support.core_world import CoreWorld, FakeManager
@@ -175,7 +177,7 @@ def test_a_new_sandbox_needs_what_those_before_it_held_at_most(planner: str) -> 
     left = [name for name in "bcdefgh" if not manager.has(f"reset-{name}")]
     assert len(left) == 1
     assert (
-        "154 memory needed, 76 of 1000 free"
+        "154 memory needed of a demand of 600, 76 of 1000 free"
         in explain(world.state, world.live(f"reset-{left[0]}"), world.now, world.planner).sentence
     )
     manager.run("reset-b", held_mib=0)
@@ -242,3 +244,15 @@ def test_what_was_held_is_forgotten_with_the_label_that_is_oldest() -> None:
     assert known.of_new("job", "4999", demand) == booked_mib(16, DEMAND)
     assert known.of_new("job", "4999", kept(memory=10)) == 10, "never more than the demand"
     assert known.of_new("job", "4999", demand.with_guaranteed_memory()) == 0
+
+
+def test_what_is_held_is_told_beside_the_demand() -> None:
+    world, manager = world_with("t", "u")
+    manager.run("reset-t", held_mib=60)
+    world.plan()
+    manager.run("reset-u")
+    told = {"demand": 1200, "booked": 750, "held": 660}
+    assert world.state.managers["m"].sandbox_memory_mib == told, "what is not told counts as the demand"
+    samples = [sample for family in collect(world.state, Tally(), world.now) for sample in family.samples]
+    values = {sample.name: sample.value for sample in samples}
+    assert {part: values[f"callsheet_sandbox_{part}_mib"] for part in told} == told

@@ -145,6 +145,12 @@ REFUSED = [
                 "printable",
             ),
             ('sandboxes { job_id: "j" sandbox_id: "x" }', "sandbox.trajectory_id", "", "1 to 256"),
+            (
+                'sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" held_mib: -1 }',
+                "sandbox.held_mib",
+                "-1",
+                "between 0 and",
+            ),
         ]
     ],
 ]
@@ -170,7 +176,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
                    setup_s: 8.5 instances: 1 }
         running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
                   resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" execution_s: 1.5 }
-        sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
+        sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" held_mib: 65 }
         capabilities { key: "isolation" value: "none" }
     """
     session = Peer("session")
@@ -189,6 +195,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
         sandboxes=(SandboxRef("j", "t", "x"),),
         capabilities={"isolation": "none"},
     )
+    assert joined.sandboxes[0].held_mib == 65, "it does not tell sandboxes apart"
 
 
 def item(text: str) -> manager_service_pb2.ManagerItem:
@@ -264,6 +271,11 @@ def test_an_end_is_taken_over_in_full() -> None:
     assert event.result == events.AttemptSucceeded(
         outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=3)).SerializeToString()
     )
+
+
+@pytest.mark.parametrize(("told", "known"), [("", 0), ("sandbox_held_mib: 65", 65), ("sandbox_held_mib: -3", 0)])
+def test_an_end_tells_what_its_sandbox_holds(told: str, known: int) -> None:
+    assert ended(f"{told} cancelled {{}}").sandbox_held_mib == known
 
 
 def test_a_reset_names_its_sandbox() -> None:

@@ -319,6 +319,11 @@ def test_only_the_memory_of_a_reset_is_kept_by_default() -> None:
         "cpu": False,
         "memory": True,
     }
+    memory = request.demand.minimum()["memory"]
+    assert request.demand.by_need_mib == memory
+    sure, _ = decode_action(spec(SANDBOXED + "env_reset { guaranteed_memory: true }"))
+    assert (sure.demand.minimum(), sure.demand.by_need_mib) == (request.demand.minimum(), 0)
+    assert sure.demand != request.demand, "they are of different classes"
 
 
 @pytest.mark.parametrize(

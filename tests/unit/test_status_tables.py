@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from callsheet.cli.inspect_commands import engine_rows
+from callsheet.cli.inspect_commands import engine_rows, sandboxes_of
 from callsheet.client import EngineState, JobDescription, RolloutEngine, RolloutStatus
 from callsheet.client.actions import ActionKind
 from callsheet.client.admin_values import (
@@ -43,6 +45,14 @@ def _status(*managers: ManagerStatus, rollout: RolloutStatus | None = None) -> S
 def test_an_engine_shows_its_weights_and_whether_it_takes_work(service: ServiceStatus, row: list[str]) -> None:
     scorer = ServiceStatus("scorer", (ActionKind.REWARD,), 8, {}, 0)
     assert engine_rows(_status(_manager("m", service), _manager("r", scorer))) == [["m", "policy", *row]]
+
+
+def test_a_manager_shows_what_its_sandboxes_hold() -> None:
+    manager = _manager("m", ServiceStatus("sandbox", (ActionKind.ENV_RESET,), 0, {}, 0))
+    assert sandboxes_of(manager) == "0"
+    memory = {"demand": 1200, "booked": 480, "held": 336}
+    told = replace(manager, sandboxes=2, sandbox_memory_mib=memory)
+    assert sandboxes_of(told) == "2 (336 held, 480 booked of 1200 MiB)"
 
 
 def test_a_rollout_shows_where_each_engine_is() -> None:

@@ -145,7 +145,7 @@ def _print_managers(found: SchedulerStatus) -> None:
             _state_of(manager),
             ", ".join(service.name for service in manager.services),
             str(manager.attempts),
-            str(manager.sandboxes),
+            sandboxes_of(manager),
             # The rest is long and for programs: --json has it.
             manager.capabilities.get("isolation") or manager.capabilities.get("engine", ""),
         ]
@@ -157,6 +157,12 @@ def _print_managers(found: SchedulerStatus) -> None:
     ]
     columns = ["manager", "node", "state", "services", "attempts #", "sandboxes #", "runs in"]
     print_table("Managers", columns, rows)
+
+
+def sandboxes_of(manager: ManagerStatus) -> str:
+    """The sandboxes of a manager, for a cell of a table: how many, and their memory."""
+    memory = "({held} held, {booked} booked of {demand} MiB)" if manager.sandbox_memory_mib.get("demand") else ""
+    return f"{manager.sandboxes} {memory.format(**manager.sandbox_memory_mib)}".rstrip()
 
 
 def _state_of(manager: ManagerStatus) -> str:

@@ -117,6 +117,8 @@ class ManagerStatus:
         capabilities: What it can and cannot enforce, as registered.
         leaving: Whether it is to leave: until then it takes nothing new but what its sandboxes need.
         leaves_by: When it leaves at the latest, in seconds since the epoch; None: once its last sandbox has ended.
+        sandbox_memory_mib: MiB of its sandboxes: "demand", what they may have; "booked", what their node has for them;
+            "held", what they hold between their actions, or their demand where that is not known.
     """
 
     manager_id: str
@@ -129,6 +131,7 @@ class ManagerStatus:
     capabilities: Mapping[str, str]
     leaving: bool = False
     leaves_by: float | None = None
+    sandbox_memory_mib: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

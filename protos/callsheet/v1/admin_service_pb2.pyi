@@ -225,6 +225,22 @@ class ManagerStatus(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class SandboxMemoryMibEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     MANAGER_ID_FIELD_NUMBER: builtins.int
     NODE_ID_FIELD_NUMBER: builtins.int
     CONNECTED_FIELD_NUMBER: builtins.int
@@ -235,6 +251,7 @@ class ManagerStatus(google.protobuf.message.Message):
     CAPABILITIES_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
     LEAVES_BY_FIELD_NUMBER: builtins.int
+    SANDBOX_MEMORY_MIB_FIELD_NUMBER: builtins.int
     manager_id: builtins.str
     """Its id."""
     node_id: builtins.str
@@ -261,6 +278,12 @@ class ManagerStatus(google.protobuf.message.Message):
     def leaves_by(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it leaves at the latest; unset: once its last sandbox ends."""
 
+    @property
+    def sandbox_memory_mib(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """MiB of memory of its sandboxes: "demand", what they may have; "booked", what their node has for them; "held", what they
+        hold between their actions, or their demand where that is not known.
+        """
+
     def __init__(
         self,
         *,
@@ -274,9 +297,10 @@ class ManagerStatus(google.protobuf.message.Message):
         capabilities: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         leaving: builtins.bool = ...,
         leaves_by: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        sandbox_memory_mib: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["leaves_by", b"leaves_by"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "manager_id", b"manager_id", "node_id", b"node_id", "sandboxes", b"sandboxes", "services", b"services"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "manager_id", b"manager_id", "node_id", b"node_id", "sandbox_memory_mib", b"sandbox_memory_mib", "sandboxes", b"sandboxes", "services", b"services"]) -> None: ...
 
 global___ManagerStatus = ManagerStatus
 

@@ -87,8 +87,8 @@ def _booked(
     state: SchedulerState, action: Action, manager: Manager, service: Service, units: dict[str, int]
 ) -> dict[str, int]:
     """What a grant takes of its node."""
-    makes_sandbox = manager.by_need and action.request.kind is ActionKind.ENV_RESET
-    return service.booked(by_need(state, manager, ReadyQueue.key_of(action), units) if makes_sandbox else units)
+    resets = action.request.kind is ActionKind.ENV_RESET
+    return service.booked(by_need(state, manager, ReadyQueue.key_of(action), units) if resets else units)
 
 
 def within_demand(demand: Demand, units: dict[str, int]) -> bool:

@@ -90,6 +90,18 @@ class Manager:
         return True
 
     @property
+    def sandbox_memory_mib(self) -> dict[str, int]:
+        """What its sandboxes may have, are booked with, and hold between actions; what is not told is their demand."""
+        told = [
+            (each.held.get(MEMORY, 0), each.booked.get(MEMORY, 0), each.held_mib) for each in self.sandboxes.values()
+        ]
+        return {
+            "demand": sum(demand for demand, _, _ in told),
+            "booked": sum(booked for _, booked, _ in told),
+            "held": sum(held or demand for demand, _, held in told),
+        }
+
+    @property
     def pool(self) -> dict[str, int]:
         """What its services share; see `pool_of`."""
         return pool_of(service.description for service in self.services.values())

@@ -7,10 +7,9 @@ runs in it, and has others wait meanwhile if the node lacks it; see docs/concept
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from typing import Final
 
-from callsheet.scheduler.core.model import MEMORY, Demand
+from callsheet.scheduler.core.model import Demand
 
 RESTING: Final = 6
 """Something runs in a sandbox for about one sixth of its life (17.6 % in the coding workload). So each is booked with
@@ -20,7 +19,6 @@ LEAST_LIVES: Final = 8
 """Sandboxes that must have ended before a new one of their job and label is booked by what they held."""
 
 _LIVES: Final = 128
-_QUANTILE_PERCENT: Final = 95
 # What is learned moves in such steps, so that a planner's options seldom become others.
 _STEP_MIB: Final = 16
 _MOST_LABELS: Final = 4096
@@ -53,15 +51,10 @@ class HeldMemory:
         if len(self._lives) > _MOST_LABELS:
             self._expected.pop(self._lives.popitem(last=False)[0], None)
         if len(lives) >= LEAST_LIVES:
-            at_quantile = sorted(lives)[-(-_QUANTILE_PERCENT * len(lives) // 100) - 1]
-            self._expected[key] = -(-at_quantile // _STEP_MIB) * _STEP_MIB
+            percentile_95 = sorted(lives)[-(-95 * len(lives) // 100) - 1]
+            self._expected[key] = -(-percentile_95 // _STEP_MIB) * _STEP_MIB
 
     def of_new(self, job: str, label: str, demand: Demand) -> int:
         """What is booked of a new sandbox's memory by need, in MiB; 0 where that is nothing but its demand."""
         expected = self._expected.get((job, label))
         return 0 if expected is None else booked_mib(expected, demand.by_need_mib)
-
-    def booked(self, units: Mapping[str, int], job: str, label: str, demand: Demand) -> dict[str, int]:
-        """What is booked for a grant on a node whose manager gives memory by need."""
-        mib = self.of_new(job, label, demand) if MEMORY in units else 0
-        return {**units, MEMORY: mib} if mib else dict(units)

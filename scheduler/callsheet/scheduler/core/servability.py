@@ -61,7 +61,9 @@ def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Dem
 
 def by_need(state: SchedulerState, manager: Manager, key: ClassKey, units: dict[str, int]) -> dict[str, int]:
     """What a grant of a class needs of a manager's node, which must have its demand if nothing else is there."""
-    return state.held_memory.booked(units, key.job, key.label, key.demand) if manager.by_need else units
+    told = manager.by_need and MEMORY in units
+    mib = state.held_memory.of_new(key.job, key.label, key.demand) if told else 0
+    return {**units, MEMORY: mib} if mib else units
 
 
 def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> bool:

@@ -160,6 +160,7 @@ def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
         sandboxes=len(manager.sandboxes),
         capabilities=dict(manager.capabilities),
         leaving=manager.leaves_by is not None,
+        sandbox_memory_mib=manager.sandbox_memory_mib,
     )
     if manager.leaves_by is not None and manager.leaves_by < inf:
         fill_timestamp(told.leaves_by, manager.leaves_by)

@@ -124,6 +124,13 @@ def _of_managers(state: SchedulerState, managers: Sequence[Manager]) -> Iterator
     yield family
     yield _gauge("callsheet_attempts", "Attempts that a manager runs.", managers, lambda each: len(each.attempts))
     yield _gauge("callsheet_sandboxes", "Sandboxes that a manager holds.", managers, lambda each: len(each.sandboxes))
+    for part, meaning in (("demand", "may have"), ("booked", "are booked with"), ("held", "hold between actions")):
+        family = GaugeMetricFamily(
+            f"callsheet_sandbox_{part}_mib", f"Memory that sandboxes {meaning}.", labels=["manager"]
+        )
+        for manager in managers:
+            family.add_metric([manager.manager_id], manager.sandbox_memory_mib[part])
+        yield family
 
 
 def _state_of(manager: Manager) -> str:

@@ -143,7 +143,11 @@ def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], 
 
 
 def _missing(short: Sequence[Shortage]) -> str:
-    missing = (f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in short)
+    missing = (
+        f"{item.needed} {item.resource} needed"
+        f"{f' of a demand of {item.demanded}' if item.demanded else ''}, {item.free} of {item.capacity} free"
+        for item in short
+    )
     return f"on {short[0].node_id}: {', '.join(missing)}"
 
 

@@ -41,6 +41,7 @@ class Shortage:
     """A resource that is short on a node, in units.
 
     Attributes:
+        demanded: What an action may have of it, where less is booked; else 0.
         enough_at: Of a quota, when there is enough at the earliest, in seconds since the epoch; None for all else.
     """
 
@@ -50,6 +51,7 @@ class Shortage:
     capacity: int
     node_id: str
     enough_at: float | None = None
+    demanded: int = 0
 
 
 class Left(NamedTuple):
@@ -170,6 +172,7 @@ class Review:
                 node.available(resource),
                 node.node_id,
                 quotas[resource].enough_at(units) if resource in quotas else None,
+                needed[resource] if needed[resource] > units else 0,
             )
             for resource, units in service.booked(by_need(self.state, manager, key, needed)).items()
             if node.free.get(resource, 0) < units

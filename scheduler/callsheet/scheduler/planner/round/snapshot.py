@@ -203,8 +203,10 @@ class Snapshots:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
         self._keep_up_with(fleet)
         kept, memory_mib = self._blocks.get(key), fleet.memory_of_new(key)
-        same = kept is not None and kept.set_ups == set_ups_of(fleet, kept.block)
-        same = same and kept is not None and kept.estimate.memory_mib == memory_mib
+        same = kept is not None and (kept.set_ups, kept.estimate.memory_mib) == (
+            set_ups_of(fleet, kept.block),
+            memory_mib,
+        )
         if kept is None or now - kept.made_at > BLOCK_LIFE_S or not same:
             if len(self._blocks) >= MOST_BLOCKS:
                 self._blocks.clear()
