@@ -156,7 +156,7 @@ async def test_a_wait_costs_no_execution_time_and_ends_with_a_stop_or_its_sandbo
         async with anyio.create_task_group() as tasks:
             for number, name in enumerate(attempts):
                 tasks.start_soon(one, name)
-                await until(lambda number=number: executor.memory.ledger.waiting == number)  # type: ignore[misc]
+                await until(lambda number=number: len(executor.memory.ledger.line) == number)  # type: ignore[misc]
             clock = attempts["stopped"].execution_clock
             assert clock is not None
             counted = clock(monotonic())
@@ -167,7 +167,7 @@ async def test_a_wait_costs_no_execution_time_and_ends_with_a_stop_or_its_sandbo
                 next(each for each in executor.sandboxes() if each.trajectory_id == "released")
             )
             await until(partial(results.__contains__, "released"))
-            assert executor.memory.ledger.waiting == 0
+            assert len(executor.memory.ledger.line) == 0
             attempts["first"].stop_requested.set()
         assert isinstance(results["first"], Stopped)
         assert isinstance(results["stopped"], Stopped)
@@ -185,7 +185,7 @@ async def test_a_reset_that_fits_alone_waits_and_one_that_never_fits_is_refused(
         large = asked("large", 3 * DEMAND_MIB)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(executor.run, large)
-            await until(lambda: executor.memory.ledger.waiting == 1)
+            await until(lambda: len(executor.memory.ledger.line) == 1)
             await executor.release_sandbox(executor.sandboxes()[0])
         assert [each.trajectory_id for each in executor.sandboxes()] == ["large"]
 

@@ -55,6 +55,46 @@ async def main() -> None:
 anyio.run(main)
 """
 
+# More trajectories at once than this process may have files open; each has a command, and then it is over.
+_MANY_RESETS = """
+import resource
+import sys
+from collections import Counter
+from pathlib import Path
+
+import anyio
+from callsheet.managers.executor import Broken, Completed
+from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from tests.support.sandbox_attempts import attempt_of, reset, step
+
+ends = Counter()
+
+
+async def live(executor, name: str) -> None:
+    result = await executor.run(attempt_of(reset(trajectory=name), resources={"memory": 64}))
+    if isinstance(result, Completed):
+        made = next(each for each in executor.sandboxes() if each.trajectory_id == name)
+        result = await executor.run(attempt_of(step("sleep 0.1", trajectory=name), sandbox_id=made.sandbox_id))
+        await executor.release_sandbox(made)
+    ends[result.failed.reason if isinstance(result, Broken) else type(result).__name__] += 1
+
+
+async def main() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
+    executor = build_sandbox_executor(SandboxSettings("m", Path(sys.argv[1]), isolation=Isolation.BUBBLEWRAP))
+    try:
+        async with anyio.create_task_group() as tasks:
+            for number in range(int(sys.argv[3])):
+                tasks.start_soon(live, executor, str(number))
+    finally:
+        await executor.close()
+    print(dict(ends))
+
+
+anyio.run(main)
+"""
+
 
 def most() -> int:
     """What a process that asks for many gets here."""
@@ -110,3 +150,11 @@ async def test_a_scheduler_takes_as_many_connections_as_the_system_allows(tmp_pa
     with anyio.fail_after(_DEADLINE_S), started_with(_USUAL):
         async with local_stack(StackSettings(tmp_path, managers=(Role.NOOP,))) as stack:
             assert soft_limit(stack.pid(Role.SCHEDULER)) == most()
+
+
+def test_resets_that_lack_open_files_wait_for_them(tmp_path: Path) -> None:
+    require_bubblewrap()
+    command = [sys.executable, "-c", _MANY_RESETS, str(tmp_path), "128", "90"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False, cwd=root)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["{'Completed': 90}"]), done.stdout + done.stderr

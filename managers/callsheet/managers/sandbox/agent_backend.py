@@ -13,6 +13,7 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.network.doors import NetworkDoors
+from callsheet.managers.sandbox.open_file_room import OpenFileRoom
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 _WORKER_THREADS = 8
@@ -28,7 +29,7 @@ class AgentBackend(ABC):
     def __init__(self, settings: SandboxSettings) -> None:
         """Args: settings: Of the manager."""
         self._settings = settings
-        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
+        self._creating = anyio.CapacityLimiter(min(settings.concurrent_creates, OpenFileRoom().most_creations))
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
         self._copying = anyio.CapacityLimiter(_COPYING_THREADS)
         self._doors = NetworkDoors()

@@ -11,6 +11,7 @@ from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import ReasonedError, SandboxCreateError
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger, Stay
+from callsheet.managers.sandbox.open_file_room import OpenFileRoom
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.timing.waits import Cause
 
@@ -36,10 +37,12 @@ class MemoryGate:
 
     Attributes:
         ledger: Of all sandboxes; only this changes it.
+        files: The room for open files, which what runs needs as well.
     """
 
     def __init__(self, ledger: MemoryLedger) -> None:
         self.ledger = ledger
+        self.files = OpenFileRoom()
         self._turns: dict[str, _Turn] = {}
         self._make_room: Callable[[Callable[[], bool]], Awaitable[None]] | None = None
         # Those that did not stand still in time, with a mark of that moment.
@@ -82,7 +85,7 @@ class MemoryGate:
                 await unless_stopped(stop, lambda: self._take(turn, waits=True, gives_up=True))
             finally:
                 del self._turns[sandbox_id]
-                self.ledger.withdraw(sandbox_id)
+                self.ledger.line.pop(sandbox_id, None)
                 self._advance()
 
     def leave(self, sandbox: AgentSandbox, held_mib: int | None) -> None:
@@ -128,8 +131,8 @@ class MemoryGate:
     def _advance(self) -> None:
         for admitted in self.ledger.advance():
             self._turns[admitted].came.set()
-        while (stuck := self.ledger.stuck()) is not None:
-            self.ledger.withdraw(stuck)
+        while self.ledger.line and (stuck := self.ledger.stuck()) is not None:
+            del self.ledger.line[stuck]
             self._turns[stuck].refused = True
             self._turns[stuck].came.set()
 

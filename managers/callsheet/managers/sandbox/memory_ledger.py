@@ -75,6 +75,7 @@ class MemoryLedger:
         limit_mib: What all sandboxes may have together, in MiB; None for no limit.
         by_need: Whether sandboxes give back, between their actions, what they do not hold.
         booked_mib: What all have now.
+        line: Those that wait, by their ids, the first one first. One that is taken out waits no more.
     """
 
     def __init__(self, limit_mib: int | None, *, by_need: bool = False) -> None:
@@ -83,12 +84,7 @@ class MemoryLedger:
         self.booked_mib = 0
         self._largest_mib = 0
         self._entries: dict[str, _Entry] = {}
-        self._line: dict[str, _Entry] = {}
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return len(self._line)
+        self.line: dict[str, _Entry] = {}
 
     def held_mib(self, sandbox_id: str) -> int:
         """What a sandbox holds between its actions; 0 where it has its whole demand then."""
@@ -106,9 +102,9 @@ class MemoryLedger:
     def ask(self, sandbox_id: str, demand_mib: int, terms: MemoryTerms) -> None:
         """Puts a sandbox that is to be made, or a spare that is taken, into the line; `advance` tells when it goes."""
         known = self._entries.get(sandbox_id)
-        if sandbox_id in self._line or (known is not None and known.terms.stay is not Stay.SPARE):
+        if sandbox_id in self.line or (known is not None and known.terms.stay is not Stay.SPARE):
             raise ValueError(f"sandbox_id: {sandbox_id!r}: has memory already")
-        self._line[sandbox_id] = _Entry(demand_mib, terms)
+        self.line[sandbox_id] = _Entry(demand_mib, terms)
 
     def thaw(self, sandbox_id: str) -> bool:
         """Puts a sandbox in which something is to run into the line; returns whether it needs more than it has."""
@@ -117,7 +113,7 @@ class MemoryLedger:
             if entry is not None:
                 entry.running = True
             return False
-        self._line[sandbox_id] = entry
+        self.line[sandbox_id] = entry
         return True
 
     def rest(self, sandbox_id: str, held_mib: int | None) -> None:
@@ -128,13 +124,9 @@ class MemoryLedger:
             entry.running, entry.held_mib = False, held_mib if self.by_need else None
             self._count(entry, 1)
 
-    def withdraw(self, sandbox_id: str) -> None:
-        """Takes a sandbox out of the line, if it is there."""
-        self._line.pop(sandbox_id, None)
-
     def give_back(self, sandbox_id: str) -> None:
         """Takes back all that a sandbox has, if anything."""
-        self._line.pop(sandbox_id, None)
+        self.line.pop(sandbox_id, None)
         if (entry := self._entries.pop(sandbox_id, None)) is not None:
             self._count(entry, -1)
 
@@ -142,7 +134,7 @@ class MemoryLedger:
         """Lets those of the line run who can; returns them. Call it after every other change."""
         admitted = []
         held_up = False
-        for sandbox_id, entry in list(self._line.items()):
+        for sandbox_id, entry in list(self.line.items()):
             if held_up and entry.lasts and self._entries.get(sandbox_id) is not entry:
                 continue
             if self._can_run(sandbox_id, entry):
@@ -160,10 +152,10 @@ class MemoryLedger:
 
     def stuck(self) -> str | None:
         """Returns a reward's sandbox that would wait for ever, as all others wait too; first one without reserve."""
-        waiting = {*self._line, *(each.terms.beside for each in self._line.values())}
+        waiting = {*self.line, *(each.terms.beside for each in self.line.values())}
         if any(each.running or not each.lasts or other not in waiting for other, each in self._entries.items()):
             return None
-        rewards = {each: entry for each, entry in self._line.items() if entry.terms.stay is Stay.ATTEMPT}
+        rewards = {each: entry for each, entry in self.line.items() if entry.terms.stay is Stay.ATTEMPT}
         return min(rewards, key=lambda each: self._is_reserved_for(rewards[each]), default=None)
 
     def _is_reserved_for(self, reward: _Entry) -> bool:
@@ -187,8 +179,7 @@ class MemoryLedger:
         free = self.limit_mib - taken - entry.demand_mib
         if free < 0 or not self.by_need or not entry.lasts:
             return free >= 0
-        largest = max(self._largest_mib, entry.demand_mib)
-        return free >= 2 * largest or self._all_can_end(own, entry, at_rest=at_rest)
+        return free >= 2 * max(self._largest_mib, entry.demand_mib) or self._all_can_end(own, entry, at_rest=at_rest)
 
     def _all_can_end(self, own: _Entry | None, entry: _Entry, *, at_rest: bool) -> bool:
         """Whether, with a sandbox running, all can have what they may want, one after another, and end."""

@@ -71,7 +71,7 @@ class SandboxUse:
         among = self._usual_cores()
         try:
             await self._memory.thaw(sandbox.spec.sandbox_id, self.stop)
-            async with self._sharing(sandbox, among):
+            async with self._memory.files.some(self.stop), self._sharing(sandbox, among):
                 await sandbox.resume(self._cores())
                 if self._resized and self._shared_cores is not None:
                     # It was before the command took part.

@@ -108,12 +108,13 @@ class AdmittingBackend:
             )
         self.creating += 1
         try:
-            await self.memory.admit(spec.sandbox_id, spec)
-            try:
-                sandbox = await self._make(lambda: self._inner.create(spec, on_lost))
-            except BaseException:
-                self.memory.gone(spec.sandbox_id)
-                raise
+            async with self.memory.files.some():
+                await self.memory.admit(spec.sandbox_id, spec)
+                try:
+                    sandbox = await self._make(lambda: self._inner.create(spec, on_lost))
+                except BaseException:
+                    self.memory.gone(spec.sandbox_id)
+                    raise
         finally:
             self.creating -= 1
             if not self.creating and self._spares is not None:
