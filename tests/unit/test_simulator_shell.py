@@ -235,11 +235,15 @@ def test_a_command_that_is_cancelled_or_a_sandbox_that_goes_lets_others_run() ->
     node = OneNode()
     node.enter(node.lives[0], STEP)
     waiting = node.enter(node.lives[1], STEP)
-    node.enter(node.lives[2], STEP)
-    assert node.end(waiting, EndFacts(cancelled=True)) == 200
+    assert node.end(waiting, EndFacts(cancelled=True)) == 0
     assert node.started == ["a test"]
-    node.memory.gone(node.lives[0])
+    node.enter(node.lives[2], STEP)
     assert node.started == ["a test", "c test"]
+    node = OneNode()
+    node.enter(node.lives[0], STEP)
+    node.enter(node.lives[1], STEP)
+    node.memory.gone(node.lives[2])
+    assert node.started == ["a test", "b test"]
 
 
 def test_a_sandbox_whose_reset_failed_holds_nothing() -> None:

@@ -53,8 +53,8 @@ class GatedMemory:
         if ledger is None:
             return 0
         self._line.pop(sandbox, None)
-        ledger.withdraw(sandbox)
-        if task.work.in_sandbox and not (task.work.kind is ActionKind.ENV_RESET and (facts.failed or facts.cancelled)):
+        made = task.work.in_sandbox and not (task.work.kind is ActionKind.ENV_RESET and facts.failed)
+        if made and not facts.cancelled:  # a cancelled one's sandbox goes with it
             ledger.rest(sandbox, task.rollout.memory_mb)
         else:
             ledger.give_back(sandbox)
@@ -73,7 +73,7 @@ class GatedMemory:
         for sandbox in ledger.advance():
             self._start(*self._line.pop(sandbox))
         while (stuck := ledger.stuck()) is not None:
-            ledger.withdraw(stuck)
+            ledger.give_back(stuck)
             self._inside.pop(self._line[stuck][0])
             self._refuse(*self._line.pop(stuck))
 
