@@ -99,7 +99,7 @@ class World:
             if (stuck := self.ledger.stuck()) is None:
                 return
             assert by_name[stuck].in_copy, "only a reward is refused"
-            del self.ledger.line[stuck]
+            self.ledger.withdraw(stuck)
             self.refuse(by_name[stuck])
 
 

@@ -36,7 +36,7 @@ def test_memory_is_kept_up_to_the_limit() -> None:
     ledger.rest("a", 10)
     assert (ledger.booked_mib, ledger.held_mib("a")) == (60, 0), "for its life"
     assert admitted(ledger, ("b", 60)) == []
-    del ledger.line["b"]
+    ledger.withdraw("b")
     assert admitted(ledger, ("c", 40)) == ["c"]
     assert not ledger.thaw("a"), "it has all it needs"
     ledger.give_back("a")

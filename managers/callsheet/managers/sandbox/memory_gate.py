@@ -85,7 +85,7 @@ class MemoryGate:
                 await unless_stopped(stop, lambda: self._take(turn, waits=True, gives_up=True))
             finally:
                 del self._turns[sandbox_id]
-                self.ledger.line.pop(sandbox_id, None)
+                self.ledger.withdraw(sandbox_id)
                 self._advance()
 
     def leave(self, sandbox: AgentSandbox, held_mib: int | None) -> None:
@@ -131,8 +131,8 @@ class MemoryGate:
     def _advance(self) -> None:
         for admitted in self.ledger.advance():
             self._turns[admitted].came.set()
-        while self.ledger.line and (stuck := self.ledger.stuck()) is not None:
-            del self.ledger.line[stuck]
+        while (stuck := self.ledger.stuck()) is not None:
+            self.ledger.withdraw(stuck)
             self._turns[stuck].refused = True
             self._turns[stuck].came.set()
 

@@ -75,7 +75,7 @@ class MemoryLedger:
         limit_mib: What all sandboxes may have together, in MiB; None for no limit.
         by_need: Whether sandboxes give back, between their actions, what they do not hold.
         booked_mib: What all have now.
-        line: Those that wait, by their ids, the first one first. One that is taken out waits no more.
+        line: Those that wait, by their ids, the first one first.
     """
 
     def __init__(self, limit_mib: int | None, *, by_need: bool = False) -> None:
@@ -124,6 +124,10 @@ class MemoryLedger:
             entry.running, entry.held_mib = False, held_mib if self.by_need else None
             self._count(entry, 1)
 
+    def withdraw(self, sandbox_id: str) -> None:
+        """Takes a sandbox out of the line, if it is there."""
+        self.line.pop(sandbox_id, None)
+
     def give_back(self, sandbox_id: str) -> None:
         """Takes back all that a sandbox has, if anything."""
         self.line.pop(sandbox_id, None)
@@ -153,7 +157,8 @@ class MemoryLedger:
     def stuck(self) -> str | None:
         """Returns a reward's sandbox that would wait for ever, as all others wait too; first one without reserve."""
         waiting = {*self.line, *(each.terms.beside for each in self.line.values())}
-        if any(each.running or not each.lasts or other not in waiting for other, each in self._entries.items()):
+        entries = self._entries.items()
+        if not self.line or any(each.running or not each.lasts or other not in waiting for other, each in entries):
             return None
         rewards = {each: entry for each, entry in self.line.items() if entry.terms.stay is Stay.ATTEMPT}
         return min(rewards, key=lambda each: self._is_reserved_for(rewards[each]), default=None)
