@@ -17,7 +17,7 @@ def _build(settings: ToolsSettings, _: ManagerSettings) -> Executor:
 
 KIND = ManagerKind(
     name="tools",
-    summary="Call outside APIs, functions and judges, within the quotas of their keys.",
+    summary="Call outside APIs, functions and judges within quotas.",
     settings=ToolsSettings,
     build=_build,
     serves=(
