@@ -39,7 +39,7 @@ rm -rf "$root/opt/callsheet"
 mkdir -p "$root/opt/callsheet"
 (cd "$source" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T -) |
     tar -x --no-same-owner -C "$root/opt/callsheet"
-tools="pytest pytest-xdist pytest-timeout hypothesis numpy sniffio pyyaml"
+tools="aiohttp pytest pytest-xdist pytest-timeout hypothesis numpy sniffio pyyaml"
 chroot "$root" sh -ec "cd /opt/callsheet; ln -s /opt/venv .venv
     /opt/venv/bin/pip install -q --disable-pip-version-check -e '.[scheduler,sandbox,cli]' $tools
     chown -R u .

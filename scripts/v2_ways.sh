@@ -46,8 +46,8 @@ tests() {
     .venv/bin/python -c 'import sys, pytest
 from callsheet.managers.sandbox.cgroups import obtain_groups
 print(obtain_groups(), flush=True)
-options = ["-q", "-p", "no:cacheprovider", "-o", "timeout=1800", "--tb=short"]
-sys.exit(pytest.main([*options, "-k", "not none- and not docker and not affinity", *sys.argv[1:]]))' "$@"
+options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", "timeout=1800", "--tb=short"]
+sys.exit(pytest.main([*options, "-k", "not none- and not docker and not affinity and not unprivileged", *sys.argv[1:]]))' "$@"
 }
 containment() { tests tests/integration/sandbox_containment/test_containment_{limits,pauses,attacks,walls}.py; }
 sharing() { tests tests/integration/test_shared_cores.py tests/integration/test_default_sharing.py; }
