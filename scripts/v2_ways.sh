@@ -41,17 +41,18 @@ PYTHON
     kill $! && wait $!
 }
 
-# In a scope as `up` and the managers ask for it, and with sandboxes in groups alone.
+# Tests by KEYWORDS, in a scope as `up` and the managers ask for it. Sandboxes are in groups, unless those are not there.
 tests() {
-    .venv/bin/python -c 'import sys, pytest
+    CALLSHEET_TEST_ANSWER_S=900 .venv/bin/python -c 'import sys, pytest
 from callsheet.managers.sandbox.cgroups import obtain_groups
 print(obtain_groups(), flush=True)
 options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", "timeout=1800", "--tb=short"]
-sys.exit(pytest.main([*options, "-k", "not none- and not docker and not affinity and not unprivileged", *sys.argv[1:]]))' "$@"
+keywords = f"not docker and not affinity and not unprivileged and ({sys.argv[1]})"
+sys.exit(pytest.main([*options, "-k", keywords, *sys.argv[2:]]))' "$@"
 }
-containment() { tests tests/integration/sandbox_containment/test_containment_{limits,pauses,attacks,walls}.py; }
-sharing() { tests tests/integration/test_shared_cores.py tests/integration/test_default_sharing.py; }
-memory() { tests tests/integration/test_command_metering.py $(ls tests/integration/*memory*.py 2>/dev/null); }
+containment() { tests 'not none-' tests/integration/sandbox_containment/test_containment_{limits,pauses,attacks,walls}.py; }
+sharing() { tests 'not none-' tests/integration/test_shared_cores.py tests/integration/test_default_sharing.py; }
+memory() { tests 'test' tests/integration/test_memory_by_need.py tests/integration/test_command_metering.py; }
 
 if [[ ${1-} == --suite ]]; then
     "$2"
