@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from callsheet.managers.sandbox.memory_ledger import MemoryLedger, MemoryTerms, Stay
+from callsheet.managers.sandbox.memory_ledger import MOST_PASSED, MemoryLedger, MemoryTerms, Stay
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -176,3 +176,26 @@ def test_a_large_one_is_not_passed_for_ever(made: list[Trajectory], demand: int,
         else:
             world.want(each)
         assert not any(each.at or each.runs for each in later), "nobody new passes it"
+
+
+def test_one_that_waits_lets_others_pass_but_not_for_ever() -> None:
+    ledger = MemoryLedger(1_000, by_need=True)
+    for name, demand in (("large", 900), ("a", 100), ("b", 100), ("c", 100)):
+        ledger.ask(name, demand, MemoryTerms())
+        assert ledger.advance() == [name]
+        ledger.rest(name, 10)
+    ledger.thaw("a")
+    assert ledger.advance() == ["a"]
+    ledger.thaw("large")
+    assert ledger.advance() == []
+    running, resting = "a", ["b", "c"]
+    for _ in range(MOST_PASSED):
+        resting.append(running)
+        ledger.thaw(resting[0])
+        assert ledger.advance() == [resting[0]]
+        ledger.rest(running, 10)
+        running = resting.pop(0)
+    ledger.thaw(resting[0])
+    assert ledger.advance() == []
+    ledger.rest(running, 10)
+    assert ledger.advance() == ["large"]

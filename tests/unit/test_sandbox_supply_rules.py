@@ -113,7 +113,7 @@ def test_a_reward_that_would_wait_for_ever_is_told() -> None:
         assert ledger.stuck() == ("a copy" if name == "b" else None), "until then b may end"
 
 
-def test_a_large_one_lets_others_pass_only_if_they_must_end_before_it() -> None:
+def test_a_large_one_lets_those_that_are_there_pass_and_nobody_new() -> None:
     ledger = MemoryLedger(100, by_need=True)
     for name in ("a", "b", "c"):
         admitted(ledger, (name, 20))
@@ -123,12 +123,12 @@ def test_a_large_one_lets_others_pass_only_if_they_must_end_before_it() -> None:
     assert ledger.advance() == ["a", "b"]
     assert admitted(ledger, ("large", 33)) == []
     ledger.thaw("c")
-    assert ledger.advance() == [], "a comes to rest, and then it is the large one's turn"
-    ledger.rest("a", 10)
-    assert ledger.advance() == ["large"]
-    ledger.rest("large", 33)
-    ledger.rest("b", 10)
     assert ledger.advance() == ["c"]
+    ledger.rest("a", 10)
+    assert admitted(ledger, ("new", 1)) == []
+    ledger.rest("b", 10)
+    assert ledger.advance() == ["large", "new"]
+    ledger.give_back("new")
     ledger.give_back("large")
     ledger.rest("c", 20)
     assert admitted(ledger, ("larger", 70), ("new", 1)) == []
