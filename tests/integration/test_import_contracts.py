@@ -53,6 +53,7 @@ VIOLATIONS = [
         "from callsheet.scheduler.core import records",
         "Managers know neither the scheduler nor the client",
     ),
+    ("deploy/callsheet/deploy/violation.py", "import ray", "Ray is imported by its provider alone"),
     (
         "clients/callsheet/client/violation.py",
         "from callsheet.deploy import stack",

@@ -13,6 +13,7 @@ from callsheet.cli.demo_command import demo
 from callsheet.cli.errors import CallsheetGroup
 from callsheet.cli.eval_command import evaluate
 from callsheet.cli.facade_command import facade_app
+from callsheet.cli.fleet_commands import fleet_app
 from callsheet.cli.gateway_command import gateway
 from callsheet.cli.health_command import health
 from callsheet.cli.inspect_commands import actions, explain, status, what_if
@@ -76,6 +77,7 @@ app.command("eval")(evaluate)
 for name, group in (
     ("manager", manager_app),
     ("facade", facade_app),
+    ("fleet", fleet_app),
     ("submit", submit_app),
     ("token", token_app),
     ("bench", bench_app),

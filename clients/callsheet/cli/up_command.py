@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.fleet_up import Fleet, Nodes, On, ProviderAddress, fleet_of, keep_fleet, of_fleet
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import say
 from callsheet.deploy.stack_settings import StackSettings
@@ -12,18 +13,35 @@ from callsheet.options.common import LogFormat
 
 if TYPE_CHECKING:
     from callsheet.client.settings import ClientOptions
+    from callsheet.deploy.fleet.settings import FleetSettings
 
 
 @options_of(settings=StackSettings)
-def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
-    """Run the scheduler and managers on this machine.
+def up(
+    *,
+    settings: StackSettings,
+    fleet: Fleet = None,
+    on: On = None,
+    address: ProviderAddress = None,
+    nodes: Nodes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the scheduler and managers on this machine, or a fleet of nodes.
 
     They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
     line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,
     of which each shows a line on standard error when it is ready; so does the gateway, with its URL. The demo's models
     are loaded with their first request, and a model of your own at once: `callsheet up --model DIR` serves what Hugging
     Face's format holds.
+
+    With --fleet or --on its managers are the nodes of a fleet instead, for instance on a Ray cluster: `callsheet up
+    --on ray --nodes 3 --cpus 4 --memory-mib 8192`. Then --cpus and --memory-mib are those of a node.
     """
+    wanted = fleet_of(settings, fleet, on, address, nodes)
+    if wanted is not None:
+        if wanted.provider == "local" and "sandbox" in wanted.roles:
+            require_isolation(settings)
+        settings = of_fleet(settings, wanted)
     with needs("local"):
         from callsheet.deploy.logs import configure_logs
         from callsheet.deploy.own_model import describe_own_model
@@ -47,7 +65,7 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
     if sandboxes:
         note_isolation(settings)
         note_core_sharing(settings)
-    run_until_signal(settings, as_json)
+    run_until_signal(settings, as_json, wanted)
 
 
 def note_isolation(settings: StackSettings) -> None:
@@ -83,8 +101,11 @@ def require_isolation(settings: StackSettings) -> None:
         )
 
 
-def run_until_signal(settings: StackSettings, as_json: bool) -> None:
-    """Runs a stack until SIGINT or SIGTERM; a second signal ends this process, and with it the children, at once."""
+def run_until_signal(settings: StackSettings, as_json: bool, wanted: FleetSettings | None = None) -> None:
+    """Runs a stack until SIGINT or SIGTERM; a second signal ends this process, and with it the children, at once.
+
+    One with a fleet also ends once the fleet was told to go down and has.
+    """
     import anyio
 
     async def run() -> None:
@@ -102,7 +123,11 @@ def run_until_signal(settings: StackSettings, as_json: bool) -> None:
             async with local_stack(settings, watcher=watcher, wait_for_managers=False) as stack:
                 if stack.metrics_url is not None:
                     show_progress(f"metrics for Prometheus are at {stack.metrics_url}")
-                await anyio.sleep_forever()
+                if wanted is None:
+                    await anyio.sleep_forever()
+                else:
+                    await keep_fleet(settings, wanted, stack.address, _own_options(settings), show_progress)
+            tasks.cancel_scope.cancel()
 
     anyio.run(run)
 

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+from typing import Final
 
 from callsheet.managers.supervision.parent import PARENT_VARIABLE, READY_VARIABLE, die_with_parent
+
+TIE_VARIABLE: Final = "CALLSHEET_TIE_FD"
+"""Names the descriptor of a pipe's end. This process drains, as on SIGTERM, once the other end is closed."""
 
 
 class ParentLink:
@@ -27,6 +33,10 @@ class ParentLink:
         """
         parent = os.environ.pop(PARENT_VARIABLE, "")
         descriptor = os.environ.pop(READY_VARIABLE, "")
+        tie = os.environ.pop(TIE_VARIABLE, "")
+        if tie:
+            os.set_inheritable(int(tie), False)
+            threading.Thread(target=_drain_at_end_of, args=(int(tie),), daemon=True, name="tie").start()
         if parent:
             die_with_parent(int(parent))
         if not descriptor:
@@ -41,3 +51,8 @@ class ParentLink:
             return
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(json.dumps(facts).encode() + b"\n")
+
+
+def _drain_at_end_of(descriptor: int) -> None:
+    os.read(descriptor, 1)
+    os.kill(os.getpid(), signal.SIGTERM)

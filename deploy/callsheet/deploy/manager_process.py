@@ -58,6 +58,9 @@ class ManagerOptions:
     ] = None
     cpus: Cpus = None
     memory_mib: MemoryMib = None
+    gpus: Annotated[
+        int, Setting("GPUs of the node to register, for actions that ask for some.", variable="CALLSHEET_GPUS", least=0)
+    ] = 0
     drain_timeout: Annotated[
         float,
         Setting(
@@ -139,7 +142,7 @@ def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
     credentials = options.credentials
     # What this process starts has no use for it.
     os.environ.pop("CALLSHEET_TOKEN", None)
-    node = describe_node(node_id=options.node_id, cpus=options.cpus, memory_mib=options.memory_mib)
+    node = describe_node(node_id=options.node_id, cpus=options.cpus, memory_mib=options.memory_mib, gpus=options.gpus)
     return ManagerSettings(
         scheduler_address=options.scheduler,
         manager_id=options.manager_id or f"{node.node_id}-{kind}",

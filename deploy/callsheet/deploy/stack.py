@@ -77,6 +77,15 @@ def check_machine(settings: StackSettings) -> int:
     return cores
 
 
+def environment_of(settings: StackSettings, role: str) -> dict[str, str]:
+    """What a process of a stack is given so that nothing it has no use for is in its environment."""
+    without = _NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS
+    if role == Role.TOOLS or settings.tools_file is None:
+        return without
+    keys = read_tools(settings.tools_file).keys.values()
+    return without | dict.fromkeys([*_OF_TOOLS, *(key.variable for key in keys if key.variable)], "")
+
+
 class Stack:
     """A running stack.
 
@@ -136,7 +145,7 @@ class Stack:
                 gateway=self._gateway,
                 metrics=self._metrics_listen,
             ),
-            environment=self._environment(role),
+            environment=environment_of(self.settings, role),
             log_path=self._log_path(role),
             ready_timeout_s=self._ready_timeout_s(role),
         )
@@ -146,18 +155,10 @@ class Stack:
             name=Role.GATEWAY,
             module=command_module(),
             arguments=role_arguments(Role.GATEWAY, self.settings, address=self.address, cores=0, gateway=listen),
-            environment=self._environment(Role.GATEWAY) | dict(gateway_environment(self.settings)),
+            environment=environment_of(self.settings, Role.GATEWAY) | dict(gateway_environment(self.settings)),
             log_path=self._log_path(Role.GATEWAY),
             ready_timeout_s=self.settings.ready_timeout_s,
         )
-
-    def _environment(self, role: str) -> dict[str, str]:
-        """What a process has no use for is not in its environment."""
-        settings, without = self.settings, _NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS
-        if role == Role.TOOLS or settings.tools_file is None:
-            return without
-        keys = read_tools(settings.tools_file).keys.values()
-        return without | dict.fromkeys([*_OF_TOOLS, *(key.variable for key in keys if key.variable)], "")
 
     def _log_path(self, role: str) -> Path | None:
         if not self.settings.logs_to_files:

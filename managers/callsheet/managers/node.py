@@ -18,6 +18,7 @@ def describe_node(
     node_id: str | None = None,
     cpus: int | None = None,
     memory_mib: int | None = None,
+    gpus: int = 0,
     allowed_cores: Collection[int] | None = None,
     root: Path = Path("/"),
 ) -> manager_service_pb2.NodeSpec:
@@ -27,6 +28,7 @@ def describe_node(
         node_id: Its name; the host name by default.
         cpus: Take only the first this many of the cores; all by default.
         memory_mib: Memory for actions in MiB; by default what the machine (or its container) has, less a margin.
+        gpus: GPUs for actions that ask for some.
         allowed_cores: The cores this process may use; by default those of its affinity mask.
         root: Where "proc" and "sys" are.
 
@@ -44,7 +46,7 @@ def describe_node(
         raise ValueError(f"memory_mib: {memory_mib} must be 0 or more")
     return manager_service_pb2.NodeSpec(
         node_id=node_id or socket.gethostname(),
-        capacity={"memory": memory_mib},
+        capacity={"memory": memory_mib} | ({"gpu": gpus} if gpus else {}),
         numa_nodes=[manager_service_pb2.NumaNode(cores=group) for group in group_by_numa(cores, root)],
     )
 

@@ -1,0 +1,215 @@
+"""One node of a fleet: keeps an ordinary manager process running there. The same in any provider's process.
+
+The process is tied by a pipe. When its other end closes, also because the provider's process was killed, the manager
+drains and ends. Ray kills the children of a worker that ends. So the manager is a child of a shell, and that is all
+that dies then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Final
+
+from callsheet.deploy.child import TIE_VARIABLE
+from callsheet.deploy.fleet.cores import held_cores
+from callsheet.managers.supervision.bounded_log import BoundedLog
+from callsheet.managers.supervision.parent import READY_VARIABLE
+from callsheet.managers.supervision.processes import command_module, send_to_group
+from callsheet.managers.supervision.standing import (
+    ProcessPhase,
+    ProcessStanding,
+    RestartRule,
+    begun,
+    ended,
+    now_serves,
+)
+
+RESTARTS: Final = RestartRule(initial_s=0.5, longest_s=30.0, healthy_after_s=30.0, first_failures=1, most_failures=4)
+# A shell that stays, as the last word keeps it from becoming what it runs.
+_SHELL: Final = ("/bin/sh", "-c", '"$@"; exit $?', "manager")
+_CHUNK: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrder:
+    """What runs on a node.
+
+    Attributes:
+        name: The node's, and its manager's id.
+        role: The kind of the manager.
+        cores: Cores that it gets.
+        arguments: Words after `callsheet`.
+        environment: Added to that of the provider's process there; may hold its token.
+        log_path: Where the manager's output goes, on the node.
+    """
+
+    name: str
+    role: str
+    cores: int
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    log_path: Path
+
+
+class NodePhase(StrEnum):
+    """Where a node stands.
+
+    WAITING: its provider has no machine for it yet. STARTING: its manager has not registered yet. SILENT: its provider
+    cannot say now, and it may run. ENDED: nothing of it runs, nor will again.
+    """
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    SERVING = "serving"
+    SILENT = "silent"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """A node as its provider sees it.
+
+    Attributes:
+        name: Its own, and its manager's id.
+        role: The kind of its manager.
+        why: How its manager's newest end came about, or more about its phase; empty where there is nothing to say.
+        failed: Whether it ended in another way than by leaving in good order.
+        cores: The core ids that it has.
+        place: The provider's machine that it is on, for people.
+    """
+
+    name: str
+    role: str
+    phase: NodePhase
+    why: str = ""
+    failed: bool = False
+    cores: tuple[int, ...] = ()
+    place: str = ""
+
+
+class ManagerOnNode:
+    """Runs the manager until it leaves or is stopped, and again if it ends otherwise. Its own thread does the work."""
+
+    def __init__(self, order: NodeOrder) -> None:
+        self._order = order
+        self._standing = ProcessStanding()
+        self._cores: tuple[int, ...] = ()
+        self._over = threading.Event()
+        self._stopped = threading.Event()
+        self._failed = False
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tie = -1
+        threading.Thread(target=self._run, daemon=True, name=f"node {order.name}").start()
+
+    def report(self) -> FleetNode:
+        """Tells how it is."""
+        phase = NodePhase.SERVING if self._standing.phase is ProcessPhase.SERVING else NodePhase.STARTING
+        phase = NodePhase.ENDED if self._over.is_set() else phase
+        return FleetNode(self._order.name, self._order.role, phase, self._standing.why, self._failed, self._cores)
+
+    def stop(self, grace_s: float) -> None:
+        """Has the manager drain and end, and returns when it has; kills it after a grace."""
+        with self._lock:
+            self._stopped.set()
+            self._untie()
+        if not self._over.wait(grace_s):
+            self.kill()
+            self._over.wait(grace_s)
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the manager and its shell; it is started again unless it was stopped."""
+        if self._process is not None and self._process.returncode is None:
+            send_to_group(self._process.pid, signal.SIGKILL)
+
+    def _untie(self) -> None:
+        if self._tie >= 0:
+            os.close(self._tie)
+            self._tie = -1
+
+    def _run(self) -> None:
+        try:
+            with held_cores(self._order.cores, sorted(os.sched_getaffinity(0))) as cores:
+                self._cores = tuple(cores)
+                # Of this thread alone, and so of what it starts.
+                os.sched_setaffinity(0, cores)
+                self._keep()
+        except (OSError, ValueError) as error:
+            self._failed = True
+            self._standing = ended(self._standing, str(error), time.monotonic(), RESTARTS)
+        finally:
+            self._over.set()
+
+    def _keep(self) -> None:
+        while not self._stopped.is_set():
+            self._standing = begun(self._standing, time.monotonic())
+            code = self._run_once()
+            left = code == 0 or self._stopped.is_set()
+            self._standing = ended(self._standing, _describe(code), time.monotonic(), RESTARTS, expected=left)
+            self._failed = not left
+            if left or self._standing.phase is ProcessPhase.GIVEN_UP:
+                return
+            self._stopped.wait(max(0.0, self._standing.next_start - time.monotonic()))
+
+    def _run_once(self) -> int:
+        """Runs the process to its end, and returns its exit code."""
+        with self._lock:
+            if self._stopped.is_set():
+                return 0
+            process, ready = self._open()
+        log = BoundedLog(self._order.log_path)
+        threading.Thread(target=_keep_log, args=(process.stdout, log), daemon=True).start()
+        with ready:
+            if ready.readline():
+                self._standing = now_serves(self._standing, time.monotonic())
+        code = process.wait()
+        with self._lock:
+            self._untie()
+        return code
+
+    def _open(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        # Starts the process, and returns it with the pipe on which it says that it has registered.
+        tie_read, self._tie = os.pipe()
+        ready_read, ready_write = os.pipe()
+        told = {TIE_VARIABLE: str(tie_read), READY_VARIABLE: str(ready_write), "PYTHONUNBUFFERED": "1"}
+        try:
+            self._process = subprocess.Popen(
+                [*_SHELL, sys.executable, "-m", command_module(), *self._order.arguments],
+                env={**os.environ, **self._order.environment, **told},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(tie_read, ready_write),
+            )
+        except BaseException:
+            os.close(ready_read)
+            self._untie()
+            raise
+        finally:
+            os.close(tie_read)
+            os.close(ready_write)
+        return self._process, os.fdopen(ready_read, "rb")
+
+
+def _keep_log(printed: IO[bytes], log: BoundedLog) -> None:
+    # Takes what the process prints into its log, until nothing holds the other end any more.
+    with printed:
+        while chunk := os.read(printed.fileno(), _CHUNK):
+            log.write(chunk)
+    log.close()
+
+
+def _describe(code: int) -> str:
+    # A shell tells of a signal by a code above 128; one that got the signal itself has a negative code.
+    number = code - 128 if code > 128 else -code
+    return f"signal {signal.Signals(number).name}" if number > 0 else f"exit code {code}"

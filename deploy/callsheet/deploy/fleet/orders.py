@@ -1,0 +1,99 @@
+"""What runs on the nodes of a fleet, by the settings of the stack that it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.deploy.fleet.node import NodeOrder
+from callsheet.deploy.fleet.provider import ThisMachine
+from callsheet.deploy.fleet.settings import RoleSettings
+from callsheet.deploy.manager_process import ManagerOptions
+from callsheet.deploy.stack import environment_of
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.deploy.tokens import issue
+from callsheet.managers.kind import MANAGER_KINDS
+from callsheet.options.common import LogFormat
+from callsheet.options.declaration import command_line, option_values
+from callsheet.options.listening import is_loopback
+
+_ANY_HOSTS = ("0.0.0.0", "[::]", "")
+
+
+def to_dial(listen: str, given: str, machine: ThisMachine) -> str:
+    """Where managers dial a scheduler that listens at an address.
+
+    Args:
+        listen: Its address.
+        given: What the user says; empty for nothing.
+        machine: The scheduler's, as its nodes see it.
+
+    Raises:
+        ValueError: It listens on this machine's loopback alone, and nodes are elsewhere.
+    """
+    if given:
+        return given
+    own, _, port = listen.rpartition(":")
+    if own in _ANY_HOSTS:
+        return f"{machine.host}:{port}"
+    if machine.has_others and is_loopback(listen):
+        raise ValueError(
+            f"listen: {listen} is reached from this machine alone, and nodes are on others: give an address of this "
+            f"machine, for instance --listen {machine.host}:7077, with --tokens and TLS or --insecure"
+        )
+    return listen
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrders:
+    """Says what runs on a node.
+
+    Attributes:
+        settings: The stack's.
+        address: Where managers dial the scheduler.
+    """
+
+    settings: StackSettings
+    address: str
+
+    def __call__(self, role: RoleSettings, name: str) -> NodeOrder:
+        """What runs on a node. Where callers need tokens its manager gets one of its own."""
+        settings = self.settings
+        own = settings.data_dir / "nodes" / name
+        common = {
+            "scheduler": self.address,
+            "manager_id": name,
+            "node_id": name,
+            "cpus": role.cores,
+            "memory_mib": role.memory_mib,
+            "gpus": role.gpus,
+            "drain_timeout": float(settings.drain_s),
+            "tls_ca": settings.tls_ca if settings.access.tls_cert is not None else None,
+            "log_level": settings.log_level,
+            "log_format": settings.log_format or LogFormat.JSON,
+        }
+        told = {
+            "data_dir": own,
+            "isolation": settings.isolation,
+            "share_cores": settings.share_cores,
+            "network": settings.network,
+            "stage": tuple(stage.source for stage in settings.stages),
+            **option_values(settings.registry),
+            **option_values(settings.builds),
+        }
+        words = [
+            *("manager", role.role),
+            *command_line(ManagerOptions, common),
+            *command_line(MANAGER_KINDS.get(role.role).settings, told),
+            *role.arguments,
+        ]
+        environment = dict(environment_of(settings, role.role))
+        if settings.access.tokens is not None:
+            environment["CALLSHEET_TOKEN"] = issue(settings.access.tokens, "manager", name)
+        return NodeOrder(
+            name=name,
+            role=role.role,
+            cores=role.cores,
+            arguments=tuple(words),
+            environment=environment,
+            log_path=settings.data_dir / "logs" / f"{name}.log",
+        )

@@ -1,0 +1,164 @@
+"""What a fleet wants, as a TOML file says it. Reading a text does no I/O.
+
+provider = "ray"
+
+[roles.sandbox]
+nodes = [1, 3]
+cores = 4
+memory_mib = 8192
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Final, TypeVar
+
+from callsheet.managers.kind import MANAGER_KINDS
+
+PROVIDERS: Final = ("local", "ray")
+MOST_NODES: Final = 1_000
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSettings:
+    """What a fleet wants of the managers of one kind.
+
+    Attributes:
+        role: The kind of its managers.
+        nodes: Nodes at least and at most; between them the fleet follows what the scheduler wants.
+        cores: Cores of a node, which its manager registers.
+        memory_mib: Memory of a node in MiB, likewise.
+        gpus: GPUs of a node, likewise.
+        labels: Labels that the provider's machines must have; a value such as "!in(trainer)" keeps nodes off others.
+        arguments: More words for `callsheet manager ROLE`.
+    """
+
+    role: str
+    nodes: tuple[int, int]
+    cores: int
+    memory_mib: int
+    gpus: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def least(self) -> int:
+        """Nodes at least."""
+        return self.nodes[0]
+
+    @property
+    def most(self) -> int:
+        """Nodes at most."""
+        return self.nodes[1]
+
+    @property
+    def units(self) -> dict[str, int]:
+        """What a node has, by the scheduler's names of resources."""
+        return {"cpu": self.cores, "memory": self.memory_mib, "gpu": self.gpus}
+
+    def __post_init__(self) -> None:
+        if self.role not in MANAGER_KINDS.names():
+            raise ValueError(f"roles.{self.role}: is none of {', '.join(MANAGER_KINDS.names())}")
+        if len(self.nodes) != 2 or not 0 <= self.least <= self.most <= MOST_NODES or not self.most:
+            raise ValueError(
+                f"roles.{self.role}.nodes: {list(self.nodes)} must be [least, most], with 0 <= least <= most and most "
+                f"from 1 to {MOST_NODES}"
+            )
+        for name, least in (("cores", 1), ("memory_mib", 1), ("gpus", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"roles.{self.role}.{name}: {getattr(self, name)} must be at least {least}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """What a fleet wants, and of whom.
+
+    Attributes:
+        roles: By kind of manager.
+        provider: Who has its nodes.
+        address: Where that is; for Ray an address, or "auto".
+        scheduler: Where managers dial the scheduler, "HOST:PORT"; empty: as it listens.
+        start_s: How long the provider may take to find room for the least nodes, which is refused by name then.
+        patience_s: How long more must be wanted before nodes are added.
+        cooldown_s: How long fewer must be enough before nodes leave.
+        headroom: Nodes leave if those left have room for so many times what is held and waits.
+    """
+
+    roles: Mapping[str, RoleSettings]
+    provider: str = "local"
+    address: str = "auto"
+    scheduler: str = ""
+    start_s: float = 30.0
+    patience_s: float = 5.0
+    cooldown_s: float = 60.0
+    headroom: float = 1.25
+
+    def __post_init__(self) -> None:
+        if self.provider not in PROVIDERS:
+            raise ValueError(f"provider: {self.provider!r} is none of {', '.join(PROVIDERS)}")
+        if not self.roles:
+            raise ValueError("roles: a fleet needs one at least, for instance [roles.sandbox]")
+        for name, least in (("start_s", 0.0), ("patience_s", 0.0), ("cooldown_s", 0.0), ("headroom", 1.0)):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < least:
+                raise ValueError(f"{name}: {value} must be a number of at least {least:g}")
+
+
+def read_fleet(text: str) -> FleetSettings:
+    """Reads a fleet's file.
+
+    Raises:
+        ValueError: It is no TOML, or a value breaks its rule; the message names the field, the value and the rule.
+    """
+    table = tomllib.loads(text)
+    roles = table.pop("roles", {})
+    if not isinstance(roles, dict) or not all(isinstance(each, dict) for each in roles.values()):
+        raise ValueError(f"roles: {roles!r} must be tables, for instance [roles.sandbox]")
+    made = {name: _made(RoleSettings, f"roles.{name}.", _role(each) | {"role": name}) for name, each in roles.items()}
+    return _made(FleetSettings, "", table | {"roles": made})
+
+
+def _role(table: dict[str, Any]) -> dict[str, Any]:
+    # One number of nodes is the least and the most.
+    nodes = table.get("nodes", 1)
+    pair = nodes if isinstance(nodes, list) else [nodes, nodes]
+    return {name: tuple(each) if isinstance(each, list) else each for name, each in (table | {"nodes": pair}).items()}
+
+
+_WHOLE: Final = ("a whole number", int)
+_TEXT: Final = ("a text", str)
+_NUMBER: Final = ("a number", (int, float))
+_SHAPES: Final[Mapping[str, tuple[str, Any]]] = {
+    **dict.fromkeys(("cores", "memory_mib", "gpus"), _WHOLE),
+    **dict.fromkeys(("provider", "address", "scheduler"), _TEXT),
+    **dict.fromkeys(("start_s", "patience_s", "cooldown_s", "headroom"), _NUMBER),
+    "nodes": ("whole numbers", int),
+    "arguments": ("texts", str),
+    "labels": ("a table of texts", str),
+}
+
+
+def _check_shape(field: str, name: str, value: Any) -> None:
+    shape, kind = _SHAPES.get(name, ("", object))
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+    if isinstance(value, dict) != (name in ("labels", "roles")) or not all(
+        isinstance(part, kind) and not isinstance(part, bool) for part in parts
+    ):
+        raise ValueError(f"{field}: {value!r} must be {shape}")
+
+
+def _made(kind: type[S], at: str, table: Mapping[str, Any]) -> S:
+    """A settings object of a table."""
+    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    for name, value in table.items():
+        if name not in known:
+            raise ValueError(f"{at}{name}: is none of {', '.join(sorted(known.keys() - {'role'}))}")
+        _check_shape(f"{at}{name}", name, value)
+    for name, each in known.items():
+        if name not in table and each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{at}{name}: must be given")
+    return kind(**table)
