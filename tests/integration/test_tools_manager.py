@@ -59,7 +59,7 @@ async def test_calls_functions_and_judgements_through_a_scheduler(tmp_path: Path
 
 
 async def test_a_wait_that_no_attempt_has_time_for_goes_back_to_the_queue(tmp_path: Path) -> None:
-    provider = LimitedProvider(requests=SlidingWindow(1, 3.0))
+    provider = LimitedProvider(requests=SlidingWindow(1, 6.0))
     async with serve_provider(provider):
         tools = write_tools(tmp_path, provider.url, "concurrency = 4")
         settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
