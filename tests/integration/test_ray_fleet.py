@@ -10,7 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +79,31 @@ def start(cluster: RayCluster, data_dir: Path, *words: str) -> subprocess.Popen[
         return subprocess.Popen(command, stdout=told, stderr=shown, text=True)
 
 
-@pytest.fixture
-def up(cluster: RayCluster, tmp_path: Path) -> Iterator[Up]:
-    process = start(cluster, tmp_path, "--nodes", "3")
+@contextmanager
+def running(process: subprocess.Popen[str], data_dir: Path) -> Iterator[Up]:
     try:
-        wait_for((tmp_path / "up.out").read_text)
-        running = Up(process, tmp_path, json.loads((tmp_path / "up.out").read_text())["address"])
-        wait_for(lambda: len(running.connected()) == 3)
-        yield running
+        wait_for((data_dir / "up.out").read_text)
+        yield Up(process, data_dir, json.loads((data_dir / "up.out").read_text())["address"])
     finally:
         process.terminate()
         process.wait(timeout=60)
-        sys.stderr.write((tmp_path / "up.err").read_text())
+        sys.stderr.write((data_dir / "up.err").read_text())
+
+
+@pytest.fixture
+def up(cluster: RayCluster, tmp_path: Path) -> Iterator[Up]:
+    with running(start(cluster, tmp_path, "--nodes", "3"), tmp_path) as started:
+        wait_for(lambda: len(started.connected()) == 3)
+        yield started
 
 
 def processes_of(data_dir: Path) -> list[psutil.Process]:
     return [each for each in psutil.process_iter(["cmdline"]) if str(data_dir) in " ".join(each.info["cmdline"] or ())]
+
+
+def has_nodes(up: Up, nodes: int) -> bool:
+    """Whether there are so many at the scheduler, none of them leaving, and at the provider."""
+    return len(up.connected()) == nodes == len(up.json("status")["managers"]) == len(up.fleet())
 
 
 def check_books(cluster: RayCluster, up: Up) -> None:
@@ -170,6 +181,22 @@ def test_a_keeper_that_is_killed_takes_its_fleet_along(cluster: RayCluster, up: 
     wait_for(lambda: cluster.books() == NOTHING_HELD)
     psutil.wait_procs(managers, timeout=60)
     wait_for(lambda: not processes_of(up.data_dir))
+
+
+def test_nodes_come_and_go_one_by_one(cluster: RayCluster, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(
+        f"cooldown_s = 600\n[roles.sandbox]\nnodes = [1, 3]\ncores = 1\nmemory_mib = {_MEMORY_MIB}\n"
+    )
+    with running(start(cluster, tmp_path, "--fleet", str(tmp_path / "fleet.toml")), tmp_path) as up:
+        wait_for(lambda: len(up.connected()) == 1)
+        for nodes in (2, 3, 1):
+            up.json("fleet", "scale", "sandbox", str(nodes))
+            wait_for(partial(has_nodes, up, nodes))
+            check_books(cluster, up)
+        up.process.terminate()
+        assert up.process.wait(timeout=60) == 0, "a signal ends it in good order, whatever Ray does at one"
+    wait_for(lambda: cluster.books() == NOTHING_HELD)
+    wait_for(lambda: not processes_of(tmp_path))
 
 
 def test_too_much_is_refused_by_name(cluster: RayCluster, tmp_path: Path) -> None:

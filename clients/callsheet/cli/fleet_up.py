@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +99,8 @@ async def keep_fleet(
 
     provider = _provider(wanted)
     machine = await anyio.to_thread.run_sync(provider.open)
+    # Ray takes this signal for itself; what was to happen at it is set again.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     async with AdminClient(address, options) as admin:
         keeper = FleetKeeper(
             wanted,

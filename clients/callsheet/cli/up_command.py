@@ -26,7 +26,7 @@ def up(
     nodes: Nodes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the scheduler and managers on this machine, or a fleet of nodes.
+    """Run the scheduler, and managers here or on a fleet.
 
     They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
     line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,

@@ -169,8 +169,10 @@ class FleetKeeper:
         for name in steps.stop:
             _log.info("node is given back", node=name)
             await in_thread(self._provider.stop, name, self._grace_s)
-        if steps.start and now >= self._not_before[role.role]:
-            await self._start(role, steps.start, within_s=None)
+        waits = any(node.phase is NodePhase.WAITING for node in nodes)
+        if steps.start and not waits and now >= self._not_before[role.role]:
+            # One by one, each on a machine that the ones before it are not on.
+            await self._start(role, 1, within_s=None)
 
     def _target(self, role: RoleSettings, seen: SchedulerSeen) -> int:
         if self._down_at is not None:

@@ -6,7 +6,7 @@ Nothing is detached: Ray ends actors and groups with the process that made them,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -72,10 +72,8 @@ class RayProvider(Provider):
         return ThisMachine(host, has_others=any(node["NodeManagerAddress"] != host for node in ray.nodes()))
 
     def nodes(self) -> list[FleetNode]:
-        try:
+        with _readable():
             return self._look()
-        except (ray.exceptions.RaySystemError, ray.exceptions.RpcError) as error:
-            raise UnreadableError(f"ray: {error}") from error
 
     def _look(self) -> list[FleetNode]:
         machines = {id(group): _machines_of(group.group) for group in self._groups}
@@ -98,7 +96,8 @@ class RayProvider(Provider):
         free = [(g, i) for g in self._groups if g.role == role.role for i, name in enumerate(g.nodes) if name is None]
         rest = len(orders) - len(free)
         if rest > 0:
-            group = self._make_group(role, rest, within_s)
+            with _readable():
+                group = self._make_group(role, f"callsheet-{orders[-1].name}", rest, within_s)
             free += [(group, index) for index in range(rest)]
         for order, (group, index) in zip(orders, free, strict=False):
             strategy = PlacementGroupSchedulingStrategy(group.group, index)
@@ -114,7 +113,7 @@ class RayProvider(Provider):
             group.nodes[index] = order.name
             self._placed[order.name] = _Placed(role, group, index, actor)
 
-    def _make_group(self, role: RoleSettings, count: int, within_s: float | None) -> _Group:
+    def _make_group(self, role: RoleSettings, name: str, count: int, within_s: float | None) -> _Group:
         """Asks Ray for room; bundles of a group are on machines of their own, and none on one that has a node."""
         machines = [place for g in self._groups if g.role == role.role for place in _machines_of(g.group).values()]
         selector = dict(role.labels)
@@ -123,7 +122,7 @@ class RayProvider(Provider):
         made = placement_group(
             [_bundle(role)] * count,
             strategy="STRICT_SPREAD",
-            name=f"callsheet-{role.role}",
+            name=name,
             bundle_label_selector=[selector] * count,
         )
         if within_s is not None and not made.wait(within_s):
@@ -153,7 +152,8 @@ class RayProvider(Provider):
         if any(role.least < role.most for role in roles.values()):
             self._asks_for_machines = True
             bundles = [_bundle(roles[name]) for name, count in nodes.items() for _ in range(count)]
-            ray.autoscaler.sdk.request_resources(bundles=bundles)
+            with _readable():
+                ray.autoscaler.sdk.request_resources(bundles=bundles)
 
     def close(self) -> None:
         if not ray.is_initialized():
@@ -163,6 +163,14 @@ class RayProvider(Provider):
         if self._asks_for_machines:
             ray.autoscaler.sdk.request_resources(bundles=[])
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise UnreadableError(f"ray: {error}") from error
 
 
 def _bundle(role: RoleSettings) -> dict[str, float]:
