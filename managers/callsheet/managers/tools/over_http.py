@@ -14,7 +14,7 @@ from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
-from callsheet.managers.tools.provider import OutgoingRequest, Provider, ProviderAnswer, destination_of, refused
+from callsheet.managers.tools.provider import ApiProvider, OutgoingRequest, ProviderAnswer, destination_of, refused
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.service import ToolService, bad_arguments, read_arguments, told_value
 from callsheet.managers.tools.settings import JudgeTable, ToolTable
@@ -56,7 +56,7 @@ class HttpTool(ToolService):
         self._key_headers = key_headers
         self._hosts = [Destination.parse(host) for host in table.hosts]
         allowed = self._hosts if self._base is None else [*self._hosts, destination_of(self._base)]
-        self._provider = Provider(allowed, table, gate, table.max_response_bytes)
+        self._provider = ApiProvider(allowed, table, gate, table.max_response_bytes)
 
     @override
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
@@ -165,7 +165,7 @@ class HttpJudge(ToolService):
         self._table = table
         self._headers = {"Content-Type": "application/json", **key_headers}
         self._url = URL(f"{table.url.rstrip('/')}/chat/completions")
-        self._provider = Provider([destination_of(self._url)], table, gate)
+        self._provider = ApiProvider([destination_of(self._url)], table, gate)
 
     @override
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:

@@ -51,7 +51,7 @@ class ProviderAnswer:
     truncated: bool
 
 
-class Provider:
+class ApiProvider:
     """An API, or many. Follows no redirects, keeps no cookies, unpacks nothing, takes no proxy. For one event loop."""
 
     def __init__(
