@@ -21,6 +21,7 @@ from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.timing.waits import Cause
 from structlog.testing import capture_logs
 
+from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.sandbox_attempts import attempt_of, reset, step, suite
 from tests.support.sandboxes import ANSWER_SECONDS, Variant, require_bubblewrap, settings_for
 from tests.support.waiting import until
@@ -202,15 +203,22 @@ async def test_who_asks_for_it_keeps_the_whole_demand(settings: SandboxSettings)
         assert executor.capabilities()["memory_admission"] == "as the scheduler books it"
 
 
-async def test_without_groups_memory_is_booked_for_life_and_one_line_says_why(settings: SandboxSettings) -> None:
+async def test_without_groups_memory_is_booked_for_life_and_one_line_says_why(tmp_path: Path) -> None:
+    require_bubblewrap()
+    settings = settings_for(Variant(Isolation.BUBBLEWRAP, groups=False), tmp_path)
     with capture_logs() as lines:
-        async with running(replace(settings, use_control_groups=False), 10 * DEMAND_MIB) as executor:
+        async with running(settings, 10 * DEMAND_MIB) as executor:
             made = asked("t")
             await make(executor, made)
             assert made.sandbox_held_mib == 0
             assert executor.capabilities()["memory_admission"] == "as the scheduler books it"
     told = [line for line in lines if line["event"] == "memory_booked_for_life"]
     assert [line["reason"] for line in told] == ["sandboxes have no groups for memory_hard and freeze"]
+
+
+@pytest.mark.timeout(TESTS_TIMEOUT_S)
+def test_it_is_so_for_an_unprivileged_user() -> None:
+    run_tests_as_other_user("without_groups", "tests/integration/test_memory_by_need.py")
 
 
 async def test_ready_sandboxes_are_counted_by_what_they_hold_and_given_up_first(settings: SandboxSettings) -> None:

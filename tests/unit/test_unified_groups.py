@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from callsheet.managers.sandbox.cgroups import Form, GroupLayout, SandboxGroup, files, form_of, probe_layout
 from callsheet.managers.sandbox.cgroups.delegation import MANAGERS_GROUP, enable_controllers
+from callsheet.managers.sandbox.cgroups.limits import LegacyLimits
 
 from tests.support.cgroups import FakeCgroups, install
 
@@ -131,6 +132,43 @@ def test_counters_of_met_limits(fake: FakeCgroups) -> None:
     assert (before.out_of_memory, before.process_limit) == (0, 0)
     assert (after.out_of_memory, after.process_limit) == (2, 7)
     sandbox.remove()
+
+
+NEW_KERNEL = "anon 3000000\nfile 900000000\nkernel 2000000\nshmem 4000000\nsock 1000000\nslab 1500000\n"
+OLD_KERNEL = (
+    "anon 3000000\nfile 900000000\nkernel_stack 500000\npagetables 500000\nshmem 4000000\nsock 1000000\nslab 1000000\n"
+)
+
+
+@pytest.mark.parametrize("told", [NEW_KERNEL, OLD_KERNEL])
+def test_what_cannot_be_taken_back_is_read_once_all_stands_still(fake: FakeCgroups, told: str) -> None:
+    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    (one / "memory.stat").write_text(f"{told}slab_reclaimable 1000000\n")
+    assert sandbox.held_mib() is None, "what waits in the kernel may still take some"
+    (one / "commands" / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    uncounted = (os.cpu_count() or 1) * 64 * os.sysconf("SC_PAGESIZE")
+    assert sandbox.held_mib() == -(-(9_000_000 + uncounted) >> 20)
+
+
+def test_version_1_counts_the_kernel_and_sockets_apart(tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text(
+        "rss 1\nshmem 1\ntotal_cache 7777777\ntotal_rss 3000000\ntotal_shmem 4000000\n"
+    )
+    limits = LegacyLimits({"memory": tmp_path})
+    assert limits.held_bytes() == 7_000_000
+    (tmp_path / "memory.kmem.usage_in_bytes").write_text("500000\n")
+    (tmp_path / "memory.kmem.tcp.usage_in_bytes").write_text("100000\n")
+    assert limits.held_bytes() == 7_600_000
+
+
+def test_without_a_group_of_memory_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "unit"
+    root.mkdir()
+    fake = FakeCgroups(root, "cpu", "pids")
+    install(monkeypatch, fake)
+    sandbox = make_sandbox(layout_of(fake))
+    (root / "one" / "commands" / "cgroup.events").write_text("frozen 1\n")
+    assert sandbox.held_mib() is None
 
 
 def test_a_peak_that_cannot_be_reset_is_that_of_the_sandboxes_life(fake: FakeCgroups) -> None:
