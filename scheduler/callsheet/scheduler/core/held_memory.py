@@ -16,7 +16,8 @@ ROOM_TO_RUN: Final = 3
 
 Together that is room for those that run at once. In the coding workload something runs in a sandbox for about a sixth
 of its life, and rewards in copies and waits for cores take about as much again. There, at 2 GB a core, less room made
-commands wait for memory (6: nearly twice the mean ACT), and more made trajectories wait to start (2: a step 4 % longer)."""
+commands wait for memory (6: nearly twice the mean ACT). More made trajectories wait to start (2: the step took 4 %
+longer)."""
 
 LEAST_LIVES: Final = 8
 """Sandboxes that must have ended before a new one of their job and label is booked by what they held."""
