@@ -108,3 +108,8 @@ def test_settings_name_what_is_wrong(change: dict[str, object], message: str) ->
     }
     with pytest.raises(ValueError, match=message):
         ManagerSettings(**{**good, **change})  # type: ignore[arg-type]
+
+
+def test_gpus_are_registered_where_there_are_some() -> None:
+    assert dict(describe_node(memory_mib=1, gpus=2).capacity) == {"memory": 1, "gpu": 2}
+    assert dict(describe_node(memory_mib=1).capacity) == {"memory": 1}
