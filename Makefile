@@ -77,7 +77,7 @@ train-example: $(SETUP)
 	$(BIN)/python scripts/train_example.py $(TRAIN_ARGS)
 
 # Not a part of `make test` either: an emulated machine with systemd and control groups of version 2, for root with
-# debootstrap and QEMU. WAYS="login:up,sharing root" for some; scripts/v2_ways.sh has them.
+# debootstrap and QEMU. WAYS="login:up,sharing root" and SUITES="up memory" for some; scripts/v2_ways.sh has them.
 v2:
 	scripts/v2_machine.sh $(WAYS)
 
