@@ -110,7 +110,7 @@ class _System:
     def check(self) -> None:
         """The node books what the manager knows to be held, and what is being made."""
         held = [self.manager.held_mib.get(place, 0) for place in self.manager.sandboxes]
-        live = sum(mib + ceil((DEMAND - mib) / 3) if 0 < mib < DEMAND else DEMAND for mib in held)
+        live = sum(mib + ceil((DEMAND - mib) / 5) if 0 < mib < DEMAND else DEMAND for mib in held)
         making = [
             attempt.units[MEMORY]
             for attempt in self.world.state.managers["m"].attempts.values()

@@ -279,11 +279,11 @@ def _check_node(state: SchedulerState, node: Node) -> None:
 
 
 def _booked(trajectory: Trajectory) -> dict[str, int]:
-    """What a sandbox's node should book: its demand, but of memory what it was told to hold and a third of the rest."""
+    """What a sandbox's node should book: its demand, but of memory what it was told to hold and a fifth of the rest."""
     held, demand = trajectory.held_mib, trajectory.held.get(MEMORY, 0)
     if not 0 < held < demand:
         return trajectory.held
-    return {**trajectory.held, MEMORY: held + math.ceil((demand - held) / 3)}
+    return {**trajectory.held, MEMORY: held + math.ceil((demand - held) / 5)}
 
 
 def _check_pools(state: SchedulerState, node: Node, booked_cores: list[int]) -> None:
