@@ -29,5 +29,5 @@ def test_up_and_its_managers_say_once_that_nothing_is_isolated(tmp_path: Path, i
             said += process.communicate(timeout=_END_S)[1].splitlines()
     if any("bubblewrap cannot isolate" in line for line in said):
         pytest.skip("no bubblewrap here")
-    assert "".join(said).count(_BANNER) == banners, said
+    assert "".join(said).count(_BANNER) == banners, "".join(said)
     assert (tmp_path / "logs" / "sandbox.log").read_text().count(_BANNER) == banners

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,12 @@ def test_without_a_compiler_the_agent_is_handed_over_as_it_is(tmp_path: Path) ->
     files = agent_files(tmp_path / "no-python")
     assert AGENT_START in files
     assert {Path(name).suffix for name in files} == {".py"}
+
+
+def test_sandboxes_that_begin_at_once_have_it_compiled_once(tmp_path: Path) -> None:
+    python, calls = tmp_path / "python", tmp_path / "calls"
+    python.write_text(f"#!/bin/sh\necho call >> {calls}\n")
+    python.chmod(0o755)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(agent_files, [python] * 8))
+    assert calls.read_text() == "call\n"

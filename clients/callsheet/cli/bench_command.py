@@ -37,9 +37,10 @@ def _benchmarks() -> Mapping[str, Any]:
         rewards,
         sandbox,
         sim,
+        storm,
     )
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, planner, real, rewards, sandbox, sim):
+    for command in (dispatch, planner, real, rewards, sandbox, sim, storm):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

@@ -10,6 +10,7 @@ from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
+from callsheet.benchmarks.storm.settings import StormSettings
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
@@ -75,6 +76,18 @@ def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
     from callsheet.benchmarks.sandbox.run import run_sandbox_bench
 
     return run_sandbox_bench
+
+
+@benchmark(StormSettings)
+def storm(settings: StormSettings) -> Run[StormSettings]:
+    """Measure many resets at once, with images, on one host and on several.
+
+    Each storm has a scheduler and managers of its own, on this machine. It ends with exit code 1 if a reset fails, or
+    if creates on several hosts cost more than 1.1 times the CPU time of those on one.
+    """
+    from callsheet.benchmarks.storm.run import run_storm
+
+    return run_storm
 
 
 @options_of(source=ScenarioSource, options=ComparisonOptions)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import structlog
 
@@ -37,13 +38,21 @@ _COMPILE_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
 
 
-@cache
+_making = Lock()
+
+
 def agent_files(python: Path) -> Mapping[str, bytes]:
     """Returns the contents of the agent's files by name. All of them belong into one directory, named "agent".
 
     Blocks for some 0.1 s at first. What `python` makes of the files comes with them, so that not every sandbox has to
     compile them again; another Python passes it over.
     """
+    with _making:  # The first sandboxes of a storm would each compile them.
+        return _agent_files(python)
+
+
+@cache
+def _agent_files(python: Path) -> Mapping[str, bytes]:
     files = {path.name: path.read_bytes() for path in sorted(AGENT_DIRECTORY.glob("*.py"))}
     return {**files, **_compiled(python, files)}
 

@@ -1,0 +1,122 @@
+"""Storms of resets: many trajectories begin at once on a scheduler and managers that have just been started."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import product
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import psutil
+from callsheet.benchmarks.measuring.clock import Progress
+from callsheet.benchmarks.measuring.machine import describe_machine
+from callsheet.benchmarks.measuring.statistics import percentile
+from callsheet.benchmarks.storm.report import StormReport, StormResult
+from callsheet.benchmarks.storm.settings import StormSettings
+from callsheet.client import Client, Demand, Hold, Job, Resource, Succeeded
+from callsheet.managers.supervision.processes import ProcessSpec, command_module, run_process
+
+_LIBRARY = re.compile(r"(/\S+) \(0x[0-9a-f]+\)")
+_GRACE_S = 60.0
+
+
+async def run_storm(settings: StormSettings, progress: Progress = lambda _: None) -> StormReport:
+    """Runs every storm on a stack of its own.
+
+    Args:
+        settings: How large.
+        progress: Told, as a sentence, what is being measured.
+
+    Raises:
+        ProcessFailedError: A process did not start (inside an exception group).
+    """
+    results = []
+    with tempfile.TemporaryDirectory(prefix="callsheet-storm-") as directory:
+        store = Path(directory, "images")
+        await anyio.to_thread.run_sync(_make_images, store, max(settings.images))
+        for number, size in enumerate(product(settings.resets, settings.images, settings.hosts)):
+            progress("{:,} resets with {} images on {} hosts".format(*size))
+            results.append(await _storm(size, settings.memory_mib, store, Path(directory, f"stack-{number}")))
+    return StormReport(describe_machine(), tuple(results))
+
+
+def _make_images(store: Path, count: int) -> None:
+    """Makes root file systems that are just large enough to begin with: a shell and its libraries."""
+    shell = Path(shutil.which("sh") or "/bin/sh").resolve()
+    listed = subprocess.run(["ldd", shell], check=True, capture_output=True, text=True).stdout
+    for number in range(count):
+        root = store / f"image-{number}"
+        for source, place in ((str(shell), "bin/sh"), *((path, path.lstrip("/")) for path in _LIBRARY.findall(listed))):
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(source).resolve(), root / place)
+        (root / "image-name").write_text(root.name)
+
+
+async def _storm(size: tuple[int, int, int], memory_mib: int, store: Path, directory: Path) -> StormResult:
+    resets, images, hosts = size
+    took: list[float] = []
+    failed = 0
+    demand = Demand(Resource("memory", memory_mib, hold=Hold.TRAJECTORY), cpu=1)
+
+    async def reset(job: Job, number: int) -> None:
+        nonlocal failed
+        trajectory = job.trajectory(f"t{number}")
+        await trajectory.open()
+        outcome = await trajectory.env_reset(image=f"image-{number % images}", demand=demand)
+        took.append(time.perf_counter() - began)
+        failed += not isinstance(outcome, Succeeded)
+
+    async with (
+        _stack(hosts, memory_mib * resets, store, directory) as (address, processes),
+        Client(address) as client,
+        await client.open_job("storm") as job,
+    ):
+        before = _cpu_s(processes)
+        began = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+            for number in range(resets):
+                tasks.start_soon(reset, job, number)
+        cpu_s = await anyio.to_thread.run_sync(_cpu_s, processes) - before
+    p50_s, p99_s = (percentile(took, percent) for percent in (50.0, 99.0))
+    return StormResult(resets, images, hosts, p50_s, p99_s, max(took), failed, (resets - failed) / cpu_s)
+
+
+@asynccontextmanager
+async def _stack(
+    hosts: int, memory_mib: int, store: Path, directory: Path
+) -> AsyncIterator[tuple[str, list[psutil.Process]]]:
+    """Runs a scheduler and managers; yields its address and all of them."""
+    async with AsyncExitStack() as exits:
+
+        async def start(name: str, *arguments: str) -> psutil.Process:
+            own = ("--data-dir", str(directory / name), "--log-format", "json")
+            spec = ProcessSpec(name, command_module(), (*arguments, *own), log_path=directory / f"{name}.log")
+            process = await exits.enter_async_context(run_process(spec, _GRACE_S))
+            facts.update(process.facts)
+            return psutil.Process(process.pid)
+
+        facts: dict[str, str] = {}
+        processes = [await start("scheduler", "scheduler", "--listen", "127.0.0.1:0")]
+        address = facts["address"]
+        for number in range(hosts):
+            name = f"host-{number}"
+            arguments = ("--scheduler", address, "--node-id", name, "--memory-mib", str(memory_mib))
+            processes.append(await start(name, "manager", "sandbox", *arguments, "--images", str(store)))
+        yield address, processes
+
+
+def _cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds of processes, of those below them, and of those below that have ended."""
+    total = 0.0
+    for process in processes:
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += sum(each.cpu_times()[:4])
+    return total
