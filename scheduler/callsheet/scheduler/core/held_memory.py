@@ -16,7 +16,7 @@ ROOM_TO_RUN: Final = 5
 
 Together that is room for those that run at once. In the coding workload something runs in a sandbox for about a sixth
 of its life, and rewards run in copies besides. There, at 2 GB a core, more room made trajectories wait to start (3: a
-step 4 % longer), and less made commands wait for memory (6: on one of three seeds half as long a mean ACT again)."""
+step 8 % longer on one of three seeds), and less made commands wait for memory (6: a mean ACT 16 % longer on one)."""
 
 LEAST_LIVES: Final = 8
 """Sandboxes that must have ended before a new one of their job and label is booked by what they held."""
