@@ -13,7 +13,7 @@ from callsheet.deploy.fleet.decisions import ManagerSeen
 from callsheet.deploy.fleet.keeper import FleetKeeper, SchedulerSeen
 from callsheet.deploy.fleet.node import FleetNode, NodeOrder, NodePhase
 from callsheet.deploy.fleet.notes import FleetFiles, Orders
-from callsheet.deploy.fleet.provider import NoRoomError, Provider, ThisMachine, UnreadableError
+from callsheet.deploy.fleet.provider import NoNodeRoomError, Provider, ThisMachine, UnreadableError
 from callsheet.deploy.fleet.scaling import RoleWanted
 from callsheet.deploy.fleet.settings import FleetSettings, RoleSettings
 
@@ -48,7 +48,7 @@ class ScriptedWorld(Provider):
 
     def start(self, role: RoleSettings, orders: Sequence[NodeOrder], *, within_s: float | None) -> None:
         if len(self.there) + len(orders) > self.room:
-            raise NoRoomError("no room")
+            raise NoNodeRoomError("no room")
         for order in orders:
             self.asked.append(f"start {order.name}")
             self.there[order.name] = FleetNode(order.name, role.role, NodePhase.SERVING)
@@ -146,7 +146,7 @@ async def test_down_drains_all_and_ends(tmp_path: Path) -> None:
 async def test_too_little_room_is_told_at_the_start_and_waited_for_later(tmp_path: Path) -> None:
     world = ScriptedWorld()
     world.room = 0
-    with pytest.raises(NoRoomError):
+    with pytest.raises(NoNodeRoomError):
         await keeper_of(world, tmp_path).start()
     world.room = 1
     keeper = keeper_of(world, tmp_path)

@@ -88,7 +88,7 @@ async def keep_fleet(
     """Keeps a fleet until it has gone down, or this is cancelled; then nothing of it is left.
 
     Raises:
-        NoRoomError: Its provider has not enough for the least nodes.
+        NoNodeRoomError: Its provider has not enough for the least nodes.
         UnreadableError: Its provider does not answer.
     """
     import anyio.to_thread

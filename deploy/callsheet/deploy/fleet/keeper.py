@@ -15,7 +15,7 @@ import structlog
 from callsheet.deploy.fleet.decisions import ManagerSeen, decide
 from callsheet.deploy.fleet.node import FleetNode, NodeOrder, NodePhase
 from callsheet.deploy.fleet.notes import FleetFiles, Orders
-from callsheet.deploy.fleet.provider import NoRoomError, Provider, UnreadableError
+from callsheet.deploy.fleet.provider import NoNodeRoomError, Provider, UnreadableError
 from callsheet.deploy.fleet.scaling import RoleWanted, Scaling, advance
 from callsheet.deploy.fleet.settings import FleetSettings, RoleSettings
 from callsheet.timing.backoff import backoff_s
@@ -102,7 +102,7 @@ class FleetKeeper:
         """Starts the least nodes of each role.
 
         Raises:
-            NoRoomError: The provider has not enough; those of roles before it run, and `close` ends them.
+            NoNodeRoomError: The provider has not enough; those of roles before it run, and `close` ends them.
         """
         self._files.begin()
         await self._want()
@@ -136,7 +136,7 @@ class FleetKeeper:
             for role in self._settings.roles.values():
                 await self._settle(role, [node for node in nodes if node.role == role.role], seen)
             await self._want()
-        except (NoRoomError, UnreadableError) as error:
+        except (NoNodeRoomError, UnreadableError) as error:
             # Nothing follows from a list that cannot be read.
             _log.warning("fleet is not as it is wanted", reason=str(error))
             self._tell((), SchedulerSeen(), str(error))

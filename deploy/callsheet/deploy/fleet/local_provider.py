@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from callsheet.deploy.fleet.node import FleetNode, ManagerOnNode, NodeOrder
-from callsheet.deploy.fleet.provider import NoRoomError, Provider, ThisMachine
+from callsheet.deploy.fleet.provider import NoNodeRoomError, Provider, ThisMachine
 from callsheet.deploy.fleet.settings import RoleSettings
 from callsheet.managers.node import describe_node
 
@@ -29,7 +29,7 @@ class LocalProvider(Provider):
             taken = sum(getattr(each, name) for each, _ in self._managers.values())
             asked = getattr(role, name) * len(orders)
             if taken + asked > units:
-                raise NoRoomError(
+                raise NoNodeRoomError(
                     f"roles.{role.role}.{name}: {len(orders)} nodes want {asked}; this machine has {units}, and other "
                     f"nodes have {taken} of them"
                 )

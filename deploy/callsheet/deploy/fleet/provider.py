@@ -14,7 +14,7 @@ class UnreadableError(Exception):
     """A list cannot be read now. It is not an empty one: nothing may be concluded from it."""
 
 
-class NoRoomError(Exception):
+class NoNodeRoomError(Exception):
     """The provider has not enough for what is wanted; the message names what is short."""
 
 
@@ -55,7 +55,7 @@ class Provider(ABC):
             within_s: How long finding room may take; None waits for as long as it takes, as nodes that are `WAITING`.
 
         Raises:
-            NoRoomError: There is no room for all of them in time; none was started.
+            NoNodeRoomError: There is no room for all of them in time; none was started.
         """
 
     @abstractmethod

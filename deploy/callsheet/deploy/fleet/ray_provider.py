@@ -16,7 +16,7 @@ import ray.exceptions
 import ray.util
 from callsheet.deploy.fleet.node import FleetNode, ManagerOnNode, NodeOrder, NodePhase
 from callsheet.deploy.fleet.provider import (
-    NoRoomError,
+    NoNodeRoomError,
     Provider,
     ThisMachine,
     UnreadableError,
@@ -127,7 +127,7 @@ class RayProvider(Provider):
         )
         if within_s is not None and not made.wait(within_s):
             remove_placement_group(made)
-            raise NoRoomError(_what_is_short(role, count, within_s))
+            raise NoNodeRoomError(_what_is_short(role, count, within_s))
         group = _Group(made, role.role, [None] * count)
         self._groups.append(group)
         return group
