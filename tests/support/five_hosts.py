@@ -39,9 +39,10 @@ class FiveHosts:
         sources: Where the code of processes comes from that are started from now on; nothing is this checkout.
     """
 
-    def __init__(self, hosts: list[Host], directory: Path, sources: Sequence[Path]) -> None:
+    def __init__(self, hosts: list[Host], directory: Path, sources: Sequence[Path], lease_s: float) -> None:
         self.host, *self.nodes, self.clients = hosts
         self.sources = sources
+        self._lease_s = lease_s
         self._directory = directory
         self._tokens = directory / "tokens.json"
         self._authority = Authority(directory)
@@ -86,7 +87,8 @@ class FiveHosts:
         arguments = (
             *("--listen", self._address, "--data-dir", str(self._directory / "data"), "--expect", "sandbox"),
             *("--tls-cert", str(cert), "--tls-key", str(key), "--tokens", str(self._tokens)),
-            *("--manager-lease", f"{LEASE_S:g}", "--heartbeat-interval", f"{LEASE_S / 8:g}", "--log-format", "json"),
+            *("--manager-lease", f"{self._lease_s:g}", "--heartbeat-interval", f"{LEASE_S / 8:g}"),
+            *("--log-format", "json"),
         )
         environment = self._environment("admin")
         return self.host.part("scheduler", "callsheet.cli.main", "scheduler", *arguments, environment=environment)
@@ -112,15 +114,18 @@ class FiveHosts:
 
 
 @asynccontextmanager
-async def five_hosts(directory: Path, sources: Sequence[Path] = ()) -> AsyncIterator[FiveHosts]:
+async def five_hosts(
+    directory: Path, sources: Sequence[Path] = (), lease_s: float = LEASE_S
+) -> AsyncIterator[FiveHosts]:
     """Runs them for the length of the block.
 
     Args:
         directory: For data and logs.
         sources: See `FiveHosts`.
+        lease_s: How long a manager may be silent.
     """
     with hosts_of(["scheduler", "n1", "n2", "n3", "clients"], directory) as hosts:
-        running = FiveHosts(hosts, directory, sources)
+        running = FiveHosts(hosts, directory, sources, lease_s)
         try:
             await running.start()
             yield running

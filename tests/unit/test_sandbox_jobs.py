@@ -67,6 +67,10 @@ class _Group:
         """Notes it."""
         self.frozen.append(frozen)
 
+    def held_mib(self) -> int | None:
+        """It is not counted."""
+        return None
+
     def remove(self) -> None:
         """Notes what had been made before."""
         self.leaves_at_end = self.leaves

@@ -80,7 +80,7 @@ def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
 
 @benchmark(StormSettings)
 def storm(settings: StormSettings) -> Run[StormSettings]:
-    """Measure many resets at once, with images, on one host and on several.
+    """Measure many resets at once, on one host and on several.
 
     Each storm has a scheduler and managers of its own, on this machine. It ends with exit code 1 if a reset fails, or
     if creates on several hosts cost more than 1.1 times the CPU time of those on one.
