@@ -28,7 +28,7 @@ async def calm() -> None:
 
 
 class FiveHosts:
-    """See the module's docstring. Managers' clocks are an hour apart.
+    """See the module's docstring. `time.time` of two managers is an hour ahead and an hour behind.
 
     Attributes:
         host: The scheduler's.
