@@ -139,4 +139,4 @@ $(SETUP): pyproject.toml requirements.lock scripts/set_up.py
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find protos scheduler managers deploy clients benchmarks tests scripts -name __pycache__ -prune -exec rm -rf {} +
+	find protos common scheduler managers clients deploy benchmarks cli tests scripts -name __pycache__ -prune -exec rm -rf {} +

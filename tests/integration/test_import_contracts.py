@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ROOTS = ("protos", "scheduler", "managers", "deploy", "clients", "benchmarks")
+ROOTS = ("protos", "common", "scheduler", "managers", "clients", "deploy", "benchmarks", "cli")
 # The copy takes the place of the editable install.
 LINT = """
 import pathlib, sys
@@ -25,54 +25,61 @@ import grimp
 print(*grimp.build_graph("callsheet", cache_dir=None).modules, sep="\\n")
 """
 CORE = "Core and planner do no I/O, read no clock and know nothing around them"
+FLOORS = "Each top folder imports the folders below it alone"
 VIOLATIONS = [
-    ("protos/callsheet/v1/violation.py", "import callsheet.client", "The contract's code stands alone"),
+    ("common/callsheet/wire/violation.py", "from callsheet.v1 import contract", FLOORS),
     (
-        "protos/callsheet/timing/violation.py",
+        "managers/callsheet/managers/violation.py",
+        "from callsheet.gateway import chat",
+        "Managers know neither the scheduler nor clients",
+    ),
+    ("protos/callsheet/v1/violation.py", "import callsheet.client", FLOORS),
+    (
+        "common/callsheet/timing/violation.py",
         "import anyio",
         "Backoff and deadlines, which all rooms share, need the standard library alone",
     ),
-    ("clients/callsheet/client/violation.py", "import sqlalchemy", "The client needs the base install alone"),
+    ("cli/callsheet/client/violation.py", "import sqlalchemy", "The client needs the base install alone"),
     (
-        "clients/callsheet/client/violation.py",
+        "cli/callsheet/client/violation.py",
         "from callsheet.scheduler import core",
-        "The client needs the base install alone",
+        "Clients know neither the scheduler nor managers",
     ),
     (
         "clients/callsheet/integrations/swerex/violation.py",
         "from callsheet.managers import node",
-        "Integrations are clients",
+        "Clients know neither the scheduler nor managers",
     ),
     (
         "clients/callsheet/environments/violation.py",
         "import torch",
-        "Environments are clients, and import neither a trainer nor a model",
+        "Environments import neither a trainer nor a model",
     ),
     (
         "managers/callsheet/managers/violation.py",
         "from callsheet.scheduler.core import records",
-        "Managers know neither the scheduler nor the client",
+        "Managers know neither the scheduler nor clients",
     ),
     ("deploy/callsheet/deploy/violation.py", "import ray", "Ray is imported by its provider alone"),
     (
-        "clients/callsheet/client/violation.py",
+        "cli/callsheet/client/violation.py",
         "from callsheet.deploy import stack",
-        "The client needs the base install alone",
+        FLOORS,
     ),
     (
-        "clients/callsheet/cli/violation.py",
+        "cli/callsheet/cli/violation.py",
         "from callsheet.managers import node",
         "The command line reaches scheduler and managers through deployment",
     ),
     (
-        "deploy/callsheet/options/violation.py",
+        "common/callsheet/options/violation.py",
         "from callsheet.managers import node",
-        "Options are declared without knowing who declares them",
+        FLOORS,
     ),
     (
         "deploy/callsheet/deploy/violation.py",
         "from callsheet.cli import output",
-        "Deployment joins scheduler and managers and knows nothing above them",
+        FLOORS,
     ),
     (
         "scheduler/callsheet/scheduler/service/violation.py",

@@ -18,7 +18,20 @@ _LIVING = [page for page in _PAGES if not page.startswith("docs/lab/2")]
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _FILE = re.compile(r"`((?:[\w.-]+/)*[a-z_][\w-]*\.(?:py|proto|toml|sh|lock))`")
 _ANSWER = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py):([\w.]+)`")
-_ROOMS = ("benchmarks", "clients", "deploy", "docs", "examples", "managers", "protos", "scheduler", "scripts", "tests")
+_ROOMS = (
+    "benchmarks",
+    "cli",
+    "clients",
+    "common",
+    "deploy",
+    "docs",
+    "examples",
+    "managers",
+    "protos",
+    "scheduler",
+    "scripts",
+    "tests",
+)
 
 
 @cache
@@ -91,7 +104,7 @@ _ON_BOTH_SIDES = frozenset(
 def _rooms_by_class() -> dict[str, list[str]]:
     """Rooms in which a public class of this name is defined: "client", "scheduler", "managers" and the like."""
     found: dict[str, list[str]] = {}
-    for root in ("benchmarks", "clients", "deploy", "managers", "protos", "scheduler"):
+    for root in ("benchmarks", "cli", "clients", "common", "deploy", "managers", "protos", "scheduler"):
         for path in sorted((_ROOT / root / "callsheet").rglob("*.py")):
             if "_pb2" not in path.name:
                 room = path.relative_to(_ROOT / root / "callsheet").parts[0]

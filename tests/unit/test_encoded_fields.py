@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.v1 import client_service_pb2, common_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import struct_pb2
 
 

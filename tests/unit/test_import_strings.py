@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ROOMS = ("clients", "deploy", "managers", "scheduler", "benchmarks")
+ROOMS = ("cli", "clients", "common", "deploy", "managers", "scheduler", "benchmarks")
 MODULE = re.compile(r"callsheet(\.\w+)+")
 # Names of a logger and of an entry point group that are those of a package.
-NO_IMPORTS = {"callsheet.client", "callsheet.environments", "callsheet.managers"}
+NO_IMPORTS = {"callsheet.client", "callsheet.credentials", "callsheet.environments", "callsheet.managers"}
 
 
 def module_names(path: Path) -> Iterator[str]:

@@ -15,7 +15,7 @@ from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 from tests.support.pattern_ambiguity import growth
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("clients", "common", "deploy", "managers", "protos", "scheduler")
+ROOMS = ("cli", "clients", "common", "deploy", "managers", "protos", "scheduler")
 SEARCHES = frozenset({"search", "findall", "finditer", "sub", "subn", "split"})
 MATCHES = frozenset({"match", "fullmatch"})
 OF_OPERATORS = {

@@ -8,7 +8,7 @@ import pytest
 from callsheet.scheduler.core.model import ActionKey, ActionKind, RetryPolicy, SandboxCopy, Timeouts
 from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, decode_action
 from callsheet.v1 import action_pb2, common_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import text_format
 
 from tests.support.refusals import refusal

@@ -46,7 +46,7 @@ from callsheet.client.step_summary import StepTallies, ended_by_message
 from callsheet.client.ticket import Ticket
 from callsheet.client.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2, outcome_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
 _ENCODE_IN_THREAD_BYTES = 1024 * 1024

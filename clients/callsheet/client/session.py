@@ -46,7 +46,7 @@ from callsheet.v1 import (
     outcome_pb2,
 )
 from callsheet.v1.contract import CONTRACT
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf.message import Message
 
 logger = logging.getLogger("callsheet.client")

@@ -10,7 +10,7 @@ from callsheet.managers.ends import bounded
 from callsheet.managers.fencing import Token
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1 import common_pb2, manager_service_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 
 MAX_BATCH_ITEMS = 1024
 MAX_BATCH_BYTES = 1 << 20

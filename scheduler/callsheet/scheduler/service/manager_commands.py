@@ -11,7 +11,7 @@ from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.rollouts import RESTORE_TIMEOUT_S
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.v1 import manager_service_pb2, weights_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 
 _DISPATCH: Final = tag(manager_service_pb2.SchedulerItem.DISPATCH_FIELD_NUMBER)
 _GRANT: Final = tag(manager_service_pb2.Dispatch.GRANT_FIELD_NUMBER)

@@ -8,7 +8,7 @@ from typing import Final
 from callsheet.scheduler.core.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.events import AttemptFailed, AttemptSucceeded
 from callsheet.v1 import outcome_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import timestamp_pb2
 
 _SUCCEEDED: Final = tag(outcome_pb2.Outcome.SUCCEEDED_FIELD_NUMBER)

@@ -14,7 +14,7 @@ from callsheet.scheduler.service.payload_claims import Claim
 from callsheet.scheduler.service.refusals import to_duration, to_status
 from callsheet.scheduler.service.unread import UnreadBytes
 from callsheet.v1 import client_service_pb2, manager_service_pb2
-from callsheet.v1.encoded_fields import embedded, tag
+from callsheet.wire.encoded_fields import embedded, tag
 
 # Batches waiting beyond which what commands print is dropped: a reader this far behind does not watch.
 MAX_BATCHES_BEFORE_OUTPUT = 4
