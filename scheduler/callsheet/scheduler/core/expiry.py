@@ -1,18 +1,16 @@
-"""Jobs that sessions hold and let go, jobs whose clients are gone, and work that is given up."""
+"""Jobs that sessions hold and let go, and jobs whose clients are gone."""
 
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.batches import give_all_back
-from callsheet.scheduler.core.entities import Action, Job
+from callsheet.scheduler.core.cancel import give_up
+from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.idleness import idle_at, watch
 from callsheet.scheduler.core.leases import begin, let_go, open_job, save
-from callsheet.scheduler.core.lifecycle import cancel
-from callsheet.scheduler.core.recall import closed_trajectory
 from callsheet.scheduler.core.records import JobLease
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import close_job
-from callsheet.scheduler.core.trajectories import abandon, cancel_group
 
 EXPIRED = "its job expired: no client session held it"
 
@@ -68,28 +66,6 @@ def _expire(state: SchedulerState, job: Job, now: float) -> None:
     """Gives up what a job's client left behind. Outcomes stay for one that comes back."""
     job.lease.expired, job.lease.left = True, None
     state.persist(JobLease(job.request.job_id, expired=True, left=None))
-    _give_up(state, job, EXPIRED, now)
+    give_up(state, job, EXPIRED, now)
     give_all_back(state, job, now)
     begin(state, job, now)
-
-
-def _give_up(state: SchedulerState, job: Job, reason: str, now: float) -> None:
-    abandon(state, job, list(job.trajectories), reason, now)
-    for action in list(job.actions.values()):
-        if isinstance(action, Action):
-            cancel(state, action, reason, now)
-
-
-def on_work_cancel(state: SchedulerState, event: events.WorkCancelRequested, now: float) -> None:
-    """Gives up what is unfinished in a job, a group or a trajectory."""
-    job = open_job(state, event.job_id, event.reply_to, works_at=now)
-    reason = event.reason or "cancelled by its client"
-    if event.group_id:
-        cancel_group(state, job, event.group_id, reason, now)
-    elif not event.trajectory_id:
-        _give_up(state, job, reason, now)
-    elif event.trajectory_id in job.trajectories:
-        abandon(state, job, [event.trajectory_id], reason, now)
-    else:
-        closed_trajectory(job, event.trajectory_id)
-    state.accept(event.reply_to)

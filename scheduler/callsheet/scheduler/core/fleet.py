@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
@@ -12,9 +14,9 @@ from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sa
 from callsheet.scheduler.core.metering import buckets_of
 from callsheet.scheduler.core.model import CPU, ActionKind, FailureKind
 from callsheet.scheduler.core.peers import ManagerSession
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid
+from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid, not_found
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
-from callsheet.scheduler.core.rollouts import advance_services, reconnected, registered, weights_told
+from callsheet.scheduler.core.rollouts import advance_services, heal, reconnected, registered, weights_told
 from callsheet.scheduler.core.servability import note_arrival
 from callsheet.scheduler.core.service_demand import learn_demands
 from callsheet.scheduler.core.services import Service, pool_of
@@ -383,3 +385,29 @@ def _end_attempt(
         action.attempt = None
         end_unsuccessfully(state, action, failed, now, LastAttempt(attempt, started))
     drop_attempt(state, attempt, now)
+
+
+def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) -> None:
+    """Takes a manager out of service once its attempts are over and its last sandbox has ended, or its time is up."""
+    manager = _registered(state, event.manager_id)
+    if not event.dry_run:
+        manager.leaves_by = now + event.deadline
+        state.fleet_changed()
+        state.timers.drop(("drain", manager.manager_id))
+        if manager.leaves_by < inf:
+            state.timers.set(("drain", manager.manager_id), manager.leaves_by)
+        leave_when_over(state, manager, now)
+    state.accept(event.reply_to)
+
+
+def on_heal(state: SchedulerState, event: events.HealRequested, now: float) -> None:
+    """Has the quarantined engines of a manager go back to the weights that they were started with."""
+    heal(state, _registered(state, event.manager_id), now)
+    state.accept(event.reply_to)
+
+
+def _registered(state: SchedulerState, manager_id: str) -> Manager:
+    manager = state.managers.get(manager_id)
+    if manager is None:
+        raise not_found("manager_id", manager_id, "names no registered manager")
+    return manager

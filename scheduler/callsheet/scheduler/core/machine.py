@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from callsheet.scheduler.core import attempts, batches, control, events, expiry, fleet, submission, timers, trajectories
+from callsheet.scheduler.core import attempts, batches, cancel, events, expiry, fleet, submission, timers, trajectories
 from callsheet.scheduler.core.commands import CoreCommand, Refuse
 from callsheet.scheduler.core.events import Event, Request
 from callsheet.scheduler.core.metering import next_refill
@@ -22,7 +22,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.JobHoldRequested: expiry.on_job_hold,
     events.JobReleaseRequested: expiry.on_job_release,
     events.SessionEnded: expiry.on_session_ended,
-    events.WorkCancelRequested: expiry.on_work_cancel,
+    events.WorkCancelRequested: cancel.on_work_cancel,
     events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
     events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
     events.BatchRequested: batches.on_batch_requested,
@@ -31,9 +31,9 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.SubmitRequested: submission.on_submit,
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,
-    events.CancelRequested: control.on_cancel,
-    events.DrainRequested: control.on_drain,
-    events.HealRequested: control.on_heal,
+    events.CancelRequested: cancel.on_cancel,
+    events.DrainRequested: fleet.on_drain,
+    events.HealRequested: fleet.on_heal,
     events.ManagerJoined: fleet.on_joined,
     events.ManagerDisconnected: fleet.on_disconnected,
     events.ManagerHeartbeat: fleet.on_heartbeat,

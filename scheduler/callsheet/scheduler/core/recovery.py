@@ -37,7 +37,6 @@ from callsheet.scheduler.core.retention import keep
 from callsheet.scheduler.core.settling import count_open, restore_closed
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import add_action, add_job
-from callsheet.scheduler.core.time_away import TimeAway
 from callsheet.scheduler.core.trajectories import add_closed, add_trajectory, count_closed, group_of
 
 
@@ -49,6 +48,25 @@ class RequestDecoder(NamedTuple):
     action: Callable[[bytes], ActionRequest]
     weights: Callable[[bytes], WeightsOffer]
     result: Callable[[bytes], TrajectoryResult]
+
+
+class TimeAway:
+    """The times in which no scheduler ran: clocks that clients set by a submit stand still meanwhile.
+
+    Times are those of the schedulers' own clocks. They are set by the wall clock at each start and never step while one
+    runs. A wall clock that was set between two of them makes the time away longer or shorter: forwards it is longer by
+    as much, so that no deadline strikes early; backwards it is none.
+
+    Args:
+        spans: In seconds since the epoch, each as (since, until).
+    """
+
+    def __init__(self, spans: Sequence[tuple[float, float]]) -> None:
+        self._spans = spans
+
+    def after(self, time: float) -> float:
+        """How many seconds of the spans came after a time."""
+        return sum(max(until - max(since, time), 0.0) for since, until in self._spans)
 
 
 def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:

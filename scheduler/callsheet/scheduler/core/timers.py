@@ -5,6 +5,7 @@ from __future__ import annotations
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
 from callsheet.scheduler.core.batches import batch_due
+from callsheet.scheduler.core.cancel import group_due
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
 from callsheet.scheduler.core.expiry import idle_due, job_due
@@ -23,7 +24,7 @@ from callsheet.scheduler.core.retention import retention_due
 from callsheet.scheduler.core.rollouts import rollout_due
 from callsheet.scheduler.core.servability import returns_over
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import group_due, trajectory_due
+from callsheet.scheduler.core.trajectories import trajectory_due
 
 TIMED_OUT = events.AttemptFailed(
     FailureKind.TIMEOUT,

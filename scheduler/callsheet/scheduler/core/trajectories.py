@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.batches import (
-    GROUP_IDLE_S,
     buffer_result,
     check_room_for_result,
     check_same_result,
@@ -28,8 +27,8 @@ from callsheet.scheduler.core.model import (
 )
 from callsheet.scheduler.core.open_work import check_room_for_trajectory
 from callsheet.scheduler.core.pacing import most_buffered_of
-from callsheet.scheduler.core.recall import check_trajectory_not_forgotten, closed_trajectory, unknown_group
-from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
+from callsheet.scheduler.core.recall import check_trajectory_not_forgotten, closed_trajectory
+from callsheet.scheduler.core.records import TrajectoryClosed, TrajectoryOpened
 from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, failed_precondition, invalid
 from callsheet.scheduler.core.settling import closed_now, count_open, join
 from callsheet.scheduler.core.state import SchedulerState
@@ -230,30 +229,3 @@ def count_closed(group: Group, trajectory_id: str, end: TrajectoryEnd) -> None:
     else:
         group.members[trajectory_id] = None
         group.completed += end is TrajectoryEnd.COMPLETED
-
-
-def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, now: float) -> None:
-    """Closes the open members of a group as abandoned; it takes no more.
-
-    Raises:
-        RefusedError: NOT_FOUND if the job never had such a group.
-    """
-    group = job.groups.get(group_id)
-    if group is None:
-        if job.forgotten.has_group(group_id):
-            return
-        raise unknown_group(job, group_id)
-    if not group.cancelled:
-        group.cancelled = True
-        first = next(iter([*group.members, *group.lost]))
-        state.persist(GroupCancelled(job.request.job_id, first))
-    abandon(state, job, list(group.members), reason, now)
-    member_closed(state, job, group_id, now)
-
-
-def group_due(state: SchedulerState, job_id: str, group_id: str, now: float) -> None:
-    """Ends a group that had no open member for too long, so that what finished of it is given out."""
-    job = state.jobs.get(job_id)
-    group = job.groups.get(group_id) if job is not None else None
-    if job is not None and group is not None and not job.has_open_members(group):
-        cancel_group(state, job, group_id, f"none of its members was open for {GROUP_IDLE_S:.0f} s", now)
