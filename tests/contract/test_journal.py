@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callsheet.scheduler.core.records import (
+from callsheet.scheduler.core.words.records import (
     ActionCancelRequested,
     ActionDispatched,
     ActionFinished,
@@ -28,7 +28,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryOpened,
     TrajectoryPlaced,
 )
-from callsheet.scheduler.core.recovered import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
+from callsheet.scheduler.core.words.recovered import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
 from callsheet.scheduler.store.errors import (
     DatabaseLockedError,
     DataDirectoryLockedError,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import pytest
-from callsheet.scheduler.core import records
+from callsheet.scheduler.core.words import records
 from callsheet.scheduler.store.journal import Journal
 
 from tests.support.journals import JournalPlace

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.forgotten import entry, trajectory_entry
-from callsheet.scheduler.core.model import ActionState, TrajectoryEnd
-from callsheet.scheduler.core.records import (
+from callsheet.scheduler.core.state.forgotten_ids import entry, trajectory_entry
+from callsheet.scheduler.core.words.model import ActionState, TrajectoryEnd
+from callsheet.scheduler.core.words.records import (
     ActionFinished,
     ActionSubmitted,
     GroupCancelled,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from callsheet.scheduler.core.records import ActionFinished, JobClosed, JobOpened, Record, WorkForgotten
+from callsheet.scheduler.core.words.records import ActionFinished, JobClosed, JobOpened, Record, WorkForgotten
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from callsheet.scheduler.store.journal import Journal
 

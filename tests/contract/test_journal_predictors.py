@@ -6,7 +6,7 @@ import threading
 from contextlib import closing
 
 import pytest
-from callsheet.scheduler.core.records import JobOpened
+from callsheet.scheduler.core.words.records import JobOpened
 from callsheet.scheduler.store.errors import StaleEpochError
 
 from tests.support.journals import JournalPlace

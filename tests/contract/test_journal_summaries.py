@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callsheet.scheduler.core.records import (
+from callsheet.scheduler.core.words.records import (
     ActionFinished,
     ActionSummary,
     ClosedAction,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import CoreCommand, Dispatch, Persist
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
-from callsheet.scheduler.core.refusals import RefusedError
-from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import Stepper
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.commands import CoreCommand, Dispatch, Persist
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.decode_buffer import decode_result

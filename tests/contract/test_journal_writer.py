@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.scheduler.core.records import ActionFinished, JobClosed, JobOpened, Record
+from callsheet.scheduler.core.words.records import ActionFinished, JobClosed, JobOpened, Record
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from callsheet.scheduler.store.errors import JournalBackloggedError, JournalStoppedError, StaleEpochError
 from callsheet.scheduler.store.journal import Journal

@@ -57,7 +57,7 @@ VIOLATIONS = [
     ),
     (
         "managers/callsheet/managers/violation.py",
-        "from callsheet.scheduler.core import records",
+        "from callsheet.scheduler.core.words import records",
         "Managers know neither the scheduler nor clients",
     ),
     ("deploy/callsheet/deploy/violation.py", "import ray", "Ray is imported by its provider alone"),
@@ -96,7 +96,7 @@ VIOLATIONS = [
     ),
     (
         "scheduler/callsheet/scheduler/store/violation.py",
-        "from callsheet.scheduler.core import model",
+        "from callsheet.scheduler.core.words import model",
         "The store takes nothing but records from the core",
     ),
 ]
@@ -133,7 +133,7 @@ def test_contract_catches_what_it_forbids(sources: Path, path: str, statement: s
 
 def test_store_may_take_records(sources: Path) -> None:
     permitted = sources / "scheduler/callsheet/scheduler/store/permitted.py"
-    permitted.write_text("from callsheet.scheduler.core import records\n")
+    permitted.write_text("from callsheet.scheduler.core.words import records\n")
     try:
         assert "The store takes nothing but records from the core" not in broken_contracts(sources)
     finally:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.model import ActionKind, GroupRequest, Opening, TrajectoryEnd, TrajectoryRequest
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.core.trajectories import REDUNDANT
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, Opening, TrajectoryEnd, TrajectoryRequest
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.work.trajectories import REDUNDANT
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test

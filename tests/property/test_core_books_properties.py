@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from callsheet.scheduler.core.entities import Action, Job
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKind, PriorityClass
-from callsheet.scheduler.core.ready import ReadyQueue
-from callsheet.scheduler.core.registration import NodeDescription
+from callsheet.scheduler.core.state.entities import Action, Job
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.ready import ReadyQueue
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.registration import NodeDescription
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

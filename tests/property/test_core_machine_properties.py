@@ -10,10 +10,10 @@ import math
 from functools import partial
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.events import PlanReady
-from callsheet.scheduler.core.held_memory import LEAST_LIVES
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.events import PlanReady
+from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     FailureKind,
@@ -24,8 +24,8 @@ from callsheet.scheduler.core.model import (
     Token,
     TrajectoryEnd,
 )
-from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words.plan import Assignment, Plan
+from callsheet.scheduler.core.words.registration import SandboxRef
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test

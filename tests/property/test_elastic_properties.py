@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.model import Timeouts
+from callsheet.scheduler.core.words import commands
+from callsheet.scheduler.core.words.model import Timeouts
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from hypothesis import given, settings

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import ceil
 
 import pytest
-from callsheet.scheduler.core.held_memory import LEAST_LIVES
-from callsheet.scheduler.core.model import MEMORY, ActionKind
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES
+from callsheet.scheduler.core.words.model import MEMORY, ActionKind
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors

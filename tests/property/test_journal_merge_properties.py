@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from callsheet.scheduler.core.records import (
+from callsheet.scheduler.core.words.records import (
     ActionCancelRequested,
     ActionDispatched,
     ActionFinished,
@@ -27,7 +27,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryOpened,
     TrajectoryPlaced,
 )
-from callsheet.scheduler.core.recovered import (
+from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredJob,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from callsheet.scheduler.core.model import Demand, ResourceDemand, SpeedUp, Timeouts
+from callsheet.scheduler.core.words.model import Demand, ResourceDemand, SpeedUp, Timeouts
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.question.instance import Option, PlanningInstance
 from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR, choose_units, option_costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.predictors.log_normal import expected_remaining
 from callsheet.scheduler.planner.predictors.nodes import Path, SavedNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from callsheet.scheduler.core.commands import Dispatch
-from callsheet.scheduler.core.model import ActionState, Token
-from callsheet.scheduler.core.refusals import RefusedError
+from callsheet.scheduler.core.words.commands import Dispatch
+from callsheet.scheduler.core.words.model import ActionState, Token
+from callsheet.scheduler.core.words.refusals import RefusedError
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.engine_weights import UpdateEnd, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words import commands
+from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsStanding, WeightsTold
+from callsheet.scheduler.core.words.model import ActionKind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario, Work
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, FailureKind, Token
-from callsheet.scheduler.core.registration import (
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, FailureKind, Token
+from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from callsheet.scheduler.core import records, recovered
-from callsheet.scheduler.core.commands import OutcomeFacts
-from callsheet.scheduler.core.engine_weights import WeightsOffer
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words import records, recovered
+from callsheet.scheduler.core.words.commands import OutcomeFacts
+from callsheet.scheduler.core.words.engine_weights import WeightsOffer
+from callsheet.scheduler.core.words.model import (
     CPU,
     MEMORY,
     ActionKey,

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryResult
-from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
-from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import Stepper
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, TrajectoryResult
+from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
 

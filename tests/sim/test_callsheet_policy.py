@@ -25,8 +25,8 @@ from callsheet.benchmarks.simulator.scenario import (
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PredictionChoice
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
-from callsheet.scheduler.core.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.step import Step, Stepper
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.service.settings import PlannerChoice
 
 from tests.support.core_invariants import check_invariants

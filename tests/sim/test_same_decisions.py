@@ -15,10 +15,10 @@ from callsheet.benchmarks.simulator.shell.prediction import LearnedKnowledge
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
-from callsheet.scheduler.core.commands import CoreCommand, Dispatch
-from callsheet.scheduler.core.events import Event
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.step import MAX_EVENTS_PER_STEP, Step, Stepper
+from callsheet.scheduler.core.words.commands import CoreCommand, Dispatch
+from callsheet.scheduler.core.words.events import Event
 from callsheet.scheduler.planner.conversation import SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner

@@ -8,7 +8,7 @@ from math import factorial
 import pytest
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Turn, Work
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 from tests.support.simulated import StartAtOnce, one_node, sustained
 

@@ -7,13 +7,13 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.commands import CancelAttempt, Dispatch
-from callsheet.scheduler.core.entities import Job
-from callsheet.scheduler.core.events import AttemptCancelled, TimerFired
 from callsheet.scheduler.core.machine import next_deadline
-from callsheet.scheduler.core.model import ActionKind, Timeouts, Token
-from callsheet.scheduler.core.staleness import StalenessPolicy
-from callsheet.scheduler.core.state import CoreSettings
+from callsheet.scheduler.core.state.entities import Job
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings
+from callsheet.scheduler.core.words.commands import CancelAttempt, Dispatch
+from callsheet.scheduler.core.words.events import AttemptCancelled, TimerFired
+from callsheet.scheduler.core.words.model import ActionKind, Timeouts, Token
+from callsheet.scheduler.core.words.staleness import StalenessPolicy
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_clients import Taker

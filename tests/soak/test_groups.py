@@ -17,7 +17,7 @@ from callsheet.client import Client, TrajectoryEnd
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.scheduler.core.trajectories import REDUNDANT
+from callsheet.scheduler.core.work.trajectories import REDUNDANT
 
 from tests.soak import mortal_trainer
 from tests.soak.group_load import REPLACED, SIZE, Fault, Faults, GroupLoad, as_many_as_seats, by_chance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from callsheet.scheduler.core.staleness import StalenessPolicy
+from callsheet.scheduler.core.words.staleness import StalenessPolicy
 
 from tests.soak.staleness_world import EACH_QUARTER, MINUTE_S, StalenessWorld, Trainer
 from tests.support.measurements import Measured

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import CoreCommand
-from callsheet.scheduler.core.entities import Action, FinishedAction
-from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, ActionRequest, ActionState, Token
-from callsheet.scheduler.core.refusals import RefusedError
-from callsheet.scheduler.core.registration import NodeDescription
+from callsheet.scheduler.core.state.entities import Action, FinishedAction
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.commands import CoreCommand
+from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionRequest, ActionState, Token
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.registration import NodeDescription
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from tests.support.core_managers import FaithfulManager

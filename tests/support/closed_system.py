@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.words import commands
+from callsheet.scheduler.core.words.model import ActionKind, Demand, PriorityClass, ResourceDemand, SpeedUp
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callsheet.scheduler.core.entities import Job
+from callsheet.scheduler.core.state.entities import Job
 
 
 def closed_view(job: Job) -> dict[str, Any]:

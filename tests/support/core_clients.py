@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import inf
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.commands import CoreCommand
-from callsheet.scheduler.core.engine_weights import WeightsOffer
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.commands import CoreCommand
+from callsheet.scheduler.core.words.engine_weights import WeightsOffer
+from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
@@ -19,9 +19,9 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
     TrajectoryResult,
 )
-from callsheet.scheduler.core.peers import Watcher
-from callsheet.scheduler.core.plan import CoreChange, Plan
-from callsheet.scheduler.core.refusals import RefusedError
+from callsheet.scheduler.core.words.peers import Watcher
+from callsheet.scheduler.core.words.plan import CoreChange, Plan
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request

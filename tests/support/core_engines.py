@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.model import ActionKind, Token
-from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
+from callsheet.scheduler.core.words.model import ActionKind, Token
+from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 
 from tests.support.core_world import CoreWorld, FakeManager, node
 

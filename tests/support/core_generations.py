@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.generations import GeneratedTokens, GenerationSize
-from callsheet.scheduler.core.model import ActionKey, ActionKind
-from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.registration import ServiceDescription
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens, GenerationSize
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.registration import ServiceDescription
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors

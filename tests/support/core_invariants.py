@@ -6,17 +6,17 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from callsheet.scheduler.core.adoption import is_of
-from callsheet.scheduler.core.batches import is_over
-from callsheet.scheduler.core.buffer import KEPT_ACKNOWLEDGED, Buffer
-from callsheet.scheduler.core.closed import ClosedTogether
-from callsheet.scheduler.core.engine_weights import WeightsStanding
-from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager, Trajectory
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU, MEMORY, ActionState, TrajectoryEnd
-from callsheet.scheduler.core.resizing import elastic_cores
-from callsheet.scheduler.core.rollouts import engines_of
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.hosted.rollouts import engines_of
+from callsheet.scheduler.core.jobs.batches import is_over
+from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, Buffer
+from callsheet.scheduler.core.state.closed_trajectories import ClosedTogether
+from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job, Manager, Trajectory
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.engine_weights import WeightsStanding
+from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionState, TrajectoryEnd
+from callsheet.scheduler.core.work.adoption import is_of
+from callsheet.scheduler.core.work.resizing import elastic_cores
 
 
 class InvariantViolationError(AssertionError):

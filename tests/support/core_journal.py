@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from callsheet.scheduler.core import records
-from callsheet.scheduler.core.engine_weights import WeightsOffer
-from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest, TrajectoryResult
-from callsheet.scheduler.core.recovered import (
+from callsheet.scheduler.core.recovery import RequestDecoder
+from callsheet.scheduler.core.words import records
+from callsheet.scheduler.core.words.engine_weights import WeightsOffer
+from callsheet.scheduler.core.words.model import ActionRequest, JobRequest, TrajectoryRequest, TrajectoryResult
+from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredBatch,
@@ -18,7 +19,6 @@ from callsheet.scheduler.core.recovered import (
     RecoveredRollout,
     RecoveredTrajectory,
 )
-from callsheet.scheduler.core.recovery import RequestDecoder
 
 Row = tuple[str, str]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, Token
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, Token
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_world import CoreWorld, FakeManager, ended, sandbox_made_by
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words.model import (
     CPU,
     MEMORY,
     ActionKey,
@@ -19,7 +19,7 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.staleness import StalenessPolicy
+from callsheet.scheduler.core.words.staleness import StalenessPolicy
 
 JOB = "job"
 LONG = Timeouts(schedule_to_start=1e6, start_to_close=1e6, schedule_to_close=1e6)

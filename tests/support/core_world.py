@@ -11,21 +11,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
-from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.machine import handle, next_deadline
-from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
-from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.recovery import restore
-from callsheet.scheduler.core.registration import (
+from callsheet.scheduler.core.state.entities import Action, FinishedAction
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
+from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.plan import Assignment, Plan
+from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
 )
-from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 import structlog
-from callsheet.scheduler.core.records import ActionDispatched, ActionFinished, JobOpened, Record
+from callsheet.scheduler.core.words.records import ActionDispatched, ActionFinished, JobOpened, Record
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.writer import GroupCommitWriter
 

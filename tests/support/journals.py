@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from callsheet.scheduler.core.records import ActionSubmitted
+from callsheet.scheduler.core.words.records import ActionSubmitted
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from callsheet.scheduler.store.journal import Journal, open_journal
 

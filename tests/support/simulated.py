@@ -18,7 +18,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Turn,
     Work,
 )
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, in_sandbox=True)
 

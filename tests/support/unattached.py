@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.core.peers import Watcher
-from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.words.model import ActionKey
+from callsheet.scheduler.core.words.peers import Watcher
+from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.store.writer import GroupCommitWriter
 

@@ -13,7 +13,7 @@ from callsheet.benchmarks.simulator.policies.parts.waiting import Line
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 from callsheet.benchmarks.simulator.quota_books import QuotaBooks
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Quota, Rollout, Work
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from hypothesis import given
 from hypothesis import strategies as st
 

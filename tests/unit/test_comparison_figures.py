@@ -29,7 +29,7 @@ from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode, Work
 from callsheet.benchmarks.simulator.validation import InputError
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 from tests.support.simulated import one_node, trajectory
 

@@ -6,9 +6,9 @@ import pytest
 from callsheet.cli.output import failures_of
 from callsheet.client.jobs import JobDescription
 from callsheet.client.status import JobStatus
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKind, FailureKind
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKind, FailureKind
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld, FakeManager

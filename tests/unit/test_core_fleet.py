@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Token
-from callsheet.scheduler.core.refusals import RefusalCode
-from callsheet.scheduler.core.registration import NodeDescription, RunningAttempt, SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, Token
+from callsheet.scheduler.core.words.refusals import RefusalCode
+from callsheet.scheduler.core.words.registration import NodeDescription, RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
 from tests.support.core_world import (

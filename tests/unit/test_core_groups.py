@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import (
     ActionKind,
     ActionState,
     GroupRequest,
@@ -13,7 +13,7 @@ from callsheet.scheduler.core.model import (
     Opening,
     TrajectoryEnd,
 )
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.held_memory import LEAST_LIVES, HeldMemory, booked_mib
-from callsheet.scheduler.core.model import ActionKind, SandboxCopy
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
+from callsheet.scheduler.core.words.model import ActionKind, SandboxCopy
+from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner

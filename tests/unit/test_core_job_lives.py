@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState
-from callsheet.scheduler.core.records import JobOpened
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.records import JobOpened
+from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.service.opening_jobs import OpeningJobs
 
 from tests.support.core_requests import action_request, fixed, key_of

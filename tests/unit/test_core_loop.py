@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKind, ActionState
-from callsheet.scheduler.core.records import Record
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Action
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, Clock, CoreLoop
 from callsheet.scheduler.store.errors import JournalBackloggedError

@@ -6,9 +6,9 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, Timeouts
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, Timeouts
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_sandbox

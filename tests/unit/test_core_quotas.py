@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.machine import handle, next_deadline
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind
-from callsheet.scheduler.core.quotas import TokenBucket
-from callsheet.scheduler.core.refusals import RefusedError
-from callsheet.scheduler.core.registration import QuotaDescription
+from callsheet.scheduler.core.state.quotas import TokenBucket
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.registration import QuotaDescription
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, RetryPolicy
 
 from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, Token
-from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, Token
+from callsheet.scheduler.core.words.registration import RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, key_of
 from tests.support.core_world import CoreWorld, ended, service, world_with_sandbox

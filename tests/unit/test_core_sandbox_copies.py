@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionRequest, ActionState, FailureKind, SandboxCopy
-from callsheet.scheduler.core.refusals import RefusedError
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, ActionRequest, ActionState, FailureKind, SandboxCopy
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld, Stream, service, world_with_sandbox, world_with_trajectory

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, elastic, fixed, kept
 from tests.support.core_world import CoreWorld, world_with_sandbox, world_with_trajectory

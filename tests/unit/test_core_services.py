@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.refusals import RefusalCode
-from callsheet.scheduler.core.registration import ServiceState
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode
+from callsheet.scheduler.core.words.registration import ServiceState
 
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld, node, service

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core import commands, events, records
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words import commands, events, records
+from callsheet.scheduler.core.words.model import (
     CPU,
     ActionKey,
     ActionKind,
@@ -17,8 +17,8 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryEnd,
 )
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.core.servability import MAX_CACHED, check_servable
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.work.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld, node, service, world_with_sandbox, world_with_trajectory

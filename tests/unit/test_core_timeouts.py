@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.machine import next_deadline
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy, TimeoutKind, Timeouts
-from callsheet.scheduler.core.registration import SandboxRef
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import (
+    ActionKind,
+    ActionState,
+    FailureKind,
+    RetryPolicy,
+    TimeoutKind,
+    Timeouts,
+)
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory

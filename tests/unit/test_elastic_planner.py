@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
-from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.snapshot import describe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callsheet.scheduler.core.model import CPU, ActionKind, Demand, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.words.model import CPU, ActionKind, Demand, ResourceDemand, SpeedUp
 from callsheet.scheduler.planner.predictors import ObservedRun, Predictors
 from callsheet.scheduler.planner.predictors.requests import key_of, predict
 from callsheet.scheduler.planner.round.estimates import Estimates

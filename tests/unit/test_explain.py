@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.round.review import Shortage, WaitReason

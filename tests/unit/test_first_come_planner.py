@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.words.model import ActionKind, Demand, PriorityClass, ResourceDemand, SpeedUp
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request

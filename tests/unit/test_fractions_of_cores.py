@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.model import CPU, ActionKind, Demand, ResourceDemand
+from callsheet.scheduler.core.words.model import CPU, ActionKind, Demand, ResourceDemand
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.fleet.pools import SHARED_BURST

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionState
-from callsheet.scheduler.core.registration import ServiceState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionState
+from callsheet.scheduler.core.words.registration import ServiceState
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.generations import PATIENCE_S
 from callsheet.scheduler.planner.round.review import WaitReason

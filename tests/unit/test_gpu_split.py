@@ -7,7 +7,7 @@ from itertools import product
 
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import expected_load, place_instances, split_gpus
 from callsheet.benchmarks.simulator.scenario import Cluster, GpuNodes, Model, Scenario, Work
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.answers.holders import MAX_HOLDERS, Holder, Liveness, holders
 from callsheet.scheduler.planner.round.review import WaitReason

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.scheduler.access.identity import ANYBODY
-from callsheet.scheduler.core.entities import FinishedAction
+from callsheet.scheduler.core.state.entities import FinishedAction
 from callsheet.scheduler.service.idle_payloads import MARGIN_S, IdlePayloads
 from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.service.payload_rights import PayloadRights

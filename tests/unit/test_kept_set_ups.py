@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
-from callsheet.scheduler.core.set_up_index import SetUpIndex
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.set_up_index import SetUpIndex
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.fleet.placement import MOST_BEGUN, BegunSetUps
 from callsheet.scheduler.planner.fleet.pools import MOST_SET_UPS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.registration import ServiceDescription
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.registration import ServiceDescription
 
 from tests.support.core_generations import Rollouts, engine
 from tests.support.core_requests import JOB, action_request

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.entities import Attempt
-from callsheet.scheduler.core.events import AttemptEnded, AttemptResult
-from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind
+from callsheet.scheduler.core.state.entities import Attempt
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.events import AttemptEnded, AttemptResult
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.requests import observation_of

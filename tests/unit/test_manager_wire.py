@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
-from callsheet.scheduler.core.plan import GrantPrediction
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.core.registration import (
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.words.plan import GrantPrediction
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.scheduler.access.identity import ANYBODY
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service import payload_claims
 from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.service.payload_rights import PayloadRights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service import peer_limits
 from callsheet.scheduler.service.limit_settings import LimitSettings
 from callsheet.scheduler.service.peer_limits import BURST_S, MAX_TRANSFERS, PeerLimits

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import entities, events
-from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager
-from callsheet.scheduler.core.model import ActionKind, Token
+from callsheet.scheduler.core.state import entities
+from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manager
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKind, Token
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.pools import Fleet
 

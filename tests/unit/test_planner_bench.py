@@ -11,7 +11,7 @@ from callsheet.benchmarks.planner.run import fleet_events, run_planner_bench
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.cli.app import app
 from callsheet.scheduler.core.machine import handle
-from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from typer.testing import CliRunner

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.entities import Action
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.fleet.placement import Members
 from callsheet.scheduler.planner.fleet.pools import Fleet

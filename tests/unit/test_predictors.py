@@ -10,7 +10,7 @@ from itertools import starmap
 from typing import Any
 
 import pytest
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.predictors import (
     ObservedRun,
     Prediction,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.model import Demand, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.words.model import Demand, ResourceDemand, SpeedUp
 from callsheet.scheduler.planner.question.price import choose_units
 
 LINEAR, SERIAL = SpeedUp(), SpeedUp(0.0)

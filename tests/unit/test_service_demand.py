@@ -9,10 +9,10 @@ from callsheet.managers.reward.hosted.expectations import ServingPace, room_befo
 from callsheet.managers.reward.hosted.places import ModelDevices
 from callsheet.managers.reward.hosted.residency import HostedTenant, Residency
 from callsheet.managers.reward.hosted.turns import PatientTurns
-from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.demand import MOST_SERVICES, TELL_EVERY_S, expected_rewards
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
+from callsheet.scheduler.core.hosted.service_load import MOST_SERVICES, TELL_EVERY_S, expected_rewards
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 

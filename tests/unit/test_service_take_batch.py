@@ -8,9 +8,9 @@ from typing import Any, cast
 import anyio
 import anyio.lowlevel
 import pytest
-from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.machine import handle
-from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
+from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.v1 import client_service_pb2
 

@@ -21,7 +21,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Turn,
     Work,
 )
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 from tests.support.simulated import one_node, step, sustained, trajectory
 

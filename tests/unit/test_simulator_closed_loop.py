@@ -12,7 +12,7 @@ from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, ScenarioJob, Turn, Work
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 from tests.support.simulated import StartAtOnce, one_node, random_scenario, step, sustained, trajectory
 

@@ -23,7 +23,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Work,
 )
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 from tests.support.simulated import StartAtOnce, one_node, trajectory
 

@@ -28,9 +28,9 @@ from callsheet.benchmarks.simulator.shell.memory import GatedMemory
 from callsheet.benchmarks.simulator.shell.prediction import Oracle
 from callsheet.benchmarks.simulator.shell.requests import GPU, RequestBook, join_all, rounded_up
 from callsheet.benchmarks.simulator.shell.settings import OverheadModel
-from callsheet.scheduler.core.commands import Dispatch
-from callsheet.scheduler.core.events import ManagerJoined
-from callsheet.scheduler.core.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
+from callsheet.scheduler.core.words.commands import Dispatch
+from callsheet.scheduler.core.words.events import ManagerJoined
+from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
 from callsheet.scheduler.planner.predictors.requests import key_of
 
 RESET = Work(ActionKind.ENV_RESET, "reset", 1.0, in_sandbox=True, peak_memory_mb=50)

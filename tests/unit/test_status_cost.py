@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, ActionState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKey, ActionState
 from callsheet.scheduler.service import listing
 from callsheet.scheduler.service.listing import list_jobs
 from callsheet.scheduler.service.status_answers import job_status

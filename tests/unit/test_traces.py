@@ -14,7 +14,7 @@ from callsheet.benchmarks.simulator.scenario import Mode, check_scenario
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.benchmarks.simulator.traces.trajectories import read_trace
 from callsheet.benchmarks.simulator.validation import InputError
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 
 def _trajectory(**changes: object) -> dict[str, object]:

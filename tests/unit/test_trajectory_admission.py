@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import OptionBlock

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.expected import ExpectedRole, ExpectedService
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.state import CoreSettings
+from callsheet.scheduler.core.state.announced_managers import ExpectedRole, ExpectedService
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
 
 from tests.support.core_requests import action_request, elastic, fixed, kept

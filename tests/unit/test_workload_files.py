@@ -15,7 +15,7 @@ from callsheet.benchmarks.simulator.workloads.distributions import (
     read_distribution,
 )
 from callsheet.benchmarks.simulator.workloads.parameters import ActionParameters, JobParameters, Workload
-from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
 
 def test_all_that_are_described_are_there() -> None:

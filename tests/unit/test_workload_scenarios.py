@@ -13,7 +13,7 @@ from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Work
 from callsheet.benchmarks.simulator.validation import InputError
 from callsheet.benchmarks.simulator.workloads.distributions import Geometric, LogNormal, Quantiles, Uniform
 from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
-from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
 
 def _actions(rollouts: tuple[Rollout, ...]) -> list[Work]:

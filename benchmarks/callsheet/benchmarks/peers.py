@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.commands import Dispatch
-from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined, ReplyTo
-from callsheet.scheduler.core.model import Opened
-from callsheet.scheduler.core.refusals import RefusedError
-from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
+from callsheet.scheduler.core.words.commands import Dispatch
+from callsheet.scheduler.core.words.events import Event, ManagerHeartbeat, ManagerJoined, ReplyTo
+from callsheet.scheduler.core.words.model import Opened
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription
 
 
 class AcceptingClient:

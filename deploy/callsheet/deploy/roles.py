@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from callsheet.managers.kind import MANAGER_KINDS
-from callsheet.scheduler.core.expected import ExpectedRole, ExpectedService
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.state.announced_managers import ExpectedRole, ExpectedService
+from callsheet.scheduler.core.words.model import ActionKind
 
 
 class Role(StrEnum):

@@ -15,7 +15,7 @@ from callsheet.options.declaration import Setting
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 if TYPE_CHECKING:
-    from callsheet.scheduler.core.expected import ExpectedRole
+    from callsheet.scheduler.core.state.announced_managers import ExpectedRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

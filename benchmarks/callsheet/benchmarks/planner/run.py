@@ -17,8 +17,11 @@ from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.benchmarks.peers import TO_CLIENT, joining, manager_of
 from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
-from callsheet.scheduler.core.commands import Dispatch, OutcomeFacts
-from callsheet.scheduler.core.events import (
+from callsheet.scheduler.core.machine import handle
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.words.commands import Dispatch, OutcomeFacts
+from callsheet.scheduler.core.words.events import (
     AttemptEnded,
     AttemptSucceeded,
     Event,
@@ -26,8 +29,7 @@ from callsheet.scheduler.core.events import (
     PlanReady,
     SubmitRequested,
 )
-from callsheet.scheduler.core.machine import handle
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words.model import (
     CPU,
     MEMORY,
     ActionKey,
@@ -41,9 +43,7 @@ from callsheet.scheduler.core.model import (
     SpeedUp,
     Timeouts,
 )
-from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
-from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.service.garbage_collection import short_pauses

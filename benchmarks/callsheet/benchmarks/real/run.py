@@ -29,7 +29,7 @@ from callsheet.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 
 class ServiceCpu:

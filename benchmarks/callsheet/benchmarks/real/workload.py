@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Rollout, Scenario, Turn, Work
 from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 # A sleeping command uses next to nothing of its core.
 _SLEEPING_USE = 1e-3

@@ -13,7 +13,7 @@ from callsheet.benchmarks.simulator.best_case import action_s
 from callsheet.benchmarks.simulator.events import EventQueue, Level
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Scenario
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 
 class ActionColumns:

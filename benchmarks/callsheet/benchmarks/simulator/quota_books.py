@@ -7,8 +7,8 @@ from math import inf
 from typing import Final
 
 from callsheet.benchmarks.simulator.scenario import Quota
-from callsheet.scheduler.core.quotas import TokenBucket
-from callsheet.scheduler.core.registration import QuotaDescription
+from callsheet.scheduler.core.state.quotas import TokenBucket
+from callsheet.scheduler.core.words.registration import QuotaDescription
 
 CALLS: Final = "calls"
 TOKENS: Final = "tokens"

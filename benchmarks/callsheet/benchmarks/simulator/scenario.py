@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
 
 class Mode(Enum):

@@ -16,7 +16,7 @@ from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuMachine
 from callsheet.benchmarks.simulator.physics.machines import Attempt, Machine, Used
 from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Work, check_scenario
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 
 def simulate(scenario: Scenario, make_policy: Callable[[World], Policy]) -> Measurements:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from callsheet.scheduler.core import attempts, batches, cancel, events, expiry, fleet, submission, timers, trajectories
-from callsheet.scheduler.core.commands import CoreCommand, Refuse
-from callsheet.scheduler.core.events import Event, Request
-from callsheet.scheduler.core.metering import next_refill
-from callsheet.scheduler.core.refusals import RefusedError
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core import timers
+from callsheet.scheduler.core.fleet import membership
+from callsheet.scheduler.core.fleet.quota_refills import next_refill
+from callsheet.scheduler.core.jobs import batches
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.commands import CoreCommand, Refuse
+from callsheet.scheduler.core.words.events import Event, Request
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.work import attempts, cancel, job_expiry, submission, trajectories
 
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.JobOpenRequested: submission.on_job_open,
     events.JobCloseRequested: submission.on_job_close,
-    events.JobHoldRequested: expiry.on_job_hold,
-    events.JobReleaseRequested: expiry.on_job_release,
-    events.SessionEnded: expiry.on_session_ended,
+    events.JobHoldRequested: job_expiry.on_job_hold,
+    events.JobReleaseRequested: job_expiry.on_job_release,
+    events.SessionEnded: job_expiry.on_session_ended,
     events.WorkCancelRequested: cancel.on_work_cancel,
     events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
     events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
@@ -32,13 +36,13 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,
     events.CancelRequested: cancel.on_cancel,
-    events.DrainRequested: fleet.on_drain,
-    events.HealRequested: fleet.on_heal,
-    events.ManagerJoined: fleet.on_joined,
-    events.ManagerDisconnected: fleet.on_disconnected,
-    events.ManagerHeartbeat: fleet.on_heartbeat,
-    events.ManagerDraining: fleet.on_draining,
-    events.SandboxLost: fleet.on_sandbox_lost,
+    events.DrainRequested: membership.on_drain,
+    events.HealRequested: membership.on_heal,
+    events.ManagerJoined: membership.on_joined,
+    events.ManagerDisconnected: membership.on_disconnected,
+    events.ManagerHeartbeat: membership.on_heartbeat,
+    events.ManagerDraining: membership.on_draining,
+    events.SandboxLost: membership.on_sandbox_lost,
     events.AttemptStarted: attempts.on_started,
     events.AttemptProgressed: attempts.on_progressed,
     events.AttemptEnded: attempts.on_ended,

@@ -7,16 +7,17 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
-from callsheet.scheduler.core.batches import restore_batch, restore_whole
-from callsheet.scheduler.core.beginnings import count_live, note_begun
-from callsheet.scheduler.core.buffer import BufferedTrajectory
-from callsheet.scheduler.core.engine_weights import WeightsOffer, WeightsRollout
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
-from callsheet.scheduler.core.forgotten import completed_of, states_of
-from callsheet.scheduler.core.idleness import worked
-from callsheet.scheduler.core.leases import begin
-from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.jobs.batches import restore_batch, restore_whole
+from callsheet.scheduler.core.jobs.final_close import count_open, restore_closed
+from callsheet.scheduler.core.jobs.idle_jobs import worked
+from callsheet.scheduler.core.jobs.leases import begin
+from callsheet.scheduler.core.jobs.retention import keep
+from callsheet.scheduler.core.state.buffer import BufferedTrajectory
+from callsheet.scheduler.core.state.entities import Action, Attempt, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.state.forgotten_ids import completed_of, states_of
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.engine_weights import WeightsOffer, WeightsRollout
+from callsheet.scheduler.core.words.model import (
     ActionRequest,
     ActionState,
     JobRequest,
@@ -25,19 +26,18 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
     TrajectoryResult,
 )
-from callsheet.scheduler.core.records import SchedulerAway
-from callsheet.scheduler.core.recovered import (
+from callsheet.scheduler.core.words.records import SchedulerAway
+from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredJob,
     RecoveredRollout,
     RecoveredTrajectory,
 )
-from callsheet.scheduler.core.retention import keep
-from callsheet.scheduler.core.settling import count_open, restore_closed
-from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.submission import add_action, add_job
-from callsheet.scheduler.core.trajectories import add_closed, add_trajectory, count_closed, group_of
+from callsheet.scheduler.core.work.admission_counts import count_live, note_begun
+from callsheet.scheduler.core.work.lifecycle import enqueue, stop_attempt
+from callsheet.scheduler.core.work.submission import add_action, add_job
+from callsheet.scheduler.core.work.trajectories import add_closed, add_trajectory, count_closed, group_of
 
 
 class RequestDecoder(NamedTuple):

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.commands import CoreCommand
-from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired, body_bytes
 from callsheet.scheduler.core.machine import handle, next_deadline
-from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.commands import CoreCommand
+from callsheet.scheduler.core.words.events import AttemptEnded, Event, PlanReady, TimerFired, body_bytes
+from callsheet.scheduler.core.words.plan import Plan
 
 # A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
 MAX_EVENTS_PER_STEP = 256

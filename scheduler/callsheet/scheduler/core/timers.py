@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import drop_orphan
-from callsheet.scheduler.core.batches import batch_due
-from callsheet.scheduler.core.cancel import group_due
-from callsheet.scheduler.core.commands import Cancellation, Expiry
-from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
-from callsheet.scheduler.core.expiry import idle_due, job_due
-from callsheet.scheduler.core.fleet import leave_when_over, lose_everything_on, lose_manager, note_lost
-from callsheet.scheduler.core.lifecycle import (
+from callsheet.scheduler.core.fleet.membership import leave_when_over, lose_everything_on, lose_manager, note_lost
+from callsheet.scheduler.core.hosted.rollouts import rollout_due
+from callsheet.scheduler.core.jobs.batches import batch_due
+from callsheet.scheduler.core.jobs.retention import retention_due
+from callsheet.scheduler.core.state.entities import Action, Attempt, LastAttempt
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.commands import Cancellation, Expiry
+from callsheet.scheduler.core.words.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.work.adoption import drop_orphan
+from callsheet.scheduler.core.work.cancel import group_due
+from callsheet.scheduler.core.work.job_expiry import idle_due, job_due
+from callsheet.scheduler.core.work.lifecycle import (
     advance_line,
     arm_attempt,
     attempt_deadline,
@@ -19,12 +23,8 @@ from callsheet.scheduler.core.lifecycle import (
     finish,
     stop_attempt,
 )
-from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
-from callsheet.scheduler.core.retention import retention_due
-from callsheet.scheduler.core.rollouts import rollout_due
-from callsheet.scheduler.core.servability import returns_over
-from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import trajectory_due
+from callsheet.scheduler.core.work.servability import returns_over
+from callsheet.scheduler.core.work.trajectories import trajectory_due
 
 TIMED_OUT = events.AttemptFailed(
     FailureKind.TIMEOUT,

@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKind, TrajectoryKey
-from callsheet.scheduler.core.pacing import may_begin
-from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.ready import ClassKey, ReadyClass
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.pacing import may_begin
+from callsheet.scheduler.core.state.entities import Action
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import ActionKind, TrajectoryKey
+from callsheet.scheduler.core.words.plan import Assignment, Plan
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running

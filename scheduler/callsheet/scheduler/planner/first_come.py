@@ -11,16 +11,16 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.admission import first_actions
-from callsheet.scheduler.core.entities import Action, Manager, Trajectory
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU
-from callsheet.scheduler.core.pacing import may_begin
-from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
-from callsheet.scheduler.core.servability import by_need, service_of
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.pacing import may_begin
+from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyQueue
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words.model import CPU
+from callsheet.scheduler.core.words.plan import Assignment, Plan
+from callsheet.scheduler.core.work.admission import first_actions
+from callsheet.scheduler.core.work.servability import by_need, service_of
 from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.holding import held_resources
 from callsheet.scheduler.planner.round.reclaim import Reclaim, give_back

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind, Demand, ResourceDemand, SandboxCopy, SpeedUp
-from callsheet.scheduler.core.registration import BUILD_SERVICE, IMAGE_SERVICE_PREFIX
+from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKind, Demand, ResourceDemand, SandboxCopy, SpeedUp
+from callsheet.scheduler.core.words.registration import BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.service import payload_rules, reward_rules
 from callsheet.scheduler.service.payload_rules import References
 from callsheet.scheduler.service.rules import identifier, short_text

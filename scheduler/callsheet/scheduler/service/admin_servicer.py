@@ -10,11 +10,11 @@ from typing import Final
 import anyio
 import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.engine_weights import WeightsStanding
-from callsheet.scheduler.core.entities import LostManager, Manager
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.services import Service
+from callsheet.scheduler.core.state.entities import LostManager, Manager
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from callsheet.scheduler.core.buffer import BufferedTrajectory, Bundle, LeasedBatch
-from callsheet.scheduler.core.entities import Job
-from callsheet.scheduler.core.leases import open_job
-from callsheet.scheduler.core.pacing import PacingGate, max_buffered_of
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.leases import open_job
+from callsheet.scheduler.core.jobs.pacing import PacingGate, max_buffered_of
+from callsheet.scheduler.core.state.buffer import BufferedTrajectory, Bundle, LeasedBatch
+from callsheet.scheduler.core.state.entities import Job
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rules import within
 from callsheet.v1 import buffer_pb2, client_service_pb2

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import anyio
 import structlog
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.buffer import LeasedBatch
-from callsheet.scheduler.core.refusals import RefusedError
+from callsheet.scheduler.core.state.buffer import LeasedBatch
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.buffer_answers import batch_message, list_buffer
 from callsheet.scheduler.service.decode_buffer import decode_settlement, decode_take
 from callsheet.scheduler.service.guard import caller

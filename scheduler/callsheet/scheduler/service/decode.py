@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
-from callsheet.scheduler.core.generations import GenerationSize
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words.cached_tokens import GenerationSize
+from callsheet.scheduler.core.words.model import (
     CPU,
     ActionKey,
     ActionKind,
@@ -24,7 +24,7 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.refusals import invalid
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import at_least, identifier, known, longer_than_zero, seconds, short_text, within

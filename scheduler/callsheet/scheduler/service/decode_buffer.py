@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.batches import MAX_BATCH
-from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryResult
-from callsheet.scheduler.core.peers import BatchTaker
-from callsheet.scheduler.core.refusals import invalid
+from callsheet.scheduler.core.jobs.batches import MAX_BATCH
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult
+from callsheet.scheduler.core.words.peers import BatchTaker
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.rules import blob, identifier, known, longer_than_zero, within
 from callsheet.v1 import buffer_pb2, client_service_pb2, common_pb2
 

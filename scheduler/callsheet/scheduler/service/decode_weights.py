@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from callsheet.scheduler.core.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.model import Token
-from callsheet.scheduler.core.refusals import invalid
+from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
+from callsheet.scheduler.core.words.model import Token
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rules import (
     MAX_SECONDS,

@@ -17,7 +17,7 @@ from callsheet.scheduler.access.identity import ANYBODY, Identity, unauthenticat
 from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
 from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import check_valid, identify
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.refusal_log import RefusalLog
 from callsheet.scheduler.service.refusals import Context, abort, first_of
 

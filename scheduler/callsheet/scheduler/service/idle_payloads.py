@@ -14,9 +14,9 @@ from typing import Final
 import anyio
 import structlog
 from anyio import to_thread
-from callsheet.scheduler.core.batches import buffered
-from callsheet.scheduler.core.entities import Action, FinishedAction
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.batches import buffered
+from callsheet.scheduler.core.state.entities import Action, FinishedAction
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.payloads import PayloadStore

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import anyio
 import structlog
-from callsheet.scheduler.core.entities import Attempt
-from callsheet.scheduler.core.events import AttemptEnded
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Attempt
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.events import AttemptEnded
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.nodes import Changes, Path, SavedNode

@@ -5,9 +5,9 @@ It passes by the core and the journal: it is worth nothing once the outcome is t
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import Token
-from callsheet.scheduler.core.refusals import invalid
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import Token
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.rules import at_least, known
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.v1 import client_service_pb2, common_pb2, manager_service_pb2

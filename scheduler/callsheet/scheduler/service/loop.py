@@ -10,14 +10,14 @@ from typing import Any
 
 import anyio
 import structlog
-from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.entities import FinishedAction
-from callsheet.scheduler.core.events import Event
 from callsheet.scheduler.core.machine import next_deadline
-from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.core.records import JobClosed, Record
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import FinishedAction
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
+from callsheet.scheduler.core.words import commands
+from callsheet.scheduler.core.words.events import Event
+from callsheet.scheduler.core.words.model import ActionKey
+from callsheet.scheduler.core.words.records import JobClosed, Record
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.opening_jobs import OpeningJobs

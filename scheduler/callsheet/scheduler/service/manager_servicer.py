@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 
 import anyio
 import structlog
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.refusals import RefusedError, invalid
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.live_output import forward_output
 from callsheet.scheduler.service.loop import CoreLoop

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.generations import GeneratedTokens
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
-from callsheet.scheduler.core.peers import ManagerSession
-from callsheet.scheduler.core.refusals import invalid
-from callsheet.scheduler.core.registration import (
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens
+from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.words.peers import ManagerSession
+from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,

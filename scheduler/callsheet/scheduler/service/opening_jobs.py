@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeVar
 
-from callsheet.scheduler.core.commands import CancelAttempt, CoreCommand, Dispatch, ResizeAttempt
-from callsheet.scheduler.core.model import Token
-from callsheet.scheduler.core.records import JobOpened, Record
+from callsheet.scheduler.core.words.commands import CancelAttempt, CoreCommand, Dispatch, ResizeAttempt
+from callsheet.scheduler.core.words.model import Token
+from callsheet.scheduler.core.words.records import JobOpened, Record
 
 K = TypeVar("K")
 _OfAttempt = Dispatch | ResizeAttempt | CancelAttempt

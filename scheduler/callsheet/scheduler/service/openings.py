@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from callsheet.scheduler.core.model import Opened, Token, TrajectoryEnd
+from callsheet.scheduler.core.words.model import Opened, Token, TrajectoryEnd
 from callsheet.v1 import job_pb2
 
 _TO_WIRE: Final = {end: job_pb2.TrajectoryEnd.Value(f"TRAJECTORY_END_{end.name}") for end in TrajectoryEnd}

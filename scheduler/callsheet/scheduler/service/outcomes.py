@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from callsheet.scheduler.core.commands import Cancellation, Expiry, OutcomeFacts
-from callsheet.scheduler.core.events import AttemptFailed, AttemptSucceeded
+from callsheet.scheduler.core.words.commands import Cancellation, Expiry, OutcomeFacts
+from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
 from callsheet.v1 import outcome_pb2
 from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import timestamp_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.payload_claims import refusal_of
 from callsheet.scheduler.service.payload_rights import PayloadRights, owner_of

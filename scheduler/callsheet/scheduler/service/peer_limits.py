@@ -14,9 +14,9 @@ import anyio
 import grpc
 import grpc.aio
 from callsheet.scheduler.access.methods import OPEN_TO_ALL
-from callsheet.scheduler.core.quotas import TokenBucket
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.core.registration import QuotaDescription
+from callsheet.scheduler.core.state.quotas import TokenBucket
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.registration import QuotaDescription
 from callsheet.scheduler.service.guard import Handler, caller
 from callsheet.scheduler.service.limit_settings import LimitSettings
 from callsheet.scheduler.service.refusal_log import address_of

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from callsheet.scheduler.core.refusals import RefusedError, invalid
+from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.scheduler.service.refusal_log import RefusalLog
 from callsheet.scheduler.service.refusals import Context, abort, first_of
 from google.protobuf.message import DecodeError

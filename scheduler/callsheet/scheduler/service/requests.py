@@ -6,10 +6,10 @@ from typing import Final
 
 import anyio
 from callsheet.scheduler.access.identity import Identity, Scope, denied
-from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, Opened
-from callsheet.scheduler.core.peers import Watcher
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError, invalid
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKey, Opened
+from callsheet.scheduler.core.words.peers import Watcher
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, invalid
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.decode_buffer import decode_result_of
 from callsheet.scheduler.service.decode_weights import decode_offer

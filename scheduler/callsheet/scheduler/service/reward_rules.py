@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.refusals import invalid
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.payload_rules import References, check_command, check_files, check_image, check_path
 from callsheet.scheduler.service.rules import few, identifier, known, token_ids
 from callsheet.v1 import action_pb2

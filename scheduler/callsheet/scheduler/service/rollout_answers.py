@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from callsheet.scheduler.core.engine_weights import EngineWeights, WeightsRollout
-from callsheet.scheduler.core.rollouts import RANKS_DIFFER, PolicyEngine, engines_of
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.hosted.rollouts import RANKS_DIFFER, PolicyEngine, engines_of
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.engine_weights import EngineWeights, WeightsRollout
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.v1 import weights_pb2
 

@@ -12,10 +12,10 @@ import anyio.abc
 import grpc
 import structlog
 from callsheet.scheduler.access.token_file import TokenFile
-from callsheet.scheduler.core.expected import ExpectedRole
-from callsheet.scheduler.core.records import SchedulerAlive
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
-from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.state.announced_managers import ExpectedRole
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.words.records import SchedulerAlive
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer

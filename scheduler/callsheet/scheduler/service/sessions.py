@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from callsheet.scheduler.core.commands import AcknowledgeEnd, ManagerCommand
-from callsheet.scheduler.core.model import Opened, Token
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.commands import AcknowledgeEnd, ManagerCommand
+from callsheet.scheduler.core.words.model import Opened, Token
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.openings import end_of, life_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox

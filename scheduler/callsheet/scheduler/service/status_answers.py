@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.entities import NO_BUDGET, Group, Job, Trajectory
-from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
-from callsheet.scheduler.core.leases import grace_of
-from callsheet.scheduler.core.model import TrajectoryEnd
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.idle_jobs import idle_at, idle_timeout_of
+from callsheet.scheduler.core.jobs.leases import grace_of
+from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import TrajectoryEnd
 from callsheet.scheduler.service.buffer_answers import buffer_status
 from callsheet.scheduler.service.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.openings import life_of, to_wire

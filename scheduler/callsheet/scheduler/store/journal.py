@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
-from callsheet.scheduler.core.records import MAX_FINISHED, Record
-from callsheet.scheduler.core.recovered import (
+from callsheet.scheduler.core.words.records import MAX_FINISHED, Record
+from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredBatch,

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias, cast
 
-from callsheet.scheduler.core.records import (
+from callsheet.scheduler.core.words.records import (
     ActionCancelRequested,
     ActionDispatched,
     ActionFinished,

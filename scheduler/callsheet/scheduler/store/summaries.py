@@ -7,7 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Final
 
-from callsheet.scheduler.core.records import ActionSummary, ClosedAction
+from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
 from callsheet.scheduler.store.schema import actions, closed_actions, jobs
 from sqlalchemy import Connection, select
 

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 import anyio
-from callsheet.scheduler.core.records import ActionFinished, ActionSubmitted, Record
+from callsheet.scheduler.core.words.records import ActionFinished, ActionSubmitted, Record
 from callsheet.scheduler.store.errors import JournalBackloggedError, JournalStoppedError
 from callsheet.scheduler.store.journal import Journal
 

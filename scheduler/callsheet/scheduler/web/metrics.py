@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from callsheet.scheduler.core.entities import Manager
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.planner.answers.wanted import wanted_units
 from callsheet.scheduler.web.tally import BOUNDS_S, Histogram, Tally
 from prometheus_client import CollectorRegistry, generate_latest

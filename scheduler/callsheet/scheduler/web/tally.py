@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from callsheet.scheduler.core.commands import OutcomeFacts
-from callsheet.scheduler.core.events import AttemptFailed
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.refusals import RefusalCode
-from callsheet.scheduler.core.state import OutcomeEncoder
+from callsheet.scheduler.core.state.scheduler_state import OutcomeEncoder
+from callsheet.scheduler.core.words.commands import OutcomeFacts
+from callsheet.scheduler.core.words.events import AttemptFailed
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode
 
 BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),

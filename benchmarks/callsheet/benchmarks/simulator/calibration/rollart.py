@@ -36,7 +36,7 @@ from callsheet.benchmarks.simulator.scenario import (
 )
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.benchmarks.simulator.workloads.parameters import Workload
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 
 class Lockstep:

@@ -13,7 +13,7 @@ from callsheet.benchmarks.simulator.physics.fair_share import FairShare, Runnabl
 from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Cluster, Work
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 _Copy = tuple[str, str]  # node, image
 

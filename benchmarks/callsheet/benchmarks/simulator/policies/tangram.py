@@ -26,7 +26,7 @@ from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policy import EndFacts, PolicyFactory, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario, Work
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from numpy.typing import NDArray
 
 

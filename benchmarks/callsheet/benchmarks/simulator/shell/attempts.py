@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from callsheet.benchmarks.peers import manager_of
 from callsheet.benchmarks.simulator.policy import EndFacts, Task
-from callsheet.scheduler.core.commands import Dispatch
-from callsheet.scheduler.core.events import (
+from callsheet.scheduler.core.words.commands import Dispatch
+from callsheet.scheduler.core.words.events import (
     AttemptCancelled,
     AttemptEnded,
     AttemptFailed,
@@ -16,7 +16,7 @@ from callsheet.scheduler.core.events import (
     AttemptStarted,
     AttemptSucceeded,
 )
-from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
 
 TIMED_OUT = AttemptFailed(FailureKind.TIMEOUT, "start_to_close", timeout=TimeoutKind.START_TO_CLOSE)
 CANCELLED = AttemptCancelled()

@@ -9,8 +9,8 @@ from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Cluster
 from callsheet.benchmarks.simulator.shell.requests import rounded_up
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger, MemoryTerms, Stay
-from callsheet.scheduler.core.commands import Dispatch
-from callsheet.scheduler.core.model import MEMORY, ActionKind
+from callsheet.scheduler.core.words.commands import Dispatch
+from callsheet.scheduler.core.words.model import MEMORY, ActionKind
 
 
 class GatedMemory:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from callsheet.benchmarks.simulator.scenario import Rollout, Work
 from callsheet.benchmarks.simulator.shell.settings import PredictionChoice
-from callsheet.scheduler.core.events import AttemptEnded
-from callsheet.scheduler.core.model import ActionRequest, SpeedUp
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.events import AttemptEnded
+from callsheet.scheduler.core.words.model import ActionRequest, SpeedUp
 from callsheet.scheduler.planner.predictors import Prediction, PredictionKey, Predictors
 from callsheet.scheduler.planner.predictors.requests import key_of, observation_of, with_attempts
 

@@ -18,8 +18,8 @@ from callsheet.benchmarks.simulator.scenario import (
     ScenarioJob,
     Work,
 )
-from callsheet.scheduler.core.events import Event
-from callsheet.scheduler.core.model import (
+from callsheet.scheduler.core.words.events import Event
+from callsheet.scheduler.core.words.model import (
     CPU,
     MEMORY,
     ActionKey,
@@ -34,7 +34,7 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
+from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription
 
 GPU = "gpu"
 SANDBOX_SERVICE = "sandbox"

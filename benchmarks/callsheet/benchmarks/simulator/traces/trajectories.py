@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TextIO, cast
 
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Turn, Work
 from callsheet.benchmarks.simulator.validation import NOTHING_ELSE, InputError, validated
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from pydantic import Field
 
 # A line beyond this is no trajectory but a mistake; it bounds memory.

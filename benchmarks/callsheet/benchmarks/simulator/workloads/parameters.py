@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from callsheet.benchmarks.simulator.scenario import EngineType, Model, Quota
 from callsheet.benchmarks.simulator.validation import NOTHING_ELSE, InputError, validated
 from callsheet.benchmarks.simulator.workloads.distributions import Constant, Distribution, read_distribution
-from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from pydantic import BeforeValidator, Field, PlainValidator
 
 # The mix that is always there: no reward at all.

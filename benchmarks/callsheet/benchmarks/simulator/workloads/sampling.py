@@ -22,7 +22,7 @@ from callsheet.benchmarks.simulator.workloads.parameters import (
     ProfileParameters,
     Workload,
 )
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 _TURNS = "turns"
 # A fault that comes back so often is no fault of the machines any more.

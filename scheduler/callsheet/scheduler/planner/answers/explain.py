@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.entities import Action, Trajectory
-from callsheet.scheduler.core.model import ActionState
-from callsheet.scheduler.core.pacing import PacingGate
-from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.ready import ReadyQueue
-from callsheet.scheduler.core.servability import awaited_roles
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.pacing import PacingGate
+from callsheet.scheduler.core.state.entities import Action, Trajectory
+from callsheet.scheduler.core.state.ready import ReadyQueue
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import ActionState
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.work.servability import awaited_roles
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.review import Left, Review, Shortage, WaitReason
 from callsheet.scheduler.planner.round.sandbox_room import reset_of

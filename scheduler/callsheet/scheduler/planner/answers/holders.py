@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Trajectory
-from callsheet.scheduler.core.servability import service_of
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manager, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.work.servability import service_of
 from callsheet.scheduler.planner.answers.explain import Explanation
 from callsheet.scheduler.planner.round.review import WaitReason
 

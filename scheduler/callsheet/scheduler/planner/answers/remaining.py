@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Attempt, Manager
-from callsheet.scheduler.core.model import CPU, Token
+from callsheet.scheduler.core.state.entities import Attempt, Manager
+from callsheet.scheduler.core.words.model import CPU, Token
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Pool, shared_column, slot_column
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.log_normal import remaining_life

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from callsheet.scheduler.core.entities import Manager
-from callsheet.scheduler.core.expected import ExpectedRole, ExpectedService
-from callsheet.scheduler.core.model import ActionRequest, Demand
-from callsheet.scheduler.core.pacing import may_begin
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.pacing import may_begin
+from callsheet.scheduler.core.state.announced_managers import ExpectedRole, ExpectedService
+from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import ActionRequest, Demand
 from callsheet.scheduler.planner.round.sandbox_room import reset_of
 
 MOST_COUNTED: Final = 1_000

@@ -10,15 +10,15 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 
-from callsheet.scheduler.core.entities import Manager
-from callsheet.scheduler.core.fleet import update_reserve
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU
-from callsheet.scheduler.core.quotas import TokenBucket
-from callsheet.scheduler.core.ready import ReadyClass
-from callsheet.scheduler.core.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.fleet.membership import update_reserve
+from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.quotas import TokenBucket
+from callsheet.scheduler.core.state.ready import ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words.model import CPU
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
 from callsheet.scheduler.planner.answers.remaining import Lives, with_returns
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import TrajectoryKey
+from callsheet.scheduler.core.words.model import TrajectoryKey
 
 # Actual tokens found by expected ones, of the last dozens of generations that were sent for their prefix.
 MEMORY = 0.95

@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Action, Manager
-from callsheet.scheduler.core.model import ActionKind, ActionRequest, Token
-from callsheet.scheduler.core.plan import Assignment
+from callsheet.scheduler.core.state.entities import Action, Manager
+from callsheet.scheduler.core.words.model import ActionKind, ActionRequest, Token
+from callsheet.scheduler.core.words.plan import Assignment
 
 
 class Running(NamedTuple):

@@ -15,10 +15,10 @@ from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.core.entities import Action, Manager, Trajectory
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
 from callsheet.scheduler.planner.fleet.pools import Fleet, Place
 from callsheet.scheduler.planner.question.instance import Floats, Integers, Option

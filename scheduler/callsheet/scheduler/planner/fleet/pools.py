@@ -15,14 +15,14 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.core.entities import Manager
-from callsheet.scheduler.core.held_memory import HeldMemory
-from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU, ActionKind
-from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.set_up_index import SetUpIndex
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.held_memory import HeldMemory
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.set_up_index import SetUpIndex
+from callsheet.scheduler.core.words.model import CPU, ActionKind
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.question.instance import Floats, Integers, ResourceRow
 

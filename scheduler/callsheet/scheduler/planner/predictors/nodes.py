@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.predictors.values import PredictionKey
 
 

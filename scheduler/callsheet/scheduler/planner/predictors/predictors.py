@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, quantile
 from callsheet.scheduler.planner.predictors.nodes import Branch, Changes, Nodes, Path, RunningMean, SavedNode
 from callsheet.scheduler.planner.predictors.values import ObservedRun, Prediction, PredictionKey

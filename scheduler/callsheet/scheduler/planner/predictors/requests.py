@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from callsheet.scheduler.core.entities import Attempt
-from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import ActionRequest, Demand, FailureKind, ResourceDemand, SpeedUp, TimeoutKind
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Attempt
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.events import AttemptEnded, AttemptFailed, AttemptSucceeded
+from callsheet.scheduler.core.words.model import (
+    ActionRequest,
+    Demand,
+    FailureKind,
+    ResourceDemand,
+    SpeedUp,
+    TimeoutKind,
+)
 from callsheet.scheduler.planner.predictors.predictors import Predictors
 from callsheet.scheduler.planner.predictors.values import ObservedRun, Prediction, PredictionKey
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 
 # Made by the thousand in a planning round, so these are named tuples: a frozen dataclass takes thrice as long to make.
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from callsheet.scheduler.core.model import Demand, ResourceDemand
+from callsheet.scheduler.core.words.model import Demand, ResourceDemand
 from callsheet.scheduler.planner.question.instance import Floats, Integers, OptionBlock, PlanningInstance
 
 # An extra unit must bring at least this share of what a unit at perfect speed-up would bring.

@@ -16,10 +16,10 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Se
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Job, Trajectory
-from callsheet.scheduler.core.model import TrajectoryKey
-from callsheet.scheduler.core.pacing import may_begin
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.jobs.pacing import may_begin
+from callsheet.scheduler.core.state.entities import Job, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import TrajectoryKey
 from callsheet.scheduler.planner.round.cpu_load import CpuLoad
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom, reset_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp
 
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 
 # Seconds over which the rate is averaged, and the least time between two looks.
 MEMORY_S = 20.0

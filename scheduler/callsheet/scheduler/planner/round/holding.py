@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from callsheet.scheduler.core.entities import Manager
+from callsheet.scheduler.core.state.entities import Manager
 
 
 def held_resources(needed: Mapping[str, int], free: Mapping[str, int], managers: Iterable[Manager]) -> frozenset[str]:

@@ -6,10 +6,10 @@ expected to take, and to wait before, says whether the place is kept at all.
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.entities import Action, Trajectory
-from callsheet.scheduler.core.model import ActionKind, ActionState, TrajectoryKey
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Action, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, TrajectoryKey
 from callsheet.scheduler.planner.engines.claims import KvClaim, keep_for_s
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.round.estimates import Estimates

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.ready import ReadyClass
+from callsheet.scheduler.core.state.entities import Action
+from callsheet.scheduler.core.state.ready import ReadyClass
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.round.competition import Servable
 

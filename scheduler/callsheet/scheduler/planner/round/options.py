@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import CPU, GPU, MEMORY, ResourceDemand, SpeedUp
-from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.core.registration import ANY_IMAGE_SERVICE, is_meant
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.words.model import CPU, GPU, MEMORY, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
 from callsheet.scheduler.planner.question.instance import Option, OptionBlock
 from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from callsheet.scheduler.core.entities import Manager
-from callsheet.scheduler.core.model import CPU, ActionRequest
-from callsheet.scheduler.core.plan import Assignment, CoreChange
-from callsheet.scheduler.core.ready import ClassKey, ReadyClass
-from callsheet.scheduler.core.servability import service_of
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words.model import CPU, ActionRequest
+from callsheet.scheduler.core.words.plan import Assignment, CoreChange
+from callsheet.scheduler.core.work.servability import service_of
 from callsheet.scheduler.planner.fleet.pools import USUAL_USE
 from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.estimates import Estimates

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.fleet.offers import Offer, make_offer, nodes_with_room, place_of, room_on
 from callsheet.scheduler.planner.fleet.placement import Frees
 from callsheet.scheduler.planner.fleet.pools import Fleet

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Action, Manager
-from callsheet.scheduler.core.model import ActionRequest
-from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.core.rollouts import why_gated
-from callsheet.scheduler.core.servability import by_need, can_ever_serve, service_of
-from callsheet.scheduler.core.services import Service
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.hosted.rollouts import why_gated
+from callsheet.scheduler.core.state.entities import Action, Manager
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words.model import ActionRequest
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.work.servability import by_need, can_ever_serve, service_of
 
 
 class WaitReason(IntEnum):

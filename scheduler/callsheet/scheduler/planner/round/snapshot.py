@@ -8,10 +8,10 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ResourceDemand
-from callsheet.scheduler.core.ready import ClassKey, ReadyClass
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state.entities import Action
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import ResourceDemand
 from callsheet.scheduler.planner.fleet.offers import (
     fitting,
     make_offer,

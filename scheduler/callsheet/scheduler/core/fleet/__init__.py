@@ -1,0 +1,1 @@
+"""Managers and nodes: joining, silence, loss and leaving."""

@@ -1,0 +1,419 @@
+"""Managers and their sandboxes: joining, silence, loss, leaving."""
+
+from __future__ import annotations
+
+from math import inf
+
+from callsheet.scheduler.core.fleet.quota_refills import buckets_of
+from callsheet.scheduler.core.hosted.default_demand import learn_demands
+from callsheet.scheduler.core.hosted.rollouts import advance_services, heal, reconnected, registered, weights_told
+from callsheet.scheduler.core.hosted.service_load import forget_told, tell_demand
+from callsheet.scheduler.core.state.entities import Attempt, LastAttempt, LostManager, Manager
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service, pool_of
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
+from callsheet.scheduler.core.words.model import CPU, ActionKind, FailureKind
+from callsheet.scheduler.core.words.peers import ManagerSession
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition, invalid, not_found
+from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription, ServiceState
+from callsheet.scheduler.core.work.adoption import adopt_running, release_stranger, take_orphan
+from callsheet.scheduler.core.work.lifecycle import (
+    STATE_LOST,
+    drop_attempt,
+    drop_sandbox,
+    end_unsuccessfully,
+    note_held,
+)
+from callsheet.scheduler.core.work.servability import note_arrival
+
+MOST_LOST = 256
+"""Lost managers of which the newest are told."""
+MANAGER_LOST = events.AttemptFailed(FailureKind.INFRA, "manager_lost", "the manager that ran the attempt is gone")
+NEVER_STARTED = events.AttemptFailed(
+    FailureKind.INFRA, "dispatch_lost", "the manager knows nothing of the attempt, so it never started"
+)
+
+
+def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) -> None:
+    """Registers a manager, for the first time or again, and takes over what it still runs."""
+    known = state.managers.get(event.manager_id)
+    try:
+        if known is not None and known.incarnation != event.incarnation:
+            _check_gone(state, known, now)
+            lose_manager(state, known, now)
+            known = None
+        manager = _reconnect(state, known, event, now) if known is not None else _register(state, event, now)
+    except RefusedError as refusal:
+        state.emit(RefuseManager(event.session, refusal))
+        return
+    manager.last_seen = now
+    # The answer comes first in the stream, before commands about what the manager still runs.
+    state.emit(AcceptManager(event.session, manager.node.pool_cores.get(manager.manager_id, ())))
+    manager.listed_sandboxes = event.sandboxes
+    listed = {running.token for running in event.running}
+    _release_strangers(manager)
+    for running in event.running:
+        adopt_running(state, manager, running, now)
+    manager.unlisted = {
+        token
+        for token, attempt in state.attempts.items()
+        if attempt.manager_id == manager.manager_id and token not in listed
+    }
+    state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
+    state.fleet_changed()
+    note_arrival(state, manager, now)
+
+
+def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Two processes under one id would destroy each other's sandboxes for ever: the second one must wait.
+
+    A process that was killed has broken its stream. One whose machine is gone has a stream still, but says nothing.
+
+    Raises:
+        RefusedError: ALREADY_EXISTS: the former process answers.
+    """
+    if manager.session is not None and now - manager.last_seen < state.settings.manager_lease / 2.0:
+        rule = "is the id of another process that answers: stop that one, or give this one a --manager-id of its own"
+        raise RefusedError(RefusalCode.ALREADY_EXISTS, "registration.manager_id", manager.manager_id, rule)
+
+
+def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> Manager:
+    """Takes a manager's new stream, and what it takes to begin on its services now; else it is what it was.
+
+    One that drains by itself says so again. One that was told to may have lost that command with its old stream, and is
+    told again after a heartbeat.
+    """
+    _check_unchanged(manager, event)
+    if manager.session is not None and manager.session is not event.session:
+        replaced = failed_precondition("manager_id", manager.manager_id, "registered again on another stream")
+        state.emit(RefuseManager(manager.session, replaced))
+    manager.session = event.session
+    manager.reconciled = False
+    manager.draining = False
+    for description in event.services:
+        service = manager.services[description.name]
+        service.description = description
+        _begin_on(state, service, description)
+        weights_told(state, manager, service, description.weights, now)
+    for ref in event.sandboxes:
+        trajectory = manager.sandboxes.get((ref.job_id, ref.trajectory_id))
+        if trajectory is not None and trajectory.sandbox == ref:
+            note_held(state, trajectory, manager, ref.held_mib)
+    manager.node.changed.add(manager.node)
+    return manager
+
+
+def _check_unchanged(manager: Manager, event: events.ManagerJoined) -> None:
+    """What attempts and sandboxes are booked on must not change under them.
+
+    Raises:
+        RefusedError: FAILED_PRECONDITION naming what did.
+    """
+    rule = "must be what this incarnation registered first: {}"
+    if event.node != manager.node.description:
+        registered = rule.format(_short(manager.node.description))
+        raise failed_precondition("registration.node", _short(event.node), registered)
+    before = sorted(_lasting(service.description) for service in manager.services.values())
+    after = sorted(_lasting(description) for description in event.services)
+    if after != before:
+        registered = rule.format(before)
+        raise failed_precondition("registration.services", after, registered)
+
+
+def _lasting(
+    description: ServiceDescription,
+) -> tuple[str, list[ActionKind], int, list[tuple[str, int]], list[tuple[str, int]]]:
+    """What a service is for as long as its manager lives."""
+    reserved, shared = sorted(description.reserved.items()), sorted(description.shared.items())
+    return description.name, sorted(description.kinds), description.slots, reserved, shared
+
+
+def _node_for(state: SchedulerState, event: events.ManagerJoined) -> Node:
+    description = event.node
+    node = state.nodes.get(description.node_id)
+    if node is not None and node.managers and node.description != description:
+        rule = f"must be declared as its other managers {sorted(node.managers)} did: {_short(node.description)}"
+        raise failed_precondition("registration.node", _short(description), rule)
+    return node if node is not None else Node(description)
+
+
+def _check_room_for_services(node: Node, event: events.ManagerJoined) -> None:
+    """What services take away from a node that has pools, it must have: a pool would be less than it says otherwise."""
+    reserved = [service.reserved.items() for service in event.services]
+    pool = pool_of(event.services)
+    for resource in pool | node.pooled:
+        own = sum(units for items in reserved for name, units in items if name == resource) + pool.get(resource, 0)
+        taken, capacity = node.reserved.get(resource, 0), node.capacity.get(resource, 0)
+        if own + taken > capacity:
+            field = f"registration.services.{'shared' if resource in pool else 'reserved'}[{resource}]"
+            rule = f"must fit beside what other services of the node reserve and share: {taken} of its {capacity}"
+            raise failed_precondition(field, own, rule)
+    own = sum(service.reserved.get(CPU, 0) for service in event.services)
+    in_the_way = node.pools_in_the_way(own) if own else []
+    if in_the_way:
+        rule = f"are the last cores of the node, and some of them are in the pools of {in_the_way}"
+        raise failed_precondition("registration.services.reserved[cpu]", own, rule)
+
+
+def _short(description: NodeDescription) -> str:
+    cores = sum(len(numa) for numa in description.numa_cores)
+    return f"{description.node_id}: {cores} cores, {dict(sorted(description.capacity.items()))}"
+
+
+def _register(state: SchedulerState, event: events.ManagerJoined, now: float) -> Manager:
+    node = _node_for(state, event)
+    _check_room_for_services(node, event)
+    services = {description.name: Service(description) for description in event.services}
+    for service in services.values():
+        _begin_on(state, service, service.description)
+    if not node.managers:
+        node.describe(event.node)
+    manager = Manager(event.manager_id, event.incarnation, node, services, event.session, now, event.capabilities)
+    state.nodes[node.node_id] = node
+    if event.node.quotas and node.node_id not in state.metered_nodes:
+        node.meter(buckets_of(state, node.node_id, event.node.quotas, now))
+        state.metered_nodes[node.node_id] = node
+    node.managers.add(manager.manager_id)
+    state.managers[manager.manager_id] = manager
+    state.lost_managers.pop(manager.manager_id, None)
+    update_reserve(state, node)
+    learn_demands(state, event.services)
+    for service in services.values():
+        registered(state, manager, service, service.description.weights, now)
+    _recover_sandboxes(state, manager, event, now)
+    return manager
+
+
+def update_reserve(state: SchedulerState, node: Node) -> None:
+    """Recomputes what the services of a node take away from it."""
+    managers = [state.managers[manager_id] for manager_id in sorted(node.managers)]
+    node.reserve(
+        (service.description.reserved for manager in managers for service in manager.services.values()),
+        {manager.manager_id: manager.pool for manager in managers if manager.pool},
+    )
+
+
+def _recover_sandboxes(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> None:
+    """After a restart of the scheduler: books the sandboxes the journal placed here, or learns that they are gone."""
+    present = {(ref.job_id, ref.trajectory_id): ref for ref in event.sandboxes}
+    for job in list(state.jobs.values()):
+        for trajectory in list(job.trajectories.values()):
+            if trajectory.manager_id != manager.manager_id:
+                continue
+            ref = present.get(trajectory.key)
+            if ref == trajectory.sandbox:
+                manager.sandboxes[trajectory.key] = trajectory
+                booked = manager.node.take_existing(trajectory.held, trajectory.held_cores)
+                trajectory.held, trajectory.held_cores = booked
+                note_held(state, trajectory, manager, ref.held_mib)
+            else:
+                drop_sandbox(state, trajectory, now, lost=True)
+
+
+def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, now: float) -> None:
+    """A stream broke: nothing new is sent; the lease goes on."""
+    manager = state.managers.get(event.manager_id)
+    if manager is not None and manager.session is event.session:
+        manager.session = None
+        manager.reconciled = False
+        state.fleet_changed()
+        if manager.draining and not manager.attempts:
+            lose_manager(state, manager, now)
+            # It left in good order.
+            del state.lost_managers[manager.manager_id]
+
+
+def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: float) -> None:
+    """Renews a lease. The first one after a registration settles what the manager did not list."""
+    manager = state.managers.get(event.manager_id)
+    if manager is None or _is_stale(manager, event.session):
+        return
+    manager.last_seen = now
+    for told in event.services:
+        _update_service(state, manager, told, now)
+    if not manager.reconciled:
+        _reconcile(state, manager, now)
+    if manager.listed_sandboxes:
+        _release_strays(state, manager)
+    tell_demand(state, manager, now)
+    leave_when_over(state, manager, now)
+
+
+def leave_when_over(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Has a manager that is to leave do so if nothing of it is in use any more, or its time is up."""
+    if manager.leaves_by is None or manager.draining or manager.session is None:
+        return
+    if now >= manager.leaves_by or not (manager.attempts or manager.sandboxes):
+        manager.draining = True
+        state.fleet_changed()
+        state.emit(DrainManager(manager.session))
+
+
+def _update_service(state: SchedulerState, manager: Manager, told: ServiceState, now: float) -> None:
+    service = manager.services.get(told.name)
+    if service is not None:
+        _begin_on(state, service, told)
+        weights_told(state, manager, service, told.weights, now)
+        manager.node.changed.add(manager.node)
+    elif manager.session is not None:
+        rule = f"must be one of the services it registered: {sorted(manager.services)}"
+        refusal = invalid("heartbeat.services.name", told.name, rule)
+        state.emit(RefuseManager(manager.session, refusal))
+
+
+def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription | ServiceState) -> None:
+    """Takes over what it takes to begin on a service."""
+    service.setup_s, service.instances = told.setup_s, told.instances
+    service.instance_slots = told.instance_slots
+    state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
+    service.kept_set_ups = told.kept_set_ups
+    service.no_room = isinstance(told, ServiceState) and told.no_room
+    if isinstance(told, ServiceState):
+        service.problem = told.problem
+        service.others_sequences, service.others_kv_tokens = told.others_sequences, told.others_kv_tokens
+
+
+def _is_stale(manager: Manager, session: ManagerSession | None) -> bool:
+    """Whether something was said on a stream that another one has replaced: it knows nothing of the new one."""
+    return session is not None and session is not manager.session
+
+
+def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
+    manager.reconciled = True
+    for token in sorted(manager.unlisted):
+        attempt = state.attempts.get(token)
+        if attempt is not None:
+            _end_attempt(state, attempt, NEVER_STARTED, now, started=False)
+    manager.unlisted.clear()
+    state.fleet_changed()
+    forget_told(manager)
+    reconnected(state, manager, now)
+
+
+def _release_strangers(manager: Manager) -> None:
+    for token in list(manager.strangers):
+        release_stranger(manager, token)
+
+
+def _release_strays(state: SchedulerState, manager: Manager) -> None:
+    """Destroys sandboxes that the manager had when it registered and that belong to no trajectory.
+
+    Waits while an attempt on that manager may still turn out to have made one of them.
+    """
+    if any(orphan.manager_id == manager.manager_id for orphan in state.orphans.values()):
+        return
+    undecided = []
+    for ref in manager.listed_sandboxes:
+        owner = state.find_trajectory(ref.job_id, ref.trajectory_id)
+        maker = owner.occupied if owner is not None else None
+        if maker is not None and maker.manager_id == manager.manager_id and not maker.action.request.needs_sandbox:
+            undecided.append(ref)
+        elif owner is None or owner.sandbox_id != ref.sandbox_id:
+            state.emit(ReleaseSandbox(manager.session, ref))
+    manager.listed_sandboxes = tuple(undecided)
+
+
+def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float) -> None:
+    """A manager takes no new attempts."""
+    manager = state.managers.get(event.manager_id)
+    if manager is not None and not _is_stale(manager, event.session):
+        manager.draining = True
+        state.fleet_changed()
+
+
+def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float) -> None:
+    """A sandbox died by itself. Only who has it can know."""
+    trajectory = state.find_trajectory(event.sandbox.job_id, event.sandbox.trajectory_id)
+    told = (event.manager_id, event.sandbox.sandbox_id)
+    if trajectory is not None and (trajectory.manager_id, trajectory.sandbox_id) == told:
+        drop_sandbox(state, trajectory, now, lost=True)
+
+
+def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Gives up a manager with all it ran and held."""
+    if manager.session is not None:
+        lost = failed_precondition("manager_id", manager.manager_id, "its lease ran out")
+        state.emit(RefuseManager(manager.session, lost))
+    manager.session = None
+    note_lost(state, manager.manager_id, manager.node.node_id, now)
+    lose_everything_on(state, manager.manager_id, now)
+    for service in manager.services.values():
+        state.kept_set_ups.change(service.kept_set_ups, {})
+    del state.managers[manager.manager_id]
+    state.timers.drop(("manager", manager.manager_id))
+    state.timers.drop(("drain", manager.manager_id))
+    state.fleet_changed()
+    _release_strangers(manager)
+    node = manager.node
+    node.managers.discard(manager.manager_id)
+    if node.managers:
+        update_reserve(state, node)
+    else:
+        del state.nodes[node.node_id]
+        state.metered_nodes.pop(node.node_id, None)
+    advance_services(state, manager.services, now)
+
+
+def note_lost(state: SchedulerState, manager_id: str, node_id: str, now: float) -> None:
+    """Takes note of a manager that is about to be given up."""
+    attempts = sum(attempt.manager_id == manager_id for attempt in state.attempts.values())
+    sandboxes = sum(
+        trajectory.manager_id == manager_id for job in state.jobs.values() for trajectory in job.trajectories.values()
+    )
+    state.lost_managers.pop(manager_id, None)
+    state.lost_managers[manager_id] = LostManager(manager_id, node_id, now, attempts, sandboxes)
+    if len(state.lost_managers) > MOST_LOST:
+        del state.lost_managers[next(iter(state.lost_managers))]
+
+
+def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:
+    """Ends the attempts and forgets the sandboxes of a manager that is gone."""
+    for attempt in [attempt for attempt in state.attempts.values() if attempt.manager_id == manager_id]:
+        failed = STATE_LOST if attempt.action.request.needs_sandbox else MANAGER_LOST
+        _end_attempt(state, attempt, failed, now, started=True)
+    for job in list(state.jobs.values()):
+        for trajectory in list(job.trajectories.values()):
+            if trajectory.manager_id == manager_id:
+                drop_sandbox(state, trajectory, now, lost=True)
+    for key in [key for key, orphan in state.orphans.items() if orphan.manager_id == manager_id]:
+        take_orphan(state, key)
+        state.timers.drop(("orphan", key))
+
+
+def _end_attempt(
+    state: SchedulerState, attempt: Attempt, failed: events.AttemptFailed, now: float, *, started: bool
+) -> None:
+    """Ends an attempt that its manager will not end."""
+    action = attempt.action
+    if action.attempt is attempt:
+        action.attempt = None
+        end_unsuccessfully(state, action, failed, now, LastAttempt(attempt, started))
+    drop_attempt(state, attempt, now)
+
+
+def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) -> None:
+    """Takes a manager out of service once its attempts are over and its last sandbox has ended, or its time is up."""
+    manager = _registered(state, event.manager_id)
+    if not event.dry_run:
+        manager.leaves_by = now + event.deadline
+        state.fleet_changed()
+        state.timers.drop(("drain", manager.manager_id))
+        if manager.leaves_by < inf:
+            state.timers.set(("drain", manager.manager_id), manager.leaves_by)
+        leave_when_over(state, manager, now)
+    state.accept(event.reply_to)
+
+
+def on_heal(state: SchedulerState, event: events.HealRequested, now: float) -> None:
+    """Has the quarantined engines of a manager go back to the weights that they were started with."""
+    heal(state, _registered(state, event.manager_id), now)
+    state.accept(event.reply_to)
+
+
+def _registered(state: SchedulerState, manager_id: str) -> Manager:
+    manager = state.managers.get(manager_id)
+    if manager is None:
+        raise not_found("manager_id", manager_id, "names no registered manager")
+    return manager

@@ -1,0 +1,1 @@
+"""Hosted services: rollouts of weights, and the load that their managers are told."""

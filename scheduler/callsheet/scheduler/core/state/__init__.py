@@ -1,0 +1,1 @@
+"""What the core keeps, and the books of it. Nothing here decides."""

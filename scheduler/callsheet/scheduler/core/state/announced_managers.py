@@ -1,0 +1,54 @@
+"""Managers that were announced and have not registered yet: actions that only they may serve wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.registration import IMAGE_SERVICE_PREFIX, ServiceDescription, is_meant
+
+ANY_NAME = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedService:
+    """Something that an announced manager will do.
+
+    Attributes:
+        name: The service's name; `ANY_NAME` where it is not known yet, `IMAGE_SERVICE_PREFIX` for those with an image.
+        kinds: The kinds of action it serves.
+    """
+
+    name: str
+    kinds: frozenset[ActionKind]
+
+    def may_serve(self, kind: ActionKind, name: str) -> bool:
+        """Whether it may be what an action asks for by this name, or by an empty one for any of its kind."""
+        if kind not in self.kinds:
+            return False
+        if self.name == IMAGE_SERVICE_PREFIX:
+            return name.startswith(IMAGE_SERVICE_PREFIX)
+        return self.name == ANY_NAME or is_meant(self.name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRole:
+    """A manager that was announced.
+
+    Attributes:
+        name: For people, for instance "inference".
+        services: What it will do. The first one tells its managers from others, which may do some of the rest too.
+    """
+
+    name: str
+    services: tuple[ExpectedService, ...]
+
+    def may_serve(self, kind: ActionKind, name: str) -> bool:
+        """Whether its manager may serve an action."""
+        return any(service.may_serve(kind, name) for service in self.services)
+
+    def is_served_by(self, services: Iterable[ServiceDescription]) -> bool:
+        """Whether a manager with these services is the one that was announced."""
+        mark = self.services[0]
+        return any(mark.kinds <= each.kinds and mark.name in (ANY_NAME, each.name) for each in services)

@@ -1,0 +1,1 @@
+"""Actions, attempts and trajectories, from their submits to their ends."""

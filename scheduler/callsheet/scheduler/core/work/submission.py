@@ -1,0 +1,267 @@
+"""Requests of clients: jobs, actions, policy versions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from callsheet.scheduler.core.hosted.default_demand import with_service_demand
+from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts
+from callsheet.scheduler.core.hosted.service_load import count_reward
+from callsheet.scheduler.core.jobs.batches import drop_buffer
+from callsheet.scheduler.core.jobs.idle_jobs import worked
+from callsheet.scheduler.core.jobs.leases import begin, check_not_expired, open_job
+from callsheet.scheduler.core.jobs.open_limits import check_room, check_room_for_job
+from callsheet.scheduler.core.jobs.retention import drop_job
+from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.commands import Cancellation, DeliverStored
+from callsheet.scheduler.core.words.model import (
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    ActionState,
+    Opened,
+    Opening,
+    SandboxCopy,
+)
+from callsheet.scheduler.core.words.peers import Watcher
+from callsheet.scheduler.core.words.records import (
+    ActionSubmitted,
+    JobClosed,
+    JobOpened,
+    PolicyVersionPublished,
+    TrajectoryCommandTimeout,
+)
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.core.words.staleness import is_evicted
+from callsheet.scheduler.core.work.adoption import adopt_orphan, adoptable_orphan
+from callsheet.scheduler.core.work.attempts import on_ended
+from callsheet.scheduler.core.work.lifecycle import detach_attempt, enqueue, finish
+from callsheet.scheduler.core.work.over_or_unknown import check_not_forgotten, closed_trajectory, unknown_action
+from callsheet.scheduler.core.work.servability import check_servable
+from callsheet.scheduler.core.work.trajectories import abandon
+
+CLOSED = "its job was closed"
+
+
+def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
+    """Opens a job; the same spec again is accepted."""
+    job, opening = state.jobs.get(event.job.job_id), Opening.ATTACHED
+    if job is None:
+        check_room_for_job(state, event.job)
+        job, opening = Job(event.job, begun_after=state.next_token()), Opening.CREATED
+        add_job(state, job)
+        state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
+        begin(state, job, now)
+    elif job.request.spec != event.job.spec:
+        raise RefusedError(
+            RefusalCode.ALREADY_EXISTS, "job.job_id", event.job.job_id, "is open with another specification"
+        )
+    open_job(state, event.job.job_id, event.reply_to, works_at=now)
+    state.accept(event.reply_to, opened=Opened(opening, life=job.begun_after))
+
+
+def add_job(state: SchedulerState, job: Job) -> None:
+    """Adds an open job."""
+    state.jobs[job.request.job_id] = job
+    job.spec_bytes += len(job.request.spec)
+    state.spec_bytes += len(job.request.spec)
+
+
+def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:
+    """Closes a job."""
+    close_job(state, open_job(state, event.job_id), CLOSED, now)
+    state.accept(event.reply_to)
+
+
+def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
+    """Ends all that is under a job, and forgets it."""
+    job.over = True
+    abandon(state, job, list(job.trajectories), reason, now)
+    for action in list(job.actions.values()):
+        if isinstance(action, Action):
+            if action.attempt is not None:
+                detach_attempt(state, action, action.attempt, reason, now)
+            finish(state, action, Cancellation(reason), now)
+    job_id = job.request.job_id
+    drop_job(state, job)
+    drop_buffer(state, job)
+    del state.jobs[job_id]
+    end_rollouts(state, job_id, now)
+    state.timers.drop(("job", job_id))
+    state.timers.drop(("idle", job_id))
+    state.persist(JobClosed(job_id, reason))
+    state.persist(state.summaries.close_job(job_id, job.actions, now, reason if reason != CLOSED else ""))
+
+
+def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) -> None:
+    """Accepts a new action, or attaches to one that is known."""
+    request = event.request
+    job = open_job(state, request.key.job_id, event.reply_to, works_at=now)
+    known = job.actions.get(request.key.action_id)
+    if known is not None:
+        _attach(state, event, known)
+        return
+    check_not_forgotten(job, request.key, request.body_hash)
+    check_not_expired(job)
+    trajectory = _trajectory_of(job, request)
+    check_room(state, job, request)
+    request = with_service_demand(state, _settle_copy(trajectory, request))
+    orphan = adoptable_orphan(state, job, request)
+    awaits_role = False
+    if orphan is None:
+        if trajectory is not None:
+            _check_sandbox(trajectory, request)
+        awaits_role = check_servable(state, request, trajectory)
+    action = add_action(state, job, request, trajectory, now)
+    action.awaits_role = awaits_role
+    if event.watcher is not None:
+        action.watchers.append(event.watcher)
+    submitted = (*request.key, request.trajectory_id, request.body_hash, request.spec, now, request.copies_sandbox)
+    state.persist(ActionSubmitted(*submitted))
+    if trajectory is not None and request.kind is ActionKind.ENV_RESET:
+        _take_command_timeout(state, trajectory, request)
+    state.accept(event.reply_to, patient=True)
+    if orphan is not None:
+        adopt_orphan(state, action, orphan, now)
+        if orphan.ended is not None and action.attempt is not None:
+            on_ended(state, orphan.ended, now)
+    else:
+        enqueue(state, action, now)
+
+
+def _take_command_timeout(state: SchedulerState, trajectory: Trajectory, reset: ActionRequest) -> None:
+    """What is submitted from now on runs in the sandbox of this reset, and takes its execution timeout from it."""
+    if trajectory.command_timeout != reset.command_timeout:
+        trajectory.command_timeout = reset.command_timeout
+        state.persist(TrajectoryCommandTimeout(*trajectory.key, reset.command_timeout))
+
+
+def _attach(state: SchedulerState, event: events.SubmitRequested, known: Action | FinishedAction) -> None:
+    body_hash = known.request.body_hash if isinstance(known, Action) else known.body_hash
+    if body_hash != event.request.body_hash:
+        raise RefusedError(
+            RefusalCode.ALREADY_EXISTS, "action_id", event.request.key.action_id, "was submitted with another body"
+        )
+    state.accept(event.reply_to)
+    if event.watcher is not None:
+        _watch(state, known, event.watcher, event.request.key)
+
+
+def _watch(state: SchedulerState, known: Action | FinishedAction, watcher: Watcher, key: ActionKey) -> None:
+    if isinstance(known, Action):
+        # A client that comes back, or asks time and again, leaves its earlier sessions behind.
+        known.watchers = [each for each in known.watchers if not each.gone]
+        if watcher not in known.watchers:
+            known.watchers.append(watcher)
+    else:
+        state.emit(DeliverStored(watcher, key))
+
+
+def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, now: float) -> None:
+    """Attaches a watcher to an action that was submitted before."""
+    known = state.find_action(event.key)
+    if known is None:
+        raise unknown_action(state, event.key)
+    worked(state, state.jobs[event.key.job_id], now)
+    state.accept(event.reply_to)
+    _watch(state, known, event.watcher, event.key)
+
+
+def _trajectory_of(job: Job, request: ActionRequest) -> Trajectory | None:
+    if not request.trajectory_id:
+        return None
+    trajectory = job.trajectories.get(request.trajectory_id)
+    if trajectory is not None:
+        return trajectory
+    closed = closed_trajectory(job, request.trajectory_id)
+    rule = f"was closed as {closed.end.value}: {closed.reason}"
+    raise failed_precondition("trajectory_id", request.trajectory_id, rule)
+
+
+def _settle_copy(trajectory: Trajectory | None, request: ActionRequest) -> ActionRequest:
+    """Settles for good whether an action runs in a copy of its trajectory's sandbox: one that is, was or is to come."""
+    if request.copy is SandboxCopy.NEVER or trajectory is None:
+        return request
+    if trajectory.had_sandbox or _awaits_reset(trajectory):
+        return replace(request, in_sandbox=True)
+    if request.copy is SandboxCopy.ALWAYS:
+        rule = "has no sandbox to begin a fresh one with: give files or an image, or submit an env_reset first"
+        raise failed_precondition("trajectory_id", request.trajectory_id, rule)
+    return request
+
+
+def _awaits_reset(trajectory: Trajectory) -> bool:
+    return any(not action.request.needs_sandbox for action in trajectory.line)
+
+
+def _check_sandbox(trajectory: Trajectory, request: ActionRequest) -> None:
+    if not request.needs_sandbox or trajectory.sandbox_id or trajectory.lost:
+        return
+    if not _awaits_reset(trajectory):
+        raise failed_precondition("trajectory_id", request.trajectory_id, "has no sandbox; submit an env_reset first")
+
+
+def add_action(
+    state: SchedulerState, job: Job, request: ActionRequest, trajectory: Trajectory | None, now: float
+) -> Action:
+    """Adds an action without an outcome to its job and trajectory and arms its deadlines."""
+    if trajectory is not None and request.needs_sandbox:
+        timeouts = request.timeouts.with_default_execution(trajectory.command_timeout)
+        if timeouts is not request.timeouts:
+            request = replace(request, timeouts=timeouts)
+    action = Action(request, job, trajectory, state.next_arrival(), now, now)
+    action.tell(now, "submitted")
+    job.actions[request.key.action_id] = action
+    _count_open(state, job, request)
+    count_reward(action)
+    timeouts = request.timeouts
+    state.timers.set(("action", request.key), now + min(timeouts.schedule_to_start, timeouts.schedule_to_close))
+    if trajectory is not None:
+        trajectory.last_activity = now
+        trajectory.open_actions[request.key.action_id] = action
+        if request.in_sandbox:
+            trajectory.line.append(action)
+    return action
+
+
+def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None:
+    size = len(request.spec)
+    job.open_actions += 1
+    job.open_bytes += size
+    state.open_actions += 1
+    state.open_bytes += size
+    job.state_counts[ActionState.QUEUED] = job.state_counts.get(ActionState.QUEUED, 0) + 1
+
+
+def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:
+    """Records a job's newest policy version, with its weights if it has any, and closes trajectories that are stale."""
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
+    if event.version < job.policy_version:
+        raise failed_precondition("version", event.version, f"must not be below {job.policy_version}")
+    begin_rollout(state, job, event, now)
+    if event.version > job.policy_version:
+        job.policy_version = event.version
+        state.persist(PolicyVersionPublished(event.job_id, event.version))
+        _evict(state, job, now)
+    state.accept(event.reply_to)
+
+
+def _evict(state: SchedulerState, job: Job, now: float) -> None:
+    """Closes live trajectories that a new version made too stale.
+
+    Of paced ones those that wait are left: they count their staleness from where they begin.
+    """
+    policy, version = job.request.staleness, job.policy_version
+    if policy.evict_beyond is None:
+        return
+    paced = policy.admit_within is not None
+    stale = [
+        id_
+        for id_, each in job.trajectories.items()
+        if is_evicted(policy, version, each.policy_version) and not (paced and each.admitted_at is None)
+    ]
+    for trajectory_id in stale:
+        job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].began_at)
+    abandon(state, job, stale, f"its staleness is beyond {policy.evict_beyond} versions", now)
