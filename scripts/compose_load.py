@@ -36,7 +36,7 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.gateway import GatewayAccess, PromptDrift
-from callsheet.client.target import from_environment
+from callsheet.client.session.target import from_environment
 
 JOB = "demo"
 WORKERS = 3

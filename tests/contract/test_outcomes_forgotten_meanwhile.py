@@ -10,9 +10,9 @@ from callsheet.scheduler.core.words.model import ActionKey, ActionState
 from callsheet.scheduler.core.words.records import ActionFinished, JobOpened, WorkForgotten
 from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.service.background import Background
-from callsheet.scheduler.service.payload_claims import PayloadClaims
-from callsheet.scheduler.service.payload_rights import PayloadRights
-from callsheet.scheduler.service.requests import UnaryReply
+from callsheet.scheduler.service.codec.requests import UnaryReply
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 

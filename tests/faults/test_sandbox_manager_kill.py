@@ -15,7 +15,7 @@ import psutil
 import pytest
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.cgroups import probe_layout
-from callsheet.managers.sandbox.docker_engine.container import MANAGER_LABEL
+from callsheet.managers.sandbox.isolation.docker_engine.container import MANAGER_LABEL
 from callsheet.managers.sandbox.janitor import ManagerDirectory, marked_processes
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
@@ -62,7 +62,7 @@ def containers_of(marker: str) -> list[str]:
     """Of managers with any isolation: those without Docker have none."""
     if not DOCKER_IMAGE:
         return []
-    from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
+    from callsheet.managers.sandbox.isolation.docker_engine.engine import DockerEngine
 
     engine = DockerEngine()
     try:

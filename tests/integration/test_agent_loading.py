@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_START
-from callsheet.managers.sandbox.bubblewrap import find_system_python
-from callsheet.managers.sandbox.packets import memory_file
+from callsheet.managers.sandbox.agent_client.packets import memory_file
+from callsheet.managers.sandbox.agent_client.program import AGENT_DIRECTORY, AGENT_START
+from callsheet.managers.sandbox.isolation.bubblewrap import find_system_python
 
 _SECONDS = 60.0
 _WRITE = {"unpack": False, "directory": False, "replaces": False, "mode": 0o644}

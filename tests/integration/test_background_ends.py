@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, StepSpec
 from callsheet.managers.sandbox.backend import SessionLanguage as Language
 from callsheet.managers.sandbox.cgroups import probe_layout

@@ -27,10 +27,10 @@ from callsheet.client import (
     Succeeded,
     Timeouts,
     Unservable,
-    long_waits,
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState, Explanation
+from callsheet.client.session import long_waits
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings

@@ -26,7 +26,7 @@ from callsheet.client import (
     Outcome,
     SyncClient,
 )
-from callsheet.client.loop_thread import loop_thread
+from callsheet.client.sync.loop_thread import loop_thread
 
 from tests.support.faulty_client_service import FaultyClientService
 from tests.support.faulty_servicers import serving

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox import sessions
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client import sessions
+from callsheet.managers.sandbox.agent_client.capture import OutputPipe
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SessionLanguage, StepSpec
-from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import find_layout
 from callsheet.managers.sandbox.errors import CannotExecuteError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings

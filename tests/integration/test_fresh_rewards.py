@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from callsheet.client import Client, EnvReset, EnvStep, FailedPreconditionError, RewardScript, SandboxFile, Where
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox import report_counts
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.rewards import report_counts
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 

@@ -24,7 +24,7 @@ from callsheet.client import (
     Tensors,
     WeightsNotProvedError,
 )
-from callsheet.client.weights import Source
+from callsheet.client.words.weights import Source
 from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
 from callsheet.managers.models.transformer import LanguageModel
 from safetensors.torch import save

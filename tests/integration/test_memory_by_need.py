@@ -15,7 +15,7 @@ from callsheet.managers.clock import note_waits
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.cgroups import probe_layout
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.timing.waits import Cause

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.client import Client, ClientOptions, ConnectionLostError, InvalidArgumentError
-from callsheet.client.target import from_environment
+from callsheet.client.session.target import from_environment
 
 from tests.support.waiting import block_until
 

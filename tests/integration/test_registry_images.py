@@ -20,17 +20,17 @@ import anyio.to_thread
 import psutil
 import pytest
 from callsheet.client import Client, Failed, Succeeded
-from callsheet.client.reasons import Reason
+from callsheet.client.words.reasons import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.images.errors import ImageNotFoundError
-from callsheet.managers.sandbox.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.images.oci import digest_of
-from callsheet.managers.sandbox.images.sources import build_images
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
+from callsheet.managers.sandbox.files.images.errors import ImageNotFoundError
+from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
+from callsheet.managers.sandbox.files.images.oci import digest_of
+from callsheet.managers.sandbox.files.images.sources import build_images
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine
 
 import anyio
 import pytest
-from callsheet.managers.sandbox import packets
-from callsheet.managers.sandbox.agent_client import AgentConnection
+from callsheet.managers.sandbox.agent_client import packets
+from callsheet.managers.sandbox.agent_client.client import AgentConnection
+from callsheet.managers.sandbox.agent_client.packets import NoRoomError, PacketSocket, socket_pair
 from callsheet.managers.sandbox.errors import NoRoomInKernelError
-from callsheet.managers.sandbox.packets import NoRoomError, PacketSocket, socket_pair
 
 from tests.support.other_user import OTHER_UID
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.sandbox.agent_client.command_defaults import own_user
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.command_defaults import own_user
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.set_ups import set_up_name

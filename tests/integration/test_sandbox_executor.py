@@ -10,7 +10,7 @@ import anyio
 import pytest
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerRunningError
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from callsheet.client import Client, ClientOptions, RefusedError, Succeeded
 from callsheet.client.admin import AdminClient
-from callsheet.managers.sandbox.launcher_client import probe_overlays
+from callsheet.managers.sandbox.isolation.launcher_client import probe_overlays
 
 from tests.support.other_user import run_tests_as_other_user
 from tests.support.root_filesystems import PROGRAMS, make_root

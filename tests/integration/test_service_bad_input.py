@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 import structlog
 from callsheet.managers.noop import NoopService, NoopSettings
-from callsheet.scheduler.service import client_servicer
+from callsheet.scheduler.service.rpc import client_servicer
 from callsheet.scheduler.service.server import serve
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.errors import DataDirectoryLockedError

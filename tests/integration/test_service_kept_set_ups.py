@@ -12,7 +12,7 @@ import pytest
 from callsheet.client import Client, Command, Demand, EnvResetResult, Job
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings

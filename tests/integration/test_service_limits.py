@@ -13,7 +13,7 @@ import pytest
 import structlog
 from callsheet.client import Client, QueueFullError, SandboxFile, ToolCall, Unservable
 from callsheet.client.settings import ClientOptions
-from callsheet.scheduler.service.limit_settings import LimitSettings
+from callsheet.scheduler.service.limits.settings import LimitSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import (
     action_pb2,

@@ -14,12 +14,12 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 from callsheet.managers.executor import Attempt, AttemptResult, Completed
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.cgroups import probe_layout
-from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.lanes import LaneMethod, process_lane_method
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.node_sharing import Lane, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing.lanes import LaneMethod, process_lane_method
 from callsheet.managers.sandbox.process_tree import threads_below
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2

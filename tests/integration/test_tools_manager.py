@@ -21,7 +21,7 @@ from callsheet.client import (
     Unservable,
 )
 from callsheet.client.admin import AdminClient
-from callsheet.client.options import ActionOptions
+from callsheet.client.words.options import ActionOptions
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.options.common import LogLevel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from callsheet.client.errors import CallsheetError
-from callsheet.client.ledger import Item, Ledger
+from callsheet.client.session.ledger import Item, Ledger
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test

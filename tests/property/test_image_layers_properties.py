@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from callsheet.managers.sandbox.images import layer_child
-from callsheet.managers.sandbox.images.lower_layers import is_deleted, is_opaque
+from callsheet.managers.sandbox.files.images import layer_child
+from callsheet.managers.sandbox.files.images.lower_layers import is_deleted, is_opaque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ import tempfile
 from itertools import pairwise
 
 import pytest
-from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY
-from callsheet.managers.sandbox.session_text import (
+from callsheet.managers.sandbox.agent_client.program import AGENT_DIRECTORY
+from callsheet.managers.sandbox.agent_client.session_text import (
     SHELL_START,
     STATUS_DESCRIPTOR,
     StatusScanner,

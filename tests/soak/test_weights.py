@@ -21,7 +21,7 @@ import anyio.to_thread
 import pytest
 import torch
 from callsheet.client import FinishReason, GenerateResult, LogProbsMode, Sampling, Succeeded
-from callsheet.client.weights import UpdateModeName
+from callsheet.client.words.weights import UpdateModeName
 
 from tests.soak.weights_fleet import SERVER_COMMAND, UPDATED_S, WeightsFleet, embedded_fleet, server_fleet
 from tests.support.faulty_engine import Fault

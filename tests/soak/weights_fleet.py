@@ -20,7 +20,7 @@ import anyio.to_thread
 import torch
 from anyio.abc import Process, TaskGroup, TaskStatus
 from callsheet.client import BroadcastTensor, Canary, Client, Job, RolloutStatus, Tensors, TransferGroup
-from callsheet.client.weights import Source, UpdateModeName
+from callsheet.client.words.weights import Source, UpdateModeName
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import Executor

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import grpc.aio
 import pytest
-from callsheet.client.loop_thread import loop_thread
+from callsheet.client.sync.loop_thread import loop_thread
 
 _users: list[tuple[asyncio.AbstractEventLoop, str]] = []
 

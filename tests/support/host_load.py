@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio
 from callsheet.client import Client, Command, Failed, Job, NotSucceededError
-from callsheet.client.target import from_environment
+from callsheet.client.session.target import from_environment
 from callsheet.deploy.child import ParentLink
 
 DONE = "done"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 from callsheet.managers.executor import Completed
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.v1 import action_pb2
 
 from tests.support.measurements import Measured

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.launcher_client import probe_overlays
+from callsheet.managers.sandbox.isolation.launcher_client import probe_overlays
 
 from tests.support.sandboxes import require_bubblewrap
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandbox_attempts import attempt_of, reset

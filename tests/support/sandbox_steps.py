@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import anyio
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, SessionLanguage, SessionUse, StepSpec
 
 from tests.support.sandboxes import ANSWER_SECONDS, until_file

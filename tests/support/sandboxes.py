@@ -12,14 +12,14 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.managers.sandbox.agent_backend import AgentBackend
-from callsheet.managers.sandbox.agent_program import AGENT_START
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.program import AGENT_START
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
-from callsheet.managers.sandbox.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE, SOCKET_NAME
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
+from callsheet.managers.sandbox.isolation.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE, SOCKET_NAME
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
@@ -67,7 +67,7 @@ def require_bubblewrap() -> None:
 def _docker_problem() -> str:
     """Returns why sandboxes cannot be made in containers here; empty if they can."""
     try:
-        from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
+        from callsheet.managers.sandbox.isolation.docker_engine.engine import DockerEngine
     except ModuleNotFoundError as error:
         return f"{error}; install callsheet[docker]"
     try:

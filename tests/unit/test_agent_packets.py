@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from callsheet.managers.sandbox.agent_client import AgentConnection
+from callsheet.managers.sandbox.agent_client.client import AgentConnection
+from callsheet.managers.sandbox.agent_client.packets import memory_file, socket_pair
 from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.packets import memory_file, socket_pair
 
 
 def say(other: socket.socket, **packet: Any) -> None:

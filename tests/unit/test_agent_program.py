@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.agent_program import AGENT_START, agent_files
-from callsheet.managers.sandbox.bubblewrap import find_system_python
+from callsheet.managers.sandbox.agent_client.program import AGENT_START, agent_files
+from callsheet.managers.sandbox.isolation.bubblewrap import find_system_python
 
 
 def test_the_python_of_sandboxes_compiles_nothing_that_the_agent_imports_at_its_start(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from callsheet.client import (
     Succeeded,
     TrajectoryEnd,
 )
-from callsheet.client.results import DownloadedFile
 from callsheet.client.testing import FakeClient
+from callsheet.client.words.results import DownloadedFile
 from callsheet.environments import EpisodeEnd, EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings, ProgramEnd
 from callsheet.integrations.verifiers.notes import note_end, note_episode, note_of

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, NodeSharingSettings
-from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
+from callsheet.managers.sandbox.sharing.shared_cores import SharedClock, SharedCores
 
 pytestmark = pytest.mark.anyio
 

@@ -22,11 +22,11 @@ from callsheet.client import (
     TimeoutKind,
     ToolCallResult,
 )
-from callsheet.client.actions import ActionKind
-from callsheet.client.admin_decode import decode_explanation, decode_status
 from callsheet.client.admin_values import ActionState, Holder, Shortage, StoryEvent, WaitReason
-from callsheet.client.blobs import BlobReader
-from callsheet.client.decode import decode_outcome, refusal_of_status
+from callsheet.client.codec.admin_decode import decode_explanation, decode_status
+from callsheet.client.codec.blobs import BlobReader
+from callsheet.client.codec.decode import decode_outcome, refusal_of_status
+from callsheet.client.words.actions import ActionKind
 from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 
 from tests.support.faulty_jobs import refusal

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from callsheet.client import InvalidArgumentError, RewardResult, Succeeded, Where
-from callsheet.client.functions import function_script
 from callsheet.client.testing import FakeClient
+from callsheet.client.words.functions import function_script
 from callsheet.v1 import action_pb2
 from callsheet.v1.rewards import may_score_in_copy
 

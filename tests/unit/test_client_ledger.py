@@ -6,7 +6,7 @@ from callsheet.client import (
     RefusalCode,
 )
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
-from callsheet.client.ledger import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, Item, Ledger
+from callsheet.client.session.ledger import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, Item, Ledger
 
 
 class _Recorder:

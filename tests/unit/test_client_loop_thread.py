@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from callsheet.client.loop_thread import loop_thread
+from callsheet.client.sync.loop_thread import loop_thread
 
 
 async def _thread() -> threading.Thread:
@@ -31,7 +31,7 @@ def test_a_blocking_call_in_the_thread_itself_is_refused_and_nothing_hangs() -> 
 
 _EXIT = """
 import asyncio
-from callsheet.client.loop_thread import loop_thread
+from callsheet.client.sync.loop_thread import loop_thread
 
 async def wait(name):
     try:

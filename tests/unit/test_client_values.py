@@ -26,8 +26,8 @@ from callsheet.client import (
     Succeeded,
     TimeoutKind,
 )
-from callsheet.client.channel import CHANNEL_OPTIONS
-from callsheet.client.session import FIRST_CONNECTION_WAIT_S
+from callsheet.client.session.channel import CHANNEL_OPTIONS
+from callsheet.client.session.session import FIRST_CONNECTION_WAIT_S
 
 
 def test_demand_takes_keywords_and_entries() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from callsheet.client import BroadcastTensor, Canary, EngineState, InvalidArgumentError, NotFoundError, Tensors
-from callsheet.client.encode_weights import decode_rollout, encode_publish
+from callsheet.client.codec.encode_weights import decode_rollout, encode_publish
 from callsheet.client.testing import FakeClient
-from callsheet.client.weights import PublishedWeights, TransferGroup
+from callsheet.client.words.weights import PublishedWeights, TransferGroup
 from callsheet.v1 import weights_pb2
 
 GROUP = TransferGroup("trainer", 29_500, "g", 3, (BroadcastTensor("w", "bfloat16", (2, 3)),), "gloo")

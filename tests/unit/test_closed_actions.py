@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKey, FailureKind
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.service.admin_explain import explanation_of
+from callsheet.scheduler.service.codec.admin_explain import explanation_of
 from callsheet.v1 import admin_service_pb2, common_pb2
 
 from tests.support.core_requests import action_request, job_request, key_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.words.refusals import RefusedError
-from callsheet.scheduler.service.status_answers import job_status
+from callsheet.scheduler.service.codec.status_answers import job_status
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld, Stream

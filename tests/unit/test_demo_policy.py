@@ -13,7 +13,7 @@ from callsheet.benchmarks.demo.policy import (
     game_policy,
     shortest_move,
 )
-from callsheet.client.commands import Command
+from callsheet.client.words.commands import Command
 from callsheet.environments.bash_replies import CommandReport
 
 TEST = Command.argv("python3", "-m", "pytest", "tests/test_a.py::test_a")

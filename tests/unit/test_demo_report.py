@@ -18,7 +18,7 @@ from callsheet.benchmarks.demo.report import DemoReport, report_of, seconds
 from callsheet.benchmarks.demo.workload import EpisodeResult, ModeRun
 from callsheet.benchmarks.runner import render
 from callsheet.client import Cancelled, CommandResult, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
-from callsheet.client.actions import ActionKind
+from callsheet.client.words.actions import ActionKind
 from rich.console import Console
 
 

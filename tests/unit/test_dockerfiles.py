@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from callsheet.managers.sandbox.images.dockerfiles import rewrite
-from callsheet.managers.sandbox.images.errors import ImageBuildError
+from callsheet.managers.sandbox.files.images.dockerfiles import rewrite
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError
 
 
 def rewritten(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from callsheet.client import Cancelled, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
-from callsheet.client.outcomes import TimeoutKind
+from callsheet.client.words.outcomes import TimeoutKind
 from callsheet.gateway.chat import AskedSampling
 from callsheet.gateway.server.callers import bearer_of, named
 from callsheet.gateway.server.faults import NoReplyError, of_error, of_outcome

@@ -10,9 +10,9 @@ import anyio
 import pytest
 from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.state.entities import FinishedAction
-from callsheet.scheduler.service.idle_payloads import MARGIN_S, IdlePayloads
-from callsheet.scheduler.service.payload_claims import PayloadClaims
-from callsheet.scheduler.service.payload_rights import PayloadRights
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.idle import MARGIN_S, IdlePayloads
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.store.errors import PayloadsUnusableError
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.v1 import common_pb2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.images.errors import ImageError
-from callsheet.managers.sandbox.images.store import Image, ImageStore
+from callsheet.managers.sandbox.files.images.errors import ImageError
+from callsheet.managers.sandbox.files.images.store import Image, ImageStore
 
 
 @pytest.fixture

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from callsheet.managers.sandbox.report_counts import LARGEST_REPORT_BYTES, ReportCounts, ReportError, count_tests
+from callsheet.managers.sandbox.rewards.report_counts import (
+    LARGEST_REPORT_BYTES,
+    ReportCounts,
+    ReportError,
+    count_tests,
+)
 
 REPORT = b"""<?xml version="1.0" encoding="utf-8"?>
 <testsuites><testsuite name="pytest" errors="0" failures="0" tests="900">

@@ -9,9 +9,9 @@ import pytest
 from callsheet.deploy.sandbox_checks import not_enforced
 from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.backend import SandboxSpec
+from callsheet.managers.sandbox.commands.requests import sandbox_spec
 from callsheet.managers.sandbox.errors import InputRefusedError
-from callsheet.managers.sandbox.kernel_bounds import kernel_bounds, memory_limits, most_processes
-from callsheet.managers.sandbox.requests import sandbox_spec
+from callsheet.managers.sandbox.isolation.kernel_bounds import kernel_bounds, memory_limits, most_processes
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.sandbox_attempts import attempt_of, reset

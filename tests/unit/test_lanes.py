@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox import lanes, process_tree
+from callsheet.managers.sandbox import process_tree
 from callsheet.managers.sandbox.cgroups import GroupLayout
-from callsheet.managers.sandbox.lanes import LaneMethod, lane_method, process_lane_method, put_tree
-from callsheet.managers.sandbox.node_sharing import Lane
+from callsheet.managers.sandbox.node_sharing import Lane, lanes
+from callsheet.managers.sandbox.node_sharing.lanes import LaneMethod, lane_method, process_lane_method, put_tree
 from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread, processes_below, threads_below
 
 _CAP_SYS_NICE = 23

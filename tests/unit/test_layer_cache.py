@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.sandbox.errors import StoppedError
-from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
+from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 
 pytestmark = pytest.mark.anyio
 

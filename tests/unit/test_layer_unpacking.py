@@ -13,10 +13,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.images import layer_child
-from callsheet.managers.sandbox.images.layer_tree import LayerRefusedError
-from callsheet.managers.sandbox.images.lower_layers import LowerLayers, is_deleted, is_opaque
-from callsheet.managers.sandbox.images.oci import digest_of
+from callsheet.managers.sandbox.files.images import layer_child
+from callsheet.managers.sandbox.files.images.layer_tree import LayerRefusedError
+from callsheet.managers.sandbox.files.images.lower_layers import LowerLayers, is_deleted, is_opaque
+from callsheet.managers.sandbox.files.images.oci import digest_of
 
 from tests.support.oci_images import Entry, archive_of, compressed, file, hard_link, symlink
 

@@ -6,10 +6,10 @@ import logging
 
 import anyio
 import pytest
-from callsheet.client import long_waits
 from callsheet.client.errors import CallsheetError, ConnectionLostError
-from callsheet.client.ledger import ActionKey, Item, Ledger
-from callsheet.client.ticket import Ticket
+from callsheet.client.session import long_waits
+from callsheet.client.session.ledger import ActionKey, Item, Ledger
+from callsheet.client.session.ticket import Ticket
 from callsheet.v1 import admin_service_pb2
 
 pytestmark = pytest.mark.anyio

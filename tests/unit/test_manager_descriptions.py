@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.manager_wire import decode_item, decode_registration
+from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration
 from callsheet.v1 import action_pb2, manager_service_pb2
 
 from tests.support.guarded_service import registration

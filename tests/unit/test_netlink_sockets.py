@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox import kernel_bounds
 from callsheet.managers.sandbox.agent.netlink import SECONDS_TO_APPEAR, NetlinkSockets, count_sockets
-from callsheet.managers.sandbox.kernel_bounds import most_netlink_sockets
+from callsheet.managers.sandbox.isolation import kernel_bounds
+from callsheet.managers.sandbox.isolation.kernel_bounds import most_netlink_sockets
 
 OTHER = os.getppid()
 

@@ -6,7 +6,7 @@ import os
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.capture import HeadTailBuffer, OutputPipe
+from callsheet.managers.sandbox.agent_client.capture import HeadTailBuffer, OutputPipe
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,9 +12,9 @@ import pytest
 from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service import payload_claims
-from callsheet.scheduler.service.payload_claims import PayloadClaims
-from callsheet.scheduler.service.payload_rights import PayloadRights
+from callsheet.scheduler.service.payloads import claims
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.v1 import common_pb2
@@ -183,7 +183,7 @@ async def test_a_release_waits_for_submits_on_their_way(tmp_path: Path, opened: 
 
 
 async def test_a_submit_does_not_wait_for_ever_for_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload_claims, "_RELEASE_WAIT_S", 0.0)
+    monkeypatch.setattr(claims, "_RELEASE_WAIT_S", 0.0)
     async with world_in(tmp_path, SlowRelease) as world:
         store = world.store
         assert isinstance(store, SlowRelease)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service import payload_rules, rules
-from callsheet.scheduler.service.action_kinds import KIND_RULES
+from callsheet.scheduler.service.codec import payload_rules, rules
+from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.v1 import action_pb2, common_pb2
 from google.protobuf import duration_pb2, text_format
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service import peer_limits
-from callsheet.scheduler.service.limit_settings import LimitSettings
-from callsheet.scheduler.service.peer_limits import BURST_S, MAX_TRANSFERS, PeerLimits
-from callsheet.scheduler.service.refusal_log import address_of
+from callsheet.scheduler.service.limits import peer_limits
+from callsheet.scheduler.service.limits.peer_limits import BURST_S, MAX_TRANSFERS, PeerLimits
+from callsheet.scheduler.service.limits.refusal_log import address_of
+from callsheet.scheduler.service.limits.settings import LimitSettings
 
 RATE = 10
 

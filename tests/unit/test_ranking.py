@@ -9,9 +9,10 @@ import pytest
 from callsheet.cli.up_command import note_core_sharing
 from callsheet.deploy import sandbox_checks
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.sandbox import lanes, ranking
+from callsheet.managers.sandbox import ranking
 from callsheet.managers.sandbox.build import build_test_suite_executor
-from callsheet.managers.sandbox.lanes import LaneMethod
+from callsheet.managers.sandbox.node_sharing import lanes
+from callsheet.managers.sandbox.node_sharing.lanes import LaneMethod
 from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.service import refusal_log
-from callsheet.scheduler.service.refusal_log import INTERVAL_S, RefusalLog
+from callsheet.scheduler.service.limits import refusal_log
+from callsheet.scheduler.service.limits.refusal_log import INTERVAL_S, RefusalLog
 from structlog.testing import capture_logs
 
 

@@ -10,23 +10,23 @@ from time import monotonic
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome
-from callsheet.managers.sandbox.memory_gate import MemoryGate
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
-from callsheet.managers.sandbox.reference_runs import (
+from callsheet.managers.sandbox.rewards.reference_runs import (
     RunAfterReset,
     RunsAfterReset,
     reference_of,
     settle,
     wants_reference,
 )
-from callsheet.managers.sandbox.runner_ends import cannot_start, killed_by, lacks_a_module
-from callsheet.managers.sandbox.sandbox_use import SandboxUse
-from callsheet.managers.sandbox.scoring import Score
-from callsheet.managers.sandbox.script_score import ScriptRun
+from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, killed_by, lacks_a_module
+from callsheet.managers.sandbox.rewards.scoring import Score
+from callsheet.managers.sandbox.rewards.script_score import ScriptRun
+from callsheet.managers.sandbox.rewards.test_suite import SuiteRun
 from callsheet.managers.sandbox.settings import SandboxSettings
-from callsheet.managers.sandbox.shared_cores import SharedCores
-from callsheet.managers.sandbox.test_suite import SuiteRun
+from callsheet.managers.sandbox.sharing.memory_gate import MemoryGate
+from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
+from callsheet.managers.sandbox.sharing.shared_cores import SharedCores
 from callsheet.timing.waits import Cause
 from callsheet.v1 import outcome_pb2
 

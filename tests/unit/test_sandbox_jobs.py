@@ -12,12 +12,12 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from callsheet.managers.sandbox import agent_jobs as jobs_module
-from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob
-from callsheet.managers.sandbox.agent_jobs import ForkWindow, Process, SandboxJobs
+from callsheet.managers.sandbox.agent_client import jobs as jobs_module
+from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob
+from callsheet.managers.sandbox.agent_client.jobs import ForkWindow, Process, SandboxJobs
 from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.lanes import LaneMethod, SandboxLanes
 from callsheet.managers.sandbox.node_sharing import Lane
+from callsheet.managers.sandbox.node_sharing.lanes import LaneMethod, SandboxLanes
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.managers.sandbox.errors import InputRefusedError
-from callsheet.managers.sandbox.paths import checked_path, is_below
+from callsheet.managers.sandbox.files.paths import checked_path, is_below
 
 
 @pytest.mark.parametrize(

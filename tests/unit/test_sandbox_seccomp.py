@@ -7,9 +7,9 @@ import struct
 from collections.abc import Sequence
 
 import pytest
-from callsheet.managers.sandbox.asking_filter import build_asking_filter
-from callsheet.managers.sandbox.bpf import Instruction
-from callsheet.managers.sandbox.seccomp import (
+from callsheet.managers.sandbox.walls.asking_filter import build_asking_filter
+from callsheet.managers.sandbox.walls.bpf import Instruction
+from callsheet.managers.sandbox.walls.seccomp import (
     ALLOWED_SOCKET_FAMILIES,
     Unbounded,
     UnsupportedArchitectureError,

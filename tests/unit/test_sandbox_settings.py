@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.managers.sandbox.bubblewrap import find_bwrap
-from callsheet.managers.sandbox.command_defaults import merged_environment
+from callsheet.managers.sandbox.agent_client.command_defaults import merged_environment
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.pool_users import UserPool
+from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.settings import (
     FEWEST_MEMORY_MIB,
     POOL_UID_BASE,
@@ -17,6 +16,7 @@ from callsheet.managers.sandbox.settings import (
     SandboxSettings,
     StageDirectory,
 )
+from callsheet.managers.sandbox.walls.pool_users import UserPool
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
-from callsheet.managers.sandbox.images.layer_cache import CachedLayer, layers_to_evict
+from callsheet.managers.sandbox.files.images.layer_cache import CachedLayer, layers_to_evict
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger, MemoryTerms, Stay
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.snapshots import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.scheduler.service.tls import CertificateFiles
+from callsheet.scheduler.service.rpc.tls import CertificateFiles
 from structlog.testing import capture_logs
 
 from tests.support.certificates import Authority

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, RetryPolicy, SandboxCopy, Timeouts
-from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, decode_action
+from callsheet.scheduler.service.codec.decode import MAX_SPEC_BYTES, decode_action
 from callsheet.v1 import action_pb2, common_pb2
 from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import text_format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words.model import GroupRequest, OnInfra, PriorityClass
-from callsheet.scheduler.service.decode import decode_job, decode_trajectory
+from callsheet.scheduler.service.codec.decode import decode_job, decode_trajectory
 from callsheet.v1 import job_pb2
 from google.protobuf import text_format
 

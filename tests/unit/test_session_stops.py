@@ -7,10 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
-from callsheet.managers.sandbox import sessions
-from callsheet.managers.sandbox.agent_jobs import SandboxJobs
+from callsheet.managers.sandbox.agent_client import sessions
+from callsheet.managers.sandbox.agent_client.jobs import SandboxJobs
+from callsheet.managers.sandbox.agent_client.sessions import SandboxSessions
 from callsheet.managers.sandbox.errors import StoppedError
-from callsheet.managers.sandbox.sessions import SandboxSessions
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.managers.sandbox.shared_cores import SharedClock
+from callsheet.managers.sandbox.sharing.shared_cores import SharedClock
 
 
 def test_all_time_outside_counts_and_inside_another_clock() -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from callsheet.managers.clock import Waits, note_waits
 from callsheet.managers.sandbox.errors import StoppedError
-from callsheet.managers.sandbox.images.shared_work import SharedWork
+from callsheet.managers.sandbox.files.images.shared_work import SharedWork
 from callsheet.timing.waits import Cause
 
 from tests.support.waiting import until

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKey, ActionState
-from callsheet.scheduler.service import listing
-from callsheet.scheduler.service.listing import list_jobs
-from callsheet.scheduler.service.status_answers import job_status
+from callsheet.scheduler.service.codec import listing
+from callsheet.scheduler.service.codec.listing import list_jobs
+from callsheet.scheduler.service.codec.status_answers import job_status
 from callsheet.v1 import client_service_pb2, job_pb2
 
 from tests.support.core_requests import action_request

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from callsheet.cli.inspect_commands import engine_rows, sandboxes_of
 from callsheet.client import EngineState, JobDescription, RolloutEngine, RolloutStatus
-from callsheet.client.actions import ActionKind
 from callsheet.client.admin_values import (
     EngineWeights,
     ManagerStatus,
@@ -15,7 +14,8 @@ from callsheet.client.admin_values import (
     ServiceStatus,
     WeightsStanding,
 )
-from callsheet.client.status import JobStatus
+from callsheet.client.words.actions import ActionKind
+from callsheet.client.words.status import JobStatus
 
 _KINDS = (ActionKind.GENERATE,)
 

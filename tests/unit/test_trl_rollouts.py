@@ -19,9 +19,9 @@ from callsheet.client import (
     Succeeded,
     TrainingSample,
 )
-from callsheet.client.batch_values import FinishedResult, FinishedTrajectory
-from callsheet.client.outcomes import Failed
-from callsheet.client.reasons import Reason
+from callsheet.client.words.batch_values import FinishedResult, FinishedTrajectory
+from callsheet.client.words.outcomes import Failed
+from callsheet.client.words.reasons import Reason
 from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.environments.seats import (
     FilledSeat,

@@ -12,8 +12,8 @@ from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
-    from callsheet.client.batch_values import FinishedTrajectory
-    from callsheet.client.status import BufferStatus
+    from callsheet.client.words.batch_values import FinishedTrajectory
+    from callsheet.client.words.status import BufferStatus
 
 
 def buffer(job: JobId, *, scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:

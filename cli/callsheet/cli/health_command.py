@@ -63,7 +63,7 @@ def _look_at(file: Path, within_s: float, now: float) -> None:
 
 def _ask_gateway(url: str) -> None:
     from callsheet.client.gateway import is_serving
-    from callsheet.client.target import from_environment
+    from callsheet.client.session.target import from_environment
 
     options = replace(from_environment(os.environ)[1], gateway=url, call_timeout_s=_TIMEOUT_S)
     if not is_serving(options):
@@ -75,7 +75,7 @@ def _ask(scheduler: str) -> None:
     import anyio
     import grpc
     import grpc.aio
-    from callsheet.client.target import from_environment
+    from callsheet.client.session.target import from_environment
 
     async def check() -> bytes:
         credentials = from_environment(os.environ)[1].credentials

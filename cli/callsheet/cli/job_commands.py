@@ -14,8 +14,8 @@ from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin_values import DrainReport
-    from callsheet.client.status import JobStatus
-    from callsheet.client.weights import RolloutEngine
+    from callsheet.client.words.status import JobStatus
+    from callsheet.client.words.weights import RolloutEngine
 
 # A job that is closed as idle later than that is shown as any other.
 _IDLE_TOLD_S = 3600.0

@@ -16,7 +16,7 @@ import typer
 from callsheet.deploy.terminal import visible
 
 if TYPE_CHECKING:
-    from callsheet.client.status import JobStatus
+    from callsheet.client.words.status import JobStatus
 
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from callsheet.client.outcomes import Outcome
+from callsheet.client.words.outcomes import Outcome
 
 
 def outcome_name(outcome: Outcome[Any]) -> str:

@@ -17,7 +17,7 @@ def connection_options(**options: float) -> ClientOptions:
     import os
     from dataclasses import replace
 
-    from callsheet.client.target import from_environment
+    from callsheet.client.session.target import from_environment
 
     return replace(from_environment(os.environ)[1], **options)  # type: ignore[arg-type]
 

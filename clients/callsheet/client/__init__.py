@@ -4,29 +4,9 @@
 """
 
 import callsheet.client.fork_support  # noqa: F401 - before anything imports gRPC
-from callsheet.client.actions import (
-    Action,
-    ActionKind,
-    BackgroundProcesses,
-    ChatMessage,
-    ConversationText,
-    EnvReset,
-    EnvStep,
-    Generate,
-    Judge,
-    RewardModel,
-    RewardScript,
-    RewardTests,
-    TeacherLogProbs,
-    ToolCall,
-    Where,
-)
 from callsheet.client.backend import ActionHandle
 from callsheet.client.batch import Batch
-from callsheet.client.batch_values import BatchContent, FinishedTrajectory
 from callsheet.client.client import Client
-from callsheet.client.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
-from callsheet.client.demand import Demand, Elastic, Hold, Resource
 from callsheet.client.errors import (
     AccessDeniedError,
     ActionCancelledError,
@@ -66,7 +46,31 @@ from callsheet.client.gateway import (
 )
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
-from callsheet.client.jobs import (
+from callsheet.client.settings import ClientOptions, Tls
+from callsheet.client.sync import SyncClient
+from callsheet.client.sync.job import SyncActionHandle, SyncBatch, SyncGroup, SyncJob, SyncTrajectory
+from callsheet.client.trajectory import Trajectory
+from callsheet.client.words.actions import (
+    Action,
+    ActionKind,
+    BackgroundProcesses,
+    ChatMessage,
+    ConversationText,
+    EnvReset,
+    EnvStep,
+    Generate,
+    Judge,
+    RewardModel,
+    RewardScript,
+    RewardTests,
+    TeacherLogProbs,
+    ToolCall,
+    Where,
+)
+from callsheet.client.words.batch_values import BatchContent, FinishedTrajectory
+from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
+from callsheet.client.words.demand import Demand, Elastic, Hold, Resource
+from callsheet.client.words.jobs import (
     FailurePolicy,
     GroupDescription,
     JobDescription,
@@ -77,8 +81,8 @@ from callsheet.client.jobs import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
-from callsheet.client.options import ActionOptions, Retry, Timeouts, Unservable
-from callsheet.client.outcomes import (
+from callsheet.client.words.options import ActionOptions, Retry, Timeouts, Unservable
+from callsheet.client.words.outcomes import (
     Cancelled,
     Expired,
     Failed,
@@ -89,8 +93,8 @@ from callsheet.client.outcomes import (
     TimeoutKind,
     Usage,
 )
-from callsheet.client.reasons import Reason
-from callsheet.client.results import (
+from callsheet.client.words.reasons import Reason
+from callsheet.client.words.results import (
     CommandResult,
     DownloadedFile,
     EnvResetResult,
@@ -103,13 +107,16 @@ from callsheet.client.results import (
     SessionReport,
     ToolCallResult,
 )
-from callsheet.client.sampling import LogProbsMode, Sampling
-from callsheet.client.settings import ClientOptions, Tls
-from callsheet.client.status import BufferStatus, GroupStatus, JobStatus, LeasedBatch, LengthShare, TrajectoryStatus
-from callsheet.client.sync import SyncClient
-from callsheet.client.sync_job import SyncActionHandle, SyncBatch, SyncGroup, SyncJob, SyncTrajectory
-from callsheet.client.trajectory import Trajectory
-from callsheet.client.weights import (
+from callsheet.client.words.sampling import LogProbsMode, Sampling
+from callsheet.client.words.status import (
+    BufferStatus,
+    GroupStatus,
+    JobStatus,
+    LeasedBatch,
+    LengthShare,
+    TrajectoryStatus,
+)
+from callsheet.client.words.weights import (
     BroadcastTensor,
     Canary,
     EngineState,

@@ -14,29 +14,29 @@ from typing import Any, Self, TypeVar
 
 import anyio
 import grpc.aio
-from callsheet.client.admin_decode import (
+from callsheet.client.admin_predictions import WhatIf
+from callsheet.client.admin_values import DrainReport, Explanation, OpenActions, SchedulerStatus, ServiceStatus
+from callsheet.client.codec.admin_decode import (
     decode_drain,
     decode_explanation,
     decode_status,
     decode_what_if,
 )
-from callsheet.client.admin_predictions import WhatIf
-from callsheet.client.admin_values import DrainReport, Explanation, OpenActions, SchedulerStatus, ServiceStatus
-from callsheet.client.batch_values import FinishedTrajectory
-from callsheet.client.blobs import BlobReader
-from callsheet.client.channel import answer_of, open_channel
-from callsheet.client.decode_jobs import decode_job_status
-from callsheet.client.encode_batches import decode_finished
+from callsheet.client.codec.blobs import BlobReader
+from callsheet.client.codec.decode_jobs import decode_job_status
+from callsheet.client.codec.encode_batches import decode_finished
+from callsheet.client.codec.fields import duration, put
+from callsheet.client.codec.handshake import greeting
 from callsheet.client.errors import ClientClosedError, invalid
-from callsheet.client.fields import duration, put
-from callsheet.client.handshake import greeting
-from callsheet.client.outcomes import Outcome
-from callsheet.client.payloads import PayloadTransfer, read_outcome
 from callsheet.client.per_loop import PerLoop
+from callsheet.client.session.channel import answer_of, open_channel
+from callsheet.client.session.payloads import PayloadTransfer, read_outcome
+from callsheet.client.session.target import check_target
 from callsheet.client.settings import ClientOptions
-from callsheet.client.status import JobStatus
-from callsheet.client.target import check_target
-from callsheet.client.weights import RolloutStatus
+from callsheet.client.words.batch_values import FinishedTrajectory
+from callsheet.client.words.outcomes import Outcome
+from callsheet.client.words.status import JobStatus
+from callsheet.client.words.weights import RolloutStatus
 from callsheet.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from callsheet.client.actions import ActionKind
 from callsheet.client.admin_predictions import ExpectedRun
-from callsheet.client.status import JobStatus
+from callsheet.client.words.actions import ActionKind
+from callsheet.client.words.status import JobStatus
 
 
 class ActionState(Enum):

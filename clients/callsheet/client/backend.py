@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from callsheet.client.actions import Submission
-from callsheet.client.batch_values import BatchContent, BatchRequest, FinishedResult, Settlement
-from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
-from callsheet.client.outcomes import Outcome
-from callsheet.client.results import OutputChunk
 from callsheet.client.settings import ClientOptions
-from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.step_summary import StepTallies
-from callsheet.client.weights import PublishedWeights
+from callsheet.client.words.actions import Submission
+from callsheet.client.words.batch_values import BatchContent, BatchRequest, FinishedResult, Settlement
+from callsheet.client.words.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.words.outcomes import Outcome
+from callsheet.client.words.results import OutputChunk
+from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.words.weights import PublishedWeights
 
 T = TypeVar("T")
 

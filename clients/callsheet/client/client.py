@@ -18,17 +18,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from callsheet.client.arguments import instance, optional
 from callsheet.client.backend import Backend
 from callsheet.client.errors import CallsheetError, ClientClosedError, NotFoundError, RefusalCode, RefusedError, refused
 from callsheet.client.job import Job
-from callsheet.client.jobs import FailurePolicy, JobDescription, Opening, PriorityClass, Staleness
 from callsheet.client.per_loop import PerLoop
-from callsheet.client.scheduler_backend import SchedulerBackend
+from callsheet.client.session.scheduler_backend import SchedulerBackend
+from callsheet.client.session.target import check_target, from_environment
 from callsheet.client.settings import ClientOptions
-from callsheet.client.status import JobStatus
 from callsheet.client.step_summary import StepTallies
-from callsheet.client.target import check_target, from_environment
+from callsheet.client.words.arguments import instance, optional
+from callsheet.client.words.jobs import FailurePolicy, JobDescription, Opening, PriorityClass, Staleness
+from callsheet.client.words.status import JobStatus
 
 logger = logging.getLogger("callsheet.client")
 

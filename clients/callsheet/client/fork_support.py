@@ -1,7 +1,7 @@
 """Switches off gRPC's own support of forks, before gRPC is imported.
 
 With it a forked child of a process that is connected dies by SIGSEGV now and then, whether it uses gRPC or not. Without
-it the child lives, and `callsheet.client.channel` refuses to connect there.
+it the child lives, and `callsheet.client.session.channel` refuses to connect there.
 """
 
 from __future__ import annotations

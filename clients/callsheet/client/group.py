@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from callsheet.client.backend import CancelTarget, Connector
-from callsheet.client.encode_jobs import encode_group
+from callsheet.client.codec.encode_jobs import encode_group
 from callsheet.client.errors import (
     AlreadyExistsError,
     CallsheetError,
@@ -30,7 +30,8 @@ from callsheet.client.errors import (
     raise_alone,
     unfit,
 )
-from callsheet.client.jobs import (
+from callsheet.client.trajectory import Trajectory, is_loss
+from callsheet.client.words.jobs import (
     LOST_TO_INFRA,
     GroupDescription,
     OnInfra,
@@ -38,9 +39,8 @@ from callsheet.client.jobs import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
-from callsheet.client.outcomes import FailureKind
-from callsheet.client.status import GroupStatus
-from callsheet.client.trajectory import Trajectory, is_loss
+from callsheet.client.words.outcomes import FailureKind
+from callsheet.client.words.status import GroupStatus
 from callsheet.v1 import job_pb2
 
 logger = logging.getLogger("callsheet.client")

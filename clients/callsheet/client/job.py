@@ -10,18 +10,18 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from callsheet.client.arguments import items
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.batch import Batch
-from callsheet.client.batch_values import MAX_BATCH, BatchRequest
 from callsheet.client.errors import WeightsNotProvedError, not_found
 from callsheet.client.group import Group
-from callsheet.client.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
-from callsheet.client.outcomes import FailureKind
-from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
-from callsheet.client.weights import (
+from callsheet.client.words.arguments import items
+from callsheet.client.words.batch_values import MAX_BATCH, BatchRequest
+from callsheet.client.words.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
+from callsheet.client.words.outcomes import FailureKind
+from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.words.weights import (
     DEFAULT_UPDATE_TIMEOUT_S,
     Canary,
     EngineState,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Final
 
-from callsheet.client.arguments import instance, optional
+from callsheet.client.codec.fields import is_number
 from callsheet.client.errors import invalid
-from callsheet.client.fields import is_number
+from callsheet.client.words.arguments import instance, optional
 from callsheet.credentials.channel import SYSTEM, Credentials
 from callsheet.credentials.token import checked_token
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from callsheet.client.actions import ActionKind
-from callsheet.client.fields import by_number
-from callsheet.client.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded
-from callsheet.client.results import GenerateResult
+from callsheet.client.codec.fields import by_number
+from callsheet.client.words.actions import ActionKind
+from callsheet.client.words.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded
+from callsheet.client.words.results import GenerateResult
 from callsheet.timing.waits import CAUSES, known
 from callsheet.v1 import outcome_pb2
 

@@ -9,11 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack
 
 import anyio
-from callsheet.client.actions import EnvReset, EnvStep
-from callsheet.client.arguments import listed
 from callsheet.client.backend import CancelTarget, Connector
-from callsheet.client.batch_values import FinishedResult
-from callsheet.client.commands import CommandDefaults, CommandLike, FilesLike, ImageBuild
 from callsheet.client.errors import (
     AlreadyExistsError,
     CallsheetError,
@@ -25,12 +21,16 @@ from callsheet.client.errors import (
     unfit,
 )
 from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key, named_places, read_samples
-from callsheet.client.jobs import LOST_TO_INFRA, Opening, TrajectoryDescription, TrajectoryEnd
-from callsheet.client.options import ActionOptions
-from callsheet.client.outcomes import Failed, FailureKind, Outcome
-from callsheet.client.results import CommandResult, EnvResetResult
-from callsheet.client.status import TrajectoryStatus
 from callsheet.client.verbs import ActionVerbs
+from callsheet.client.words.actions import EnvReset, EnvStep
+from callsheet.client.words.arguments import listed
+from callsheet.client.words.batch_values import FinishedResult
+from callsheet.client.words.commands import CommandDefaults, CommandLike, FilesLike, ImageBuild
+from callsheet.client.words.jobs import LOST_TO_INFRA, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.words.options import ActionOptions
+from callsheet.client.words.outcomes import Failed, FailureKind, Outcome
+from callsheet.client.words.results import CommandResult, EnvResetResult
+from callsheet.client.words.status import TrajectoryStatus
 
 logger = logging.getLogger("callsheet.client")
 

@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 import anyio
-from callsheet.client.actions import (
+from callsheet.client.backend import ActionHandle, Connector
+from callsheet.client.errors import BadTextError
+from callsheet.client.words.actions import (
     Action,
     BackgroundProcesses,
     ConversationText,
@@ -21,16 +23,14 @@ from callsheet.client.actions import (
     ToolCall,
     Where,
 )
-from callsheet.client.backend import ActionHandle, Connector
-from callsheet.client.commands import CommandLike, FilesLike
-from callsheet.client.errors import BadTextError
-from callsheet.client.functions import function_script
-from callsheet.client.options import ActionOptions
-from callsheet.client.outcomes import Failed, FailureKind, Outcome, Succeeded
-from callsheet.client.reasons import Reason
-from callsheet.client.results import CommandResult, GenerateResult, RewardResult, ToolCallResult
-from callsheet.client.sampling import Sampling
-from callsheet.client.text_rules import culprits_of
+from callsheet.client.words.commands import CommandLike, FilesLike
+from callsheet.client.words.functions import function_script
+from callsheet.client.words.options import ActionOptions
+from callsheet.client.words.outcomes import Failed, FailureKind, Outcome, Succeeded
+from callsheet.client.words.reasons import Reason
+from callsheet.client.words.results import CommandResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.words.sampling import Sampling
+from callsheet.client.words.text_rules import culprits_of
 
 T = TypeVar("T")
 

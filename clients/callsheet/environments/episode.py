@@ -25,7 +25,7 @@ from callsheet.client import (
     TrainingSample,
     Trajectory,
 )
-from callsheet.client.text_rules import CULPRITS, culprits_of
+from callsheet.client.words.text_rules import CULPRITS, culprits_of
 from callsheet.environments.environment import (
     AgentEnvironment,
     Environment,

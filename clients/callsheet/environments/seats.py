@@ -26,8 +26,8 @@ from callsheet.client import (
     Trajectory,
     TrajectoryEnd,
 )
-from callsheet.client.batch_values import FinishedResult
 from callsheet.client.errors import one_error
+from callsheet.client.words.batch_values import FinishedResult
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
 from callsheet.environments.failures import NOBODYS_FAULT

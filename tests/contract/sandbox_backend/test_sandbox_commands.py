@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.errors import CannotExecuteError, StoppedError
 from callsheet.managers.sandbox.settings import SandboxSettings

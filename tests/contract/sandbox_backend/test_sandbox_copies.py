@@ -13,12 +13,12 @@ from typing import cast
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_backend import AgentBackend
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import FileSpec
 from callsheet.managers.sandbox.errors import CopyRefusedError, FileRefusedError, StoppedError
+from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.provisioning.archives import unpack_copy
-from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.sandboxes import ANSWER_SECONDS, shell, spec_for

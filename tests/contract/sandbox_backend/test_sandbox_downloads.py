@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.errors import FileRefusedError, StoppedError
 
 from tests.support.sandboxes import shell

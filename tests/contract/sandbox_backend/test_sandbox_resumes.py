@@ -6,7 +6,7 @@ import errno
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.settings import SandboxSettings
 

@@ -6,7 +6,7 @@ import signal
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec, SessionLanguage, SessionUse, StepSpec
 from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings

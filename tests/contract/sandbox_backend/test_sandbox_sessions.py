@@ -6,10 +6,10 @@ import signal
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sessions import MOST_SESSIONS
 from callsheet.managers.sandbox.backend import OutputName, SessionLanguage, SessionUse, StepSpec
 from callsheet.managers.sandbox.errors import CannotExecuteError
-from callsheet.managers.sandbox.sessions import MOST_SESSIONS
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandbox_steps import GOES_ON, py, sh, stopped_while

@@ -15,10 +15,10 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import FileSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxLostError
-from callsheet.managers.sandbox.root_filesystem import RootFilesystem
+from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 

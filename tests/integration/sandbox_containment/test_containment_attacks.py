@@ -13,7 +13,7 @@ import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import manager_service_pb2, outcome_pb2
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.landlock import landlock_version
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.walls.landlock import landlock_version
 from callsheet.v1 import action_pb2
 
 from tests.support.measurements import Measured

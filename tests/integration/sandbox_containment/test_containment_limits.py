@@ -9,13 +9,13 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
-from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
-from callsheet.managers.sandbox.epoll_room import EpollRoom
 from callsheet.managers.sandbox.errors import SandboxOutOfMemoryError
+from callsheet.managers.sandbox.isolation.descriptor_room import DescriptorRoom
+from callsheet.managers.sandbox.isolation.epoll_room import EpollRoom
+from callsheet.managers.sandbox.isolation.takers import Takers
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
-from callsheet.managers.sandbox.takers import Takers
 
 from tests.support.sandboxes import (
     ANSWER_SECONDS,

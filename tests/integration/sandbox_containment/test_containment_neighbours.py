@@ -9,10 +9,10 @@ import anyio
 import psutil
 import pytest
 from callsheet.managers.executor import Broken, Completed
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.kernel_bounds import most_netlink_sockets, most_processes
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
+from callsheet.managers.sandbox.isolation.kernel_bounds import most_netlink_sockets, most_processes
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 

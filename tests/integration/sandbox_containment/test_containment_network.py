@@ -10,7 +10,7 @@ import anyio
 import anyio.abc
 import pytest
 from callsheet.managers.executor import Broken
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.settings import SandboxSettings

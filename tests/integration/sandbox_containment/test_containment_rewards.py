@@ -13,9 +13,9 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.executor import Broken, Completed
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2

@@ -16,7 +16,7 @@ from callsheet.benchmarks.demo.policy import (
     coding_policy,
     game_policy,
 )
-from callsheet.client.commands import SandboxFile
+from callsheet.client.words.commands import SandboxFile
 from callsheet.environments import Message
 from callsheet.environments.bash_replies import bash_call, call_message
 from callsheet.environments.coding.bugs import BUGS, CodingTask, prepare_task

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import TypeVar
 
 from callsheet.benchmarks.measuring.statistics import percentile
-from callsheet.client.actions import ActionKind
-from callsheet.client.outcomes import Cancelled, Expired, Failed, Outcome
+from callsheet.client.words.actions import ActionKind
+from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from callsheet.client.commands import Command
+from callsheet.client.words.commands import Command
 from callsheet.environments.bash_replies import CommandReport
 from callsheet.environments.games.frozen_lake import PLAY_PROGRAM, play
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from callsheet.benchmarks.measuring.clock import latencies_s
 from callsheet.client import Demand, Job, RefusedError, Succeeded
-from callsheet.client.ledger import Ledger
+from callsheet.client.session.ledger import Ledger
 
 SERVICE = "noop"
 _DEADLINE_S = 120.0

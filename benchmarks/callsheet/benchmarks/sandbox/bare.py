@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from callsheet.managers.sandbox.bubblewrap import find_bwrap
+from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, Isolation
 
 _WAIT_S = 60.0

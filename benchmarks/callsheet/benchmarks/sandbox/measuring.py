@@ -18,12 +18,12 @@ from callsheet.benchmarks.measuring.clock import timed
 from callsheet.benchmarks.sandbox.bare import create_s, exec_s
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.managers.executor import Attempt, Completed
-from callsheet.managers.sandbox.agent_backend import AgentBackend
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend, build_sandbox_executor
 from callsheet.managers.sandbox.cgroups.layout import find_layout
-from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2

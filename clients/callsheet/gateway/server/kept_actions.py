@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from callsheet.client import Generate, Sampling
-from callsheet.client.sampling import LogProbsMode
+from callsheet.client.words.sampling import LogProbsMode
 from callsheet.gateway.chat import ChatRequest
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.turns import Drift, Prepared

@@ -14,7 +14,7 @@ import anyio.to_thread
 import structlog
 from callsheet.client import Client
 from callsheet.client.admin import AdminClient
-from callsheet.client.target import from_environment
+from callsheet.client.session.target import from_environment
 from callsheet.gateway.renderers.loading import load_renderer
 from callsheet.gateway.server.app import GatewayApi, make_app
 from callsheet.gateway.server.call_store import CallStore

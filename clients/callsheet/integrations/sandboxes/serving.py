@@ -10,7 +10,7 @@ import anyio
 import anyio.abc
 import structlog
 from callsheet.client import Client, Job
-from callsheet.client.target import from_environment
+from callsheet.client.session.target import from_environment
 from callsheet.http_server.listening import address_of, listen, make_server
 from callsheet.integrations.sandboxes.settings import ServedFacade
 from starlette.types import ASGIApp

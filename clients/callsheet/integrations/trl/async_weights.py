@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from callsheet.client import Canary, Tensors
-from callsheet.client.weights import UpdateModeName
+from callsheet.client.words.weights import UpdateModeName
 from callsheet.integrations.trl.publishing import VersionPublisher, tensors_of
 from callsheet.integrations.trl.rollout import CallsheetRollout
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callsheet.client import FinishedTrajectory
-from callsheet.client.batch_values import FinishedResult
+from callsheet.client.words.batch_values import FinishedResult
 from callsheet.environments import EpisodeRecord, FailureRule, count_failures
 from callsheet.environments.seats import FilledSeat
 from callsheet.integrations.trl.rows import reward_of

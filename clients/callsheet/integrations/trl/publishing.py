@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from callsheet.client import Canary, Tensors, WeightsNotProvedError
-from callsheet.client.weights import Source, UpdateModeName
+from callsheet.client.words.weights import Source, UpdateModeName
 from callsheet.integrations.trl.rollout import CallsheetRollout
 from callsheet.integrations.trl.session import TrainerSession
 from callsheet.integrations.trl.whole_model import unwrapped, whole_weights

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callsheet.client import Client, ClientOptions, Job, Staleness
-from callsheet.client.loop_thread import LoopThread, loop_thread
+from callsheet.client.sync.loop_thread import LoopThread, loop_thread
 
 T = TypeVar("T")
 

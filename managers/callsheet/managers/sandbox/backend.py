@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.memory_ledger import MemoryTerms
 from callsheet.managers.sandbox.network.destinations import Destination
-from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import structlog
 from callsheet.managers.node import usable_memory_mib
-from callsheet.managers.sandbox.agent_backend import AgentBackend
-from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, obtain_groups, probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.images.builds import open_builds
-from callsheet.managers.sandbox.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.images.sources import build_images
+from callsheet.managers.sandbox.executor.executor import SandboxExecutor
+from callsheet.managers.sandbox.executor.test_suite_executor import TestSuiteExecutor
+from callsheet.managers.sandbox.files.images.builds import open_builds
+from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
+from callsheet.managers.sandbox.files.images.sources import build_images
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
+from callsheet.managers.sandbox.isolation.bubblewrap import BubblewrapPlanner
+from callsheet.managers.sandbox.isolation.plain import PlainPlanner
+from callsheet.managers.sandbox.isolation.processes import ProcessBackend, ProcessPlanner
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
-from callsheet.managers.sandbox.plain import PlainPlanner
-from callsheet.managers.sandbox.processes import ProcessBackend, ProcessPlanner
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation, SandboxSettings
-from callsheet.managers.sandbox.test_suite_executor import TestSuiteExecutor
 
 _log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> Age
 
 def _docker_backend(settings: SandboxSettings, directory: ManagerDirectory) -> AgentBackend:
     try:
-        from callsheet.managers.sandbox.docker_engine.backend import DockerBackend
+        from callsheet.managers.sandbox.isolation.docker_engine.backend import DockerBackend
     except ModuleNotFoundError as error:
         raise SandboxCreateError(f"isolation: docker: {error}; install callsheet[docker]") from error
     return DockerBackend(settings, directory.path, directory.marker)

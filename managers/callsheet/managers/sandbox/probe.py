@@ -12,9 +12,9 @@ from pathlib import Path
 
 import anyio
 from callsheet.managers.sandbox.backend import CommandSpec, SandboxSpec
-from callsheet.managers.sandbox.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
+from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import SandboxSettings
 

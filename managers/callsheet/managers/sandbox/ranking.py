@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from callsheet.managers.sandbox.cgroups import probe_layout
-from callsheet.managers.sandbox.docker_engine.groups import container_layout
-from callsheet.managers.sandbox.lanes import LaneMethod, lane_method
+from callsheet.managers.sandbox.isolation.docker_engine.groups import container_layout
+from callsheet.managers.sandbox.node_sharing.lanes import LaneMethod, lane_method
 from callsheet.managers.sandbox.settings import Isolation
 
 

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from callsheet.managers.sandbox.bubblewrap import find_system_python
+from callsheet.managers.sandbox.isolation.bubblewrap import find_system_python
 
 # Part of the key: a new layout of the directory makes new directories.
 _LAYOUT = 1

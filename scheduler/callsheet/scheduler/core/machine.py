@@ -1,7 +1,7 @@
 """The state machine: events in, commands out.
 
-What each event does stands in `submission`, `trajectories`, `attempts`, `fleet`, `control`, `expiry` and `timers`; what
-they share stands in `lifecycle`.
+What each event does stands in `work`, `jobs.batches`, `fleet.membership` and `timers`. What they share stands in
+`work.lifecycle`.
 """
 
 from __future__ import annotations

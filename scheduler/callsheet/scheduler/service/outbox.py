@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.unread import UnreadBytes
+from callsheet.scheduler.service.limits.unread import UnreadBytes
 
 MAX_ITEMS = 1024
 MAX_BYTES = 1024 * 1024

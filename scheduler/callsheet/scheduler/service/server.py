@@ -18,29 +18,29 @@ from callsheet.scheduler.core.state.scheduler_state import CoreSettings, Schedul
 from callsheet.scheduler.core.words.records import SchedulerAlive
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
-from callsheet.scheduler.service.client_servicer import ClientServicer
-from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
-from callsheet.scheduler.service.decode_buffer import decode_result
-from callsheet.scheduler.service.decode_weights import decode_plan
+from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.codec.decode_buffer import decode_result
+from callsheet.scheduler.service.codec.decode_weights import decode_plan
+from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.garbage_collection import short_pauses
-from callsheet.scheduler.service.guard import TokenGuard
-from callsheet.scheduler.service.idle_payloads import IdlePayloads
 from callsheet.scheduler.service.learning import Learning, load_predictors
+from callsheet.scheduler.service.limits.guard import TokenGuard
+from callsheet.scheduler.service.limits.peer_limits import LimitingInterceptor, PeerLimits
+from callsheet.scheduler.service.limits.refusal_log import RefusalLog
+from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import Clock, CoreLoop
-from callsheet.scheduler.service.manager_servicer import ManagerServicer
-from callsheet.scheduler.service.outcomes import encode_outcome
-from callsheet.scheduler.service.payload_claims import PayloadClaims
-from callsheet.scheduler.service.payload_rights import PayloadRights
-from callsheet.scheduler.service.payload_servicer import PayloadServicer
-from callsheet.scheduler.service.peer_limits import LimitingInterceptor, PeerLimits
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.idle import IdlePayloads
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
-from callsheet.scheduler.service.refusal_log import RefusalLog
-from callsheet.scheduler.service.refusing_interceptor import RefusingInterceptor
+from callsheet.scheduler.service.rpc.admin_servicer import AdminServicer
+from callsheet.scheduler.service.rpc.client_servicer import ClientServicer
+from callsheet.scheduler.service.rpc.manager_servicer import ManagerServicer
+from callsheet.scheduler.service.rpc.payload_servicer import PayloadServicer
+from callsheet.scheduler.service.rpc.refusing_interceptor import RefusingInterceptor
+from callsheet.scheduler.service.rpc.tls import CertificateFiles
 from callsheet.scheduler.service.settings import SchedulerSettings
-from callsheet.scheduler.service.tls import CertificateFiles
-from callsheet.scheduler.service.unread import UnreadBytes
 from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.words.model import Opened, Token
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.manager_commands import encode_command
-from callsheet.scheduler.service.openings import end_of, life_of, opening_of
+from callsheet.scheduler.service.codec.manager_commands import encode_command
+from callsheet.scheduler.service.codec.openings import end_of, life_of, opening_of
+from callsheet.scheduler.service.codec.refusals import to_duration, to_status
+from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.outbox import Outbox
-from callsheet.scheduler.service.payload_claims import Claim
-from callsheet.scheduler.service.refusals import to_duration, to_status
-from callsheet.scheduler.service.unread import UnreadBytes
+from callsheet.scheduler.service.payloads.claims import Claim
 from callsheet.v1 import client_service_pb2, manager_service_pb2
 from callsheet.wire.encoded_fields import embedded, tag
 

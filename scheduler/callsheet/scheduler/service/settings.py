@@ -9,7 +9,7 @@ from typing import Annotated
 from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen, metrics_address
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.service.limit_settings import LimitSettings
+from callsheet.scheduler.service.limits.settings import LimitSettings
 
 
 class PlannerChoice(Enum):

@@ -10,15 +10,15 @@ from time import monotonic
 import anyio
 import structlog
 from callsheet.managers.clock import waiting
-from callsheet.managers.sandbox.agent_backend import AgentBackend
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.images.source import ImageSource
-from callsheet.managers.sandbox.memory_gate import MemoryGate, SandboxRefusedError
+from callsheet.managers.sandbox.files.images.source import ImageSource
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
+from callsheet.managers.sandbox.sharing.memory_gate import MemoryGate, SandboxRefusedError
 from callsheet.timing.waits import Cause
 
 _log = structlog.get_logger(__name__)

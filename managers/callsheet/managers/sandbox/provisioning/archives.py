@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
-from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import StoppedError
+from callsheet.managers.sandbox.files.changes import ChangesTooLargeError
 
 # An archive passes through the manager's memory.
 MOST_ARCHIVE_BYTES = 256 << 20

@@ -12,16 +12,17 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec
-from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.images.buildah import Dockerfile
-from callsheet.managers.sandbox.images.builds import ImageBuilds
-from callsheet.managers.sandbox.images.errors import ImageBuildError, ImageError
-from callsheet.managers.sandbox.images.image_users import find_user
-from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
-from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
+from callsheet.managers.sandbox.files.changes import ChangesTooLargeError
+from callsheet.managers.sandbox.files.images.buildah import Dockerfile
+from callsheet.managers.sandbox.files.images.builds import ImageBuilds
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError, ImageError
+from callsheet.managers.sandbox.files.images.image_users import find_user
+from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
+from callsheet.managers.sandbox.files.images.source import ImageSource, PreparedImage
+from callsheet.managers.sandbox.files.root_filesystem import ROOT, RootFilesystem
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
 from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives, unpack_copy
 from callsheet.managers.sandbox.provisioning.snapshots import (
@@ -34,8 +35,7 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
     snapshot_key,
 )
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
-from callsheet.managers.sandbox.root_filesystem import ROOT, RootFilesystem
-from callsheet.managers.sandbox.sandbox_use import SandboxUse
+from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped
 
 # Every heartbeat tells them.

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
-from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.errors import CopyRefusedError
+from callsheet.managers.sandbox.files.directories import remove_directory
+from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.provisioning.archives import MOST_ARCHIVE_BYTES, ArchiveError
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
-from callsheet.managers.sandbox.root_filesystem import RootFilesystem
-from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
 
 # All that file systems of a size can hold, with what is counted for each file: a sandbox has up to two of them.
 _SIZES = 3

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.memory_ledger import MemoryTerms, Stay

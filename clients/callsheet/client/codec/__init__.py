@@ -1,0 +1,1 @@
+"""From the client's values to the contract's messages and back. Nothing here waits."""

@@ -1,0 +1,361 @@
+"""The kinds of action: how each is put into the contract's message, and how its result is taken out of one. Pure.
+
+`KINDS` at the end has a row for each: nothing else between the client's values and the contract knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from callsheet.client.codec.blobs import BlobReader, BlobWriter
+from callsheet.client.codec.fields import (
+    at_least_one,
+    by_number,
+    is_number,
+    numbers,
+    put,
+    put_durations,
+    put_list,
+    put_map,
+)
+from callsheet.client.errors import invalid
+from callsheet.client.words.actions import (
+    Action,
+    ActionKind,
+    BackgroundProcesses,
+    ChatMessage,
+    ConversationText,
+    EnvReset,
+    EnvStep,
+    Generate,
+    Judge,
+    RewardModel,
+    RewardScript,
+    RewardTests,
+    TeacherLogProbs,
+    ToolCall,
+    Where,
+)
+from callsheet.client.words.arguments import instance, items, optional
+from callsheet.client.words.commands import Command, CommandDefaults, ImageBuild, Language, SandboxFile
+from callsheet.client.words.results import (
+    CommandResult,
+    DownloadedFile,
+    EnvResetResult,
+    FinishReason,
+    GenerateResult,
+    PolicyVersionSpan,
+    Result,
+    RewardResult,
+    SessionReport,
+    ToolCallResult,
+)
+from callsheet.client.words.sampling import LogProbsMode, Sampling
+from callsheet.client.words.text_rules import (
+    check_command,
+    check_downloads,
+    check_path,
+    check_scored,
+    check_service_method,
+    check_session,
+)
+from callsheet.v1 import action_pb2, outcome_pb2
+
+_SCORE_PLACEHOLDER = "{score}"
+_PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
+_BACKGROUND = numbers(BackgroundProcesses, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
+_LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
+_LOG_PROBS_MODE_BY_NUMBER = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
+_FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
+
+Encoder: TypeAlias = Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]
+"""Puts an action into the message of a submit."""
+
+
+class Kind(NamedTuple):
+    """A kind of action in the contract.
+
+    Attributes:
+        encoders: By the classes of its actions.
+        decode: Makes the value of a success of its message, and of the bytes that this refers to.
+    """
+
+    encoders: Mapping[type[Action[Any]], Encoder]
+    decode: Callable[[Any, BlobReader], Result]
+
+
+def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWriter) -> None:
+    given = instance("sampling", action.sampling, Sampling, "a Sampling, for instance Sampling(temperature=0.7)")
+    where = "generate.sampling"
+    if not (is_number(given.top_p) and 0 < given.top_p <= 1):
+        raise invalid(f"{where}.top_p", given.top_p, "above 0 and at most 1")
+    if not is_number(given.max_new_tokens) or given.max_new_tokens < 1:
+        raise invalid(f"{where}.max_new_tokens", given.max_new_tokens, "at least 1")
+    mode = instance(f"{where}.log_probs_mode", given.log_probs_mode, LogProbsMode, "a LogProbsMode")
+    put(spec, "", service=action.model)
+    put_list(spec.generate, "generate", "prompt_token_ids", action.prompt_token_ids)
+    sampling = spec.generate.sampling
+    put(sampling, where, max_new_tokens=given.max_new_tokens, temperature=given.temperature, top_p=given.top_p)
+    put(sampling, where, top_k=given.top_k)
+    if given.seed is not None:
+        put(sampling, where, seed=given.seed)
+    put_list(sampling, where, "stop", items(f"{where}.stop", given.stop, str, "text"))
+    put_list(sampling, where, "stop_token_ids", given.stop_token_ids)
+    if mode is not LogProbsMode.SAMPLED:
+        sampling.log_probs_mode = _LOG_PROBS_MODE[mode]
+    put(sampling, where, ignore_eos=given.ignore_eos)
+
+
+def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> GenerateResult:
+    return GenerateResult(
+        tuple(message.token_ids),
+        tuple(message.log_probs),
+        _FINISH_REASON.get(message.finish_reason, FinishReason.UNSPECIFIED),
+        tuple(PolicyVersionSpan(span.version, span.begin, span.end) for span in message.policy_versions),
+        message.cached_tokens,
+        _LOG_PROBS_MODE_BY_NUMBER.get(message.log_probs_mode, LogProbsMode.SAMPLED),
+        message.seed if message.HasField("seed") else None,
+        message.text if message.HasField("text") else None,
+        message.begun_version if message.HasField("begun_version") else None,
+    )
+
+
+def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter) -> None:
+    message = spec.env_reset
+    message.SetInParent()
+    put(spec, "", service=action.service)
+    _put_files(message.files, "env_reset", action.files, blobs)
+    if action.set_up is not None:
+        _put_command(message.set_up, "env_reset.set_up", action.set_up, blobs)
+    put(
+        message,
+        "env_reset",
+        disk_mib=at_least_one("env_reset.disk_mib", action.disk_mib),
+        max_processes=at_least_one("env_reset.max_processes", action.max_processes),
+        image=action.image,
+        repeat_set_up=action.repeat_set_up,
+        guaranteed_memory=action.memory == "guaranteed",
+    )
+    if action.memory not in {None, "guaranteed"}:
+        raise invalid("env_reset.memory", action.memory, "None or 'guaranteed'; a demand says how much")
+    put_list(message, "env_reset", "network", items("env_reset.network", action.network, str, "text"))
+    defaults = optional("env_reset.defaults", action.defaults, CommandDefaults, "a CommandDefaults")
+    if defaults is not None:
+        _put_defaults(message.defaults, defaults)
+    build = optional("env_reset.build", action.build, ImageBuild, "an ImageBuild")
+    if build is not None:
+        _put_build(message.build, build, blobs)
+
+
+def _put_build(message: action_pb2.ImageBuild, build: ImageBuild, blobs: BlobWriter) -> None:
+    where = "env_reset.build"
+    message.context.CopyFrom(blobs.blob(f"{where}.context", build.context))
+    put(message, where, dockerfile=build.dockerfile)
+    put_map(message, where, "arguments", build.arguments)
+    put_durations(message, where, timeout=build.timeout_s)
+
+
+def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults) -> None:
+    where = "env_reset.defaults"
+    put_map(message, where, "environment", defaults.environment)
+    put(
+        message,
+        where,
+        working_directory=defaults.working_directory,
+        user=defaults.user,
+        max_output_bytes=at_least_one(f"{where}.max_output_bytes", defaults.max_output_bytes),
+    )
+    put_durations(message, where, start_to_close=defaults.start_to_close_s)
+
+
+def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
+    set_up = _take_command(message.set_up, blobs) if message.HasField("set_up") else None
+    return EnvResetResult(message.sandbox_id, set_up, message.set_up_reused, message.image_digest)
+
+
+def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
+    _put_files(spec.env_step.files, "env_step", action.files, blobs)
+    _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
+    check_session("env_step.session", action.session)
+    put(spec.env_step, "env_step", session=action.session, stream_output=action.stream_output)
+    download = items("env_step.download", action.download, str, "text")
+    check_downloads("env_step.download", download)
+    put_list(spec.env_step, "env_step", "download", download)
+
+
+def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
+    put(spec, "", service=action.service)
+    check_service_method("tool_call.method", action.method)
+    put(spec.tool_call, "tool_call", method=action.method, idempotent=action.idempotent)
+    spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
+
+
+def _take_tool_call(message: outcome_pb2.ToolCallResult, blobs: BlobReader) -> ToolCallResult:
+    return ToolCallResult(blobs.read(message.response))
+
+
+def _put_reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobWriter) -> None:
+    _put_reward_in_sandbox(spec, spec.reward.test_suite, "reward.test_suite", action, blobs)
+    put(spec.reward.test_suite, "reward.test_suite", tests=action.tests)
+
+
+def _put_reward_script(spec: action_pb2.ActionSpec, action: RewardScript, blobs: BlobWriter) -> None:
+    message = spec.reward.script
+    where = "reward.script"
+    put(message, where, score_file=action.score_file)
+    _put_reward_in_sandbox(spec, message, where, action, blobs)
+    texts = [*message.command.argv.arguments, message.command.shell, message.command.python]
+    if bool(action.score_file) == any(_SCORE_PLACEHOLDER in text for text in texts):
+        rule = f"the script's score file, or else the command has {_SCORE_PLACEHOLDER!r}: one of the two"
+        raise invalid(f"{where}.score_file", action.score_file, rule)
+
+
+def _put_reward_in_sandbox(
+    spec: action_pb2.ActionSpec,
+    message: action_pb2.TestSuiteInput | action_pb2.ScriptScoreInput,
+    at: str,
+    action: RewardTests | RewardScript,
+    blobs: BlobWriter,
+) -> None:
+    put(spec, "", service=action.service)
+    _put_files(message.files, at, action.files, blobs)
+    put(message, at, image=action.image)
+    where = instance("where", action.where, Where, "a Where: Where.FRESH, Where.IN_SANDBOX or Where.EMPTY")
+    if where is Where.IN_SANDBOX and not spec.trajectory_id:
+        raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
+    if where is Where.FRESH and not (action.files or action.image or spec.trajectory_id):
+        rule = "a job's fresh sandbox is empty: give files= or image=, or ask the trajectory for this reward"
+        raise invalid("where", where.name, rule)
+    message.where = _PLACE[where]
+    rule = "a BackgroundProcesses, for instance BackgroundProcesses.STOP"
+    background = optional("background", action.background, BackgroundProcesses, rule)
+    if background is not None:
+        if where is not Where.IN_SANDBOX:
+            raise invalid("background", background.name, "None: a fresh sandbox has no processes yet")
+        message.background = _BACKGROUND[background]
+    _put_command(message.command, f"{at}.command", action.command, blobs)
+
+
+def _put_reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: BlobWriter) -> None:
+    put(spec, "", service=action.model)
+    put_list(spec.reward.model, "reward.model", "token_ids", action.token_ids)
+    spec.reward.model.SetInParent()
+    _put_text(spec.reward.model, "reward.model", action.text)
+
+
+def _put_teacher(spec: action_pb2.ActionSpec, action: TeacherLogProbs, blobs: BlobWriter) -> None:
+    put(spec, "", service=action.model)
+    teacher = spec.reward.teacher
+    put_list(teacher, "reward.teacher", "token_ids", action.token_ids)
+    put_list(teacher, "reward.teacher", "prompt_token_ids", action.prompt_token_ids)
+    teacher.SetInParent()
+    _put_text(teacher, "reward.teacher", action.text)
+
+
+def _put_judge(spec: action_pb2.ActionSpec, action: Judge, blobs: BlobWriter) -> None:
+    put(spec, "", service=action.model)
+    put(spec.reward.judge, "reward.judge", rubric=action.rubric)
+    _put_text(spec.reward.judge, "reward.judge", action.text)
+
+
+def _put_text(
+    message: action_pb2.ModelScoreInput | action_pb2.TeacherInput | action_pb2.JudgeInput,
+    where: str,
+    given: ConversationText | None,
+) -> None:
+    rule = 'a ConversationText, for instance ConversationText(prompt="1 + 1?", response="2")'
+    text = optional(f"{where}.text", given, ConversationText, rule)
+    if text is not None:
+        message.text.SetInParent()
+        put(message.text, f"{where}.text", prompt=text.prompt, response=text.response)
+        messages = items(f"{where}.text.messages", text.messages, ChatMessage, "a ChatMessage")
+        check_scored(f"{where}.text", [text.prompt, text.response, *(each.content for each in messages)])
+        for index, each in enumerate(messages):
+            put(message.text.messages.add(), f"{where}.text.messages[{index}]", role=each.role, content=each.content)
+
+
+def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
+    command = _take_command(message.command, blobs) if message.HasField("command") else None
+    return RewardResult(
+        message.score,
+        message.passed,
+        message.total,
+        command,
+        dict(message.components),
+        tuple(message.log_probs),
+        tuple(message.token_ids),
+        message.text,
+        message.line_s,
+        message.restore_s,
+    )
+
+
+def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
+    for index, file in enumerate(items(f"{where}.files", given, SandboxFile, "a SandboxFile")):
+        at = f"{where}.files[{index}]"
+        check_path(f"{at}.path", file.path)
+        message = files.add(content=blobs.blob(f"{at}.content", file.content))
+        put(message, at, path=file.path, unpack=file.unpack, mode=file.mode or 0)
+
+
+def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
+    instance(f"{where}.language", command.language, Language, "a Language")
+    check_command(where, command)
+    if isinstance(command.program, str):
+        if command.language is Language.PYTHON:
+            put(message, where, python=command.program)
+        else:
+            put(message, where, shell=command.program)
+    else:
+        message.argv.SetInParent()
+        put_list(message.argv, f"{where}.argv", "arguments", command.program)
+    if command.environment:
+        put_map(message, where, "environment", command.environment)
+    put(
+        message,
+        where,
+        working_directory=command.working_directory,
+        max_output_bytes=at_least_one(f"{where}.max_output_bytes", command.max_output_bytes),
+    )
+    if command.stdin:
+        message.stdin.CopyFrom(blobs.blob(f"{where}.stdin", command.stdin))
+
+
+def _take_command(message: outcome_pb2.CommandResult, blobs: BlobReader) -> CommandResult:
+    return CommandResult(
+        message.exit_code,
+        blobs.read(message.stdout),
+        blobs.read(message.stderr),
+        message.signal or None,
+        message.stdout_dropped_bytes,
+        message.stderr_dropped_bytes,
+        message.wall_s,
+        SessionReport(message.session.started, message.session.ended) if message.HasField("session") else None,
+        tuple(_take_download(file, blobs) for file in message.downloads),
+    )
+
+
+def _take_download(message: outcome_pb2.DownloadedFile, blobs: BlobReader) -> DownloadedFile:
+    if message.WhichOneof("result") == "content":
+        return DownloadedFile(message.path, blobs.read(message.content))
+    return DownloadedFile(message.path, None, message.refusal)
+
+
+KINDS: Mapping[ActionKind, Kind] = {
+    ActionKind.GENERATE: Kind({Generate: _put_generate}, _take_generate),
+    ActionKind.ENV_RESET: Kind({EnvReset: _put_env_reset}, _take_env_reset),
+    ActionKind.ENV_STEP: Kind({EnvStep: _put_env_step}, _take_command),
+    ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, _take_tool_call),
+    ActionKind.REWARD: Kind(
+        {
+            RewardTests: _put_reward_tests,
+            RewardScript: _put_reward_script,
+            RewardModel: _put_reward_model,
+            TeacherLogProbs: _put_teacher,
+            Judge: _put_judge,
+        },
+        _take_reward,
+    ),
+}
+"""A kind's value is the name of its field in the contract's messages."""

@@ -1,0 +1,98 @@
+"""What a caller holds while an item is open: two moments, acceptance and end, that any number of tasks can await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from callsheet.client.errors import CallsheetError
+from callsheet.client.session.live_output import LiveOutput
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Ticket(Generic[T]):
+    """Waits for one item of a session.
+
+    Unlike a future it can be awaited by several tasks, and a cancelled one of them disturbs none of the others. Errors
+    are kept as values until somebody awaits, so a ticket that nobody awaits makes no noise.
+
+    Attributes:
+        on_end: Called once the end is known.
+        owners: Callers that want the end of the item.
+        cancel_requested: Whether a cancel of the action is on its way.
+        output: Takes what the action prints, if it is to be sent.
+        has_ended: Whether the end is known.
+    """
+
+    on_end: Callable[[], None] | None = None
+    owners: int = 1
+    cancel_requested: bool = False
+    output: LiveOutput | None = None
+    has_ended: bool = False
+    _accepted: bool = False
+    _value: T | CallsheetError | None = None
+    _acceptance: list[asyncio.Future[None]] = field(default_factory=list)
+    _end: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def value(self) -> T | CallsheetError | None:
+        """The end of the item, once it is known."""
+        return self._value
+
+    def accept(self) -> None:
+        """Tells that the scheduler has made the item durable."""
+        self._accepted = True
+        _wake(self._acceptance)
+
+    def settle(self, ended: T | CallsheetError | None) -> None:
+        """Tells the end of the item."""
+        self._value = ended
+        self.has_ended = True
+        if self.output is not None:
+            self.output.end()
+        _wake(self._acceptance)
+        _wake(self._end)
+        if self.on_end is not None:
+            self.on_end()
+
+    async def accepted(self) -> None:
+        """Returns once the item is durable.
+
+        Raises:
+            CallsheetError: It ended in an error.
+        """
+        if not (self._accepted or self.has_ended):
+            await _wait(self._acceptance)
+        if isinstance(self._value, CallsheetError):
+            raise self._value
+
+    async def end(self) -> T | None:
+        """Returns the end of the item: an outcome for a submit, otherwise None.
+
+        Raises:
+            CallsheetError: It ended in an error.
+        """
+        if not self.has_ended:
+            await _wait(self._end)
+        if isinstance(self._value, CallsheetError):
+            raise self._value
+        return self._value
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+
+
+async def _wait(waiting: list[asyncio.Future[None]]) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting.append(future)
+    try:
+        await future
+    finally:
+        waiting.remove(future)

@@ -1,0 +1,412 @@
+"""The actions a client can submit.
+
+Each action is a frozen value whose type names its result: `EnvStep` is an `Action[CommandResult]`. A new kind is a
+class here, its result in `results` and a row of `kinds.KINDS`; users get a verb in `verbs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from callsheet.client.words.commands import (
+    Command,
+    CommandDefaults,
+    CommandLike,
+    FilesLike,
+    ImageBuild,
+    SandboxFile,
+    as_command,
+    as_files,
+    with_stdin,
+)
+from callsheet.client.words.options import ActionOptions
+from callsheet.client.words.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.words.sampling import Sampling
+
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+_DEFAULT_SAMPLING = Sampling()
+
+
+class ActionKind(Enum):
+    """The five kinds of action."""
+
+    GENERATE = "generate"
+    ENV_RESET = "env_reset"
+    ENV_STEP = "env_step"
+    TOOL_CALL = "tool_call"
+    REWARD = "reward"
+
+
+class Where(Enum):
+    """Where a reward runs."""
+
+    FRESH = "fresh"
+    """In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with the
+    files that the trajectory's sandbox has then, and `files` replace what has their paths. Without a sandbox of the
+    trajectory it is empty and needs `files`."""
+    IN_SANDBOX = "in_sandbox"
+    """In the trajectory's sandbox, beside its files."""
+    EMPTY = "empty"
+    """In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards."""
+
+
+class BackgroundProcesses(Enum):
+    """What becomes of processes that earlier actions left in the sandbox while a reward runs there.
+
+    Without one they are stopped where nothing inside can undo that or look into the reward's processes, else killed.
+    """
+
+    STOP = "stop"
+    """They stand still, and go on afterwards."""
+    KILL = "kill"
+    """They are killed before, sessions too."""
+    RUN = "run"
+    """They go on beside it, for tests of a server that the trajectory began. They can change the score."""
+
+
+def _set_fields(action: Action[Any], *values: object) -> None:
+    """Sets the fields of a frozen value that is being made, in their order."""
+    names: tuple[str, ...] = action.__slots__
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(action, name, value)
+
+
+class Action(Generic[ResultT_co]):
+    """The base of all actions; `ResultT_co` is the value of their success.
+
+    Attributes:
+        kind: What the scheduler plans it as.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[ActionKind]
+
+
+@dataclass(frozen=True, slots=True)
+class Generate(Action[GenerateResult]):
+    """Runs a language model: tokens in, tokens and log-probabilities out.
+
+    Attributes:
+        prompt_token_ids: The prompt, at least one token.
+        sampling: How to sample.
+        model: Name of the hosted model; empty takes any.
+    """
+
+    kind = ActionKind.GENERATE
+    prompt_token_ids: Sequence[int]
+    sampling: Sampling = _DEFAULT_SAMPLING
+    model: str = "policy"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class EnvReset(Action[EnvResetResult]):
+    """Creates a fresh sandbox for the trajectory; one it already has is destroyed first.
+
+    Attributes:
+        files: Written before the set-up command.
+        set_up: Run once the files are there; a non-zero exit fails the action as ENV.
+        disk_mib: Size of the writable file system in MiB; what is used of it counts as memory. None takes half of the
+            memory, at most 256.
+        max_processes: The most processes; None takes the default (128).
+        service: Name of the hosted service that must serve it; empty takes any that has the image.
+        image: Name of the root file system it sees, all of it writable: in the managers' stores, or in a registry that
+            they may pull from. Empty is the manager's system, read-only.
+        repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
+        network: Places it can connect to by TCP: "host:port" with a name, `*.` and a name for any below it, or an
+            address; empty reaches nothing. A port of 127.0.0.1 is the manager's machine's. All else is reached through
+            the proxy of HTTPS_PROXY and HTTP_PROXY.
+        defaults: What the sandbox's commands take where they say nothing themselves.
+        build: A Dockerfile that the image is built of, in place of `image`.
+        memory: "guaranteed" keeps the whole memory of the demand for the sandbox as long as it lives. By default it has
+            that while something runs in it, and between its actions what it holds; so an action may wait for memory.
+    """
+
+    kind = ActionKind.ENV_RESET
+    files: Sequence[SandboxFile] = ()
+    set_up: Command | None = None
+    disk_mib: int | None = None
+    max_processes: int | None = None
+    service: str = ""
+    image: str = ""
+    repeat_set_up: bool = False
+    network: Sequence[str] = ()
+    defaults: CommandDefaults | None = None
+    build: ImageBuild | None = None
+    memory: Literal["guaranteed"] | None = None
+
+    def __init__(
+        self,
+        files: FilesLike = (),
+        set_up: CommandLike | None = None,
+        *,
+        disk_mib: int | None = None,
+        max_processes: int | None = None,
+        service: str = "",
+        image: str = "",
+        repeat_set_up: bool = False,
+        network: Sequence[str] = (),
+        defaults: CommandDefaults | None = None,
+        build: ImageBuild | None = None,
+        memory: Literal["guaranteed"] | None = None,
+    ) -> None:
+        """Takes a command as people type it."""
+        command = None if set_up is None else as_command(set_up, "set_up")
+        written = as_files(files)
+        values = (
+            written,
+            command,
+            disk_mib,
+            max_processes,
+            service,
+            image,
+            repeat_set_up,
+            network,
+            defaults,
+            build,
+            memory,
+        )
+        _set_fields(self, *values)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class EnvStep(Action[CommandResult]):
+    """Runs a command in the sandbox of the trajectory. Once started it is never replayed.
+
+    Attributes:
+        command: What to run. In a session a text without working directory and stdin.
+        files: Written before the command.
+        session: Name of the persistent session to run it in: 1 to 64 letters, digits, "-", "_" or "."; empty runs it as
+            a program of its own. A session begins with the first step that names it. It keeps directory, variables,
+            functions and modules until it ends, for instance by `exit`, or the sandbox does. Shell and Python have
+            sessions of their own.
+        download: Paths of files to return once the command has ended, at most 32; like those of `files`.
+        stream_output: Output is also sent while the command runs, see `ActionHandle.output`.
+    """
+
+    kind = ActionKind.ENV_STEP
+    command: Command
+    files: Sequence[SandboxFile] = ()
+    session: str = ""
+    download: Sequence[str] = ()
+    stream_output: bool = False
+
+    def __init__(
+        self,
+        command: CommandLike,
+        *,
+        files: FilesLike = (),
+        stdin: str | bytes = b"",
+        session: str = "",
+        download: Sequence[str] = (),
+        stream_output: bool = False,
+    ) -> None:
+        """Takes a command as people type it."""
+        program = with_stdin(as_command(command, "command"), stdin)
+        _set_fields(self, program, as_files(files), session, download, stream_output)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall(Action[ToolCallResult]):
+    """Calls an outside API through a service that a manager hosts.
+
+    Attributes:
+        service: Name of the service.
+        method: Method or path, as the service defines it.
+        arguments: As the service defines them.
+        idempotent: A second call does no harm, so a call that may have begun may be attempted again. By default it is
+            made once; only what certainly did not begin, or was refused by a quota, is tried again.
+    """
+
+    kind = ActionKind.TOOL_CALL
+    service: str
+    method: str
+    arguments: bytes = field(default=b"", repr=False)
+    idempotent: bool = False
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RewardTests(Action[RewardResult]):
+    """Scores by a test suite: the share of tests that pass.
+
+    Attributes:
+        command: The runner. "{units}" in an argument becomes the cores granted, and "{report}" a path for a JUnit XML
+            report. Without "{report}" the score is 1 for exit code 0, else 0.
+        where: Where it runs; see `Where`.
+        files: Written before the run; the place for pristine test files. What has their paths is replaced, links too.
+        image: Root file system of a fresh sandbox; see `EnvReset.image`.
+        service: Name of the hosted service that must serve it; empty takes any.
+        background: In the trajectory's sandbox, what becomes of processes that are there already.
+        tests: How many tests run, skipped ones left out. A report of fewer does not count, and further ones add nothing
+            to the score. 0 takes the number that the same run has in the trajectory's state after its reset.
+    """
+
+    kind = ActionKind.REWARD
+    command: Command
+    where: Where = Where.FRESH
+    files: Sequence[SandboxFile] = ()
+    image: str = ""
+    service: str = ""
+    background: BackgroundProcesses | None = None
+    tests: int = 0
+
+    def __init__(
+        self,
+        command: CommandLike,
+        *,
+        where: Where = Where.FRESH,
+        files: FilesLike = (),
+        image: str = "",
+        service: str = "",
+        background: BackgroundProcesses | None = None,
+        tests: int = 0,
+    ) -> None:
+        """Takes a command as people type it."""
+        _set_fields(self, as_command(command, "command"), where, as_files(files), image, service, background, tests)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RewardScript(Action[RewardResult]):
+    """Scores by a script that writes the score to a file.
+
+    The file holds a number as text, a JSON number, or a JSON object of numbers: "score" (or "reward", or the only one)
+    is the score, and all are components. A missing file, or one without a finite number, fails the action as ENV
+    `score_missing` or `score_malformed`; it is never a score of 0.
+
+    Attributes:
+        command: The script. "{units}" in an argument becomes the cores granted, and "{score}" a path for the score that
+            nothing else in the sandbox knows.
+        where: Where it runs; see `Where`.
+        score_file: Path of the file with the score; empty: the command has "{score}". What was there before the run is
+            removed first.
+        files: Written before the run, as those of `RewardTests`.
+        image: Root file system of a fresh sandbox; see `EnvReset.image`.
+        service: Name of the hosted service that must serve it; empty takes any.
+        background: In the trajectory's sandbox, what becomes of processes that are there already.
+    """
+
+    kind = ActionKind.REWARD
+    command: Command
+    where: Where = Where.FRESH
+    score_file: str = ""
+    files: Sequence[SandboxFile] = ()
+    image: str = ""
+    service: str = ""
+    background: BackgroundProcesses | None = None
+
+    def __init__(
+        self,
+        command: CommandLike,
+        *,
+        where: Where = Where.FRESH,
+        score_file: str = "",
+        files: FilesLike = (),
+        image: str = "",
+        service: str = "",
+        background: BackgroundProcesses | None = None,
+    ) -> None:
+        """Takes a command as people type it."""
+        written = as_files(files)
+        _set_fields(self, as_command(command, "command"), where, score_file, written, image, service, background)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A message of a conversation.
+
+    Attributes:
+        role: Who says it, for instance "system", "user" or "assistant".
+        content: What is said.
+    """
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationText:
+    """A conversation as text, which a model's own tokenizer and chat template make tokens of.
+
+    Attributes:
+        prompt: What was asked; becomes a message of the user behind `messages`.
+        response: What was answered; becomes a message of the assistant behind that.
+        messages: What was said before, or all of it.
+    """
+
+    prompt: str = ""
+    response: str = ""
+    messages: Sequence[ChatMessage] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModel(Action[RewardResult]):
+    """Scores by a model.
+
+    Attributes:
+        token_ids: The conversation so far, at least one token; empty where `text` is given.
+        model: Name of the hosted model; empty takes any.
+        text: The conversation as text instead, for models with a tokenizer.
+    """
+
+    kind = ActionKind.REWARD
+    token_ids: Sequence[int] = ()
+    model: str = "scorer"
+    text: ConversationText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherLogProbs(Action[RewardResult]):
+    """Asks a teacher model for the log-probabilities of tokens, given those before them.
+
+    Attributes:
+        model: Name of the hosted model.
+        token_ids: The tokens to look at; empty where `text` is given. Without a prompt the first one has none.
+        prompt_token_ids: The tokens before them.
+        text: The same as text instead: its `response` is looked at.
+    """
+
+    kind = ActionKind.REWARD
+    model: str
+    token_ids: Sequence[int] = ()
+    prompt_token_ids: Sequence[int] = ()
+    text: ConversationText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judge(Action[RewardResult]):
+    """Asks a generative model for a judgement by a rubric; it answers with a text, decoded greedily.
+
+    The score is found in the text. A text without one fails the action as ENV `score_missing`, never a score of 0.
+
+    Attributes:
+        model: Name of the hosted model.
+        rubric: What to judge by, and how to write the score.
+        text: What to judge.
+    """
+
+    kind = ActionKind.REWARD
+    model: str
+    rubric: str
+    text: ConversationText
+
+
+@dataclass(frozen=True, slots=True)
+class Submission(Generic[ResultT_co]):
+    """An action on its way: what is submitted, for whom and how.
+
+    Attributes:
+        job_id: The job it belongs to.
+        trajectory_id: The trajectory it belongs to; empty if it has none.
+        action_id: The idempotency key, given or made.
+        action: What to do.
+        options: The keyword arguments that were given.
+    """
+
+    job_id: str
+    trajectory_id: str
+    action_id: str
+    action: Action[ResultT_co]
+    options: ActionOptions

@@ -1,0 +1,114 @@
+"""What goes with an action of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypedDict
+
+from callsheet.client.words.arguments import no_unknown
+from callsheet.client.words.demand import Demand
+
+
+class Unservable(Enum):
+    """What to do with an action that no registered manager can ever serve."""
+
+    REFUSE = "refuse"
+    """Refuse the submit with FailedPreconditionError."""
+    WAIT = "wait"
+    """Queue it until a manager can serve it or its schedule-to-start time runs out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The four deadlines of an action, in seconds; None takes the server's default.
+
+    Attributes:
+        schedule_to_start_s: From submit to the start of the first attempt. Then the action is `Expired`.
+        start_to_close_s: Execution clock of one attempt. Then it fails as TIMEOUT.
+        schedule_to_close_s: From submit to the outcome, retries included. Then the action is `Expired`.
+        heartbeat_s: The longest silence of a running attempt. Then it fails as INFRA.
+    """
+
+    schedule_to_start_s: float | None = None
+    start_to_close_s: float | None = None
+    schedule_to_close_s: float | None = None
+    heartbeat_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When and how often a failed attempt is tried again; None takes the server's default.
+
+    Attributes:
+        max_attempts: Attempts in all; 1 never retries.
+        initial_backoff_s: Wait before the second attempt, in seconds.
+        backoff_multiplier: Growth of the wait per further attempt; at least 1.
+        max_backoff_s: Ceiling of the wait, in seconds.
+    """
+
+    max_attempts: int | None = None
+    initial_backoff_s: float | None = None
+    backoff_multiplier: float | None = None
+    max_backoff_s: float | None = None
+
+
+class ActionOptions(TypedDict, total=False):
+    """Keyword arguments that every action takes.
+
+    Attributes:
+        action_id: The idempotency key, unique in the job; None makes a new one. A submit under the id of an earlier one
+            with the same body attaches to it.
+        label: Class of work for prediction and reports, for instance "pytest" or "edit".
+        task: The task (prompt) it belongs to; siblings of a group share it.
+        demand: What it needs; None takes the kind's default.
+        timeouts: Its deadlines; None takes the server's defaults.
+        retry: Its retries; None takes the server's defaults.
+        weight: Weight in the mean completion time; above 0. A job's fair share is another thing: `open_job(share=)`.
+        unservable: What to do if no registered manager can ever serve it.
+        expected_duration_s: Hint: expected execution time at the fewest units, in seconds.
+    """
+
+    action_id: str | None
+    label: str
+    task: str
+    demand: Demand | None
+    timeouts: Timeouts | None
+    retry: Retry | None
+    weight: float
+    unservable: Unservable
+    expected_duration_s: float | None
+
+
+_KNOWN: Final = tuple(ActionOptions.__annotations__)
+_SAMPLING: Final = (
+    "max_new_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "log_probs_mode",
+    "ignore_eos",
+)
+_HINTS: Final = {name: f"pass sampling=Sampling({name}=...)" for name in _SAMPLING} | {
+    "max_tokens": "pass sampling=Sampling(max_new_tokens=...)",
+    "in_sandbox": "pass where=Where.IN_SANDBOX or where=Where.FRESH",
+    "timeout": "pass timeouts=Timeouts(start_to_close_s=...)",
+    "timeout_s": "pass timeouts=Timeouts(start_to_close_s=...)",
+}
+
+
+def check_options(given: Mapping[str, Any], verb: Sequence[str] = ()) -> None:
+    """Refuses keyword arguments that no action takes.
+
+    Args:
+        given: The keyword arguments.
+        verb: Names of the verb's own arguments, for the hint.
+
+    Raises:
+        InvalidArgumentError: One is not known; the rule names the nearest that is.
+    """
+    no_unknown(given, _KNOWN, _HINTS, verb)

@@ -1,0 +1,1 @@
+"""An env_step, from its request to its result."""

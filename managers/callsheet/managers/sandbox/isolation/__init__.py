@@ -1,0 +1,1 @@
+"""Backends that make sandboxes: processes, bubblewrap and containers."""

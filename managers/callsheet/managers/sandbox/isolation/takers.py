@@ -1,0 +1,122 @@
+"""Finds the sandbox that takes most of what the kernel has for all of one user, and ends its commands.
+
+What a process holds is read from what the kernel tells of its open files. One that is not dumpable shows that all the
+same, as this process's user has made its user namespace; but not what its descriptors are links to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import anyio.to_thread
+import structlog
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
+from callsheet.managers.sandbox.errors import SandboxError
+from callsheet.managers.sandbox.process_tree import processes_below
+
+# More open files than so many need not be looked at one by one.
+_MOST_LOOKED_AT = 20_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Takers:
+    """The sandboxes that can take it."""
+
+    def __init__(self) -> None:
+        self._pids: dict[AgentSandbox, int] = {}
+        self._looking = False
+
+    def add(self, sandbox: AgentSandbox, first_process: int) -> None:
+        """Takes a sandbox, until it is destroyed."""
+        self._pids[sandbox] = first_process
+        sandbox.on_destroyed(partial(self._remove, sandbox))
+
+    def _remove(self, sandbox: AgentSandbox) -> None:
+        self._pids.pop(sandbox, None)
+
+    async def end_greatest(self, what: str, look: Callable[[int], int], certain: int) -> None:
+        """Ends the commands of the sandbox that holds most, if any holds some, unless that happens already.
+
+        Args:
+            what: It holds, for the log.
+            look: Returns how many all processes below one hold; blocks.
+            certain: So many are held by nobody else.
+        """
+        if self._looking:
+            return
+        self._looking = True
+        try:
+            # A copy: sandboxes come and go meanwhile.
+            found = await anyio.to_thread.run_sync(_found, list(self._pids.items()), look, certain)
+            if not found:
+                return
+            sandbox, count = max(found, key=lambda entry: entry[1])
+            _log.warning(what, sandbox=sandbox.spec.sandbox_id, at_least=count)
+            try:
+                await sandbox.kill()
+            except SandboxError as error:
+                _log.debug("not_killed", sandbox=sandbox.spec.sandbox_id, reason=str(error))
+        finally:
+            self._looking = False
+
+
+def _found(
+    pids: Iterable[tuple[AgentSandbox, int]], look: Callable[[int], int], certain: int
+) -> list[tuple[AgentSandbox, int]]:
+    """Blocks: returns the sandboxes that hold any, with how many could be seen; ends at one that certainly does."""
+    entries = []
+    for sandbox, pid in pids:
+        count = look(pid)
+        if count >= certain:
+            return [(sandbox, count)]
+        if count:
+            entries.append((sandbox, count))
+    return entries
+
+
+def open_file_details(root: int, count_in: Callable[[str], int], *, certain: int) -> int:
+    """Adds up what the kernel tells of each open file of all processes below one.
+
+    Args:
+        root: The first process.
+        count_in: Gets the path of a file of /proc/PID/fdinfo.
+        certain: As many are enough; who has more open files than can be looked at counts as one who has as many.
+    """
+    count = looked_at = 0
+    for process in processes_below(root):
+        place = f"/proc/{process}/fdinfo"
+        try:
+            names = os.listdir(place)
+        except OSError:
+            continue
+        for name in names:
+            looked_at += 1
+            count += count_in(f"{place}/{name}")
+            if count >= certain or looked_at >= _MOST_LOOKED_AT:
+                return max(count, certain)
+    return count
+
+
+def waiting_in_sockets(path: str) -> int:
+    """Returns how many descriptors wait in a socket."""
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if line.startswith(b"scm_fds:"):
+                    return int(line.split()[1])
+    except OSError:
+        # It was closed meanwhile.
+        return 0
+    return 0
+
+
+def watched_by_epoll(path: str) -> int:
+    """Returns how many files an epoll instance watches."""
+    try:
+        with open(path, "rb") as file:
+            return sum(line.startswith(b"tfd:") for line in file)
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Rewards that are commands: test suites and scripts, and their scores."""

@@ -1,0 +1,163 @@
+"""One attempt's use of sandboxes: the cores it has there, and its clock."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from time import monotonic
+
+import anyio
+import structlog
+from callsheet.managers.executor import Attempt
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import SandboxSpec
+from callsheet.managers.sandbox.commands.requests import sandbox_spec
+from callsheet.managers.sandbox.errors import SandboxLostError
+from callsheet.managers.sandbox.node_sharing import KnownCommand
+from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
+from callsheet.managers.sandbox.sharing.memory_gate import MemoryGate
+from callsheet.managers.sandbox.sharing.shared_cores import SharedClock, SharedCores
+from callsheet.timing.waits import Cause
+
+_PAUSE_SECONDS = 5.0
+# Commands wait for disks and sockets as well: of each core they are granted they use about this much.
+_USUAL_USE = 0.8
+
+_log = structlog.get_logger(__name__)
+
+
+class SandboxUse:
+    """An attempt that runs in sandboxes, one at a time.
+
+    Attributes:
+        attempt: The attempt.
+        sandbox: Where it works now, if anywhere.
+    """
+
+    def __init__(
+        self, attempt: Attempt, settings: SandboxSettings, shared_cores: SharedCores | None, memory: MemoryGate
+    ) -> None:
+        """Starts the attempt's clock. Without shared cores each attempt has cores of its own."""
+        self.attempt = attempt
+        self.sandbox: AgentSandbox | None = None
+        self._settings = settings
+        self._shared_cores = shared_cores
+        self._memory = memory
+        self._resized = False
+        attempt.execution_clock = self._clock = SharedClock(monotonic())
+        attempt.waits.stand = self._stand
+
+    @property
+    def stop(self) -> anyio.Event:
+        """Set when the attempt is to end."""
+        return self.attempt.stop_requested
+
+    @property
+    def units(self) -> int:
+        """The cores that the attempt was granted, at least 1."""
+        grant = self.attempt.grant
+        return len(grant.cores) or max(1, grant.resources.get("cpu", 1))
+
+    def new_sandbox(self) -> SandboxSpec:
+        """Returns what a new sandbox of the attempt is to be; raises what `sandbox_spec` raises."""
+        return sandbox_spec(uuid.uuid4().hex, self.attempt, self._cores(), self._settings)
+
+    @asynccontextmanager
+    async def inside(self, sandbox: AgentSandbox) -> AsyncIterator[None]:
+        """Gives a sandbox the attempt's cores and lets it run for a while; outside of it, it is frozen."""
+        self.sandbox = sandbox
+        # Others may be shared once the sandbox has been put on these.
+        among = self._usual_cores()
+        try:
+            await self._memory.thaw(sandbox.spec.sandbox_id, self.stop)
+            async with self._memory.files.some(self.stop), self._sharing(sandbox, among):
+                await sandbox.resume(self._cores())
+                if self._resized and self._shared_cores is not None:
+                    # It was before the command took part.
+                    await self._resize_shared(self._shared_cores)
+                yield
+        finally:
+            self.sandbox = None
+            await self.leave(sandbox)
+
+    async def leave(self, sandbox: AgentSandbox) -> None:
+        """Freezes a sandbox, which has no more of its memory then than it holds."""
+        held_mib: int | None = None
+        if sandbox.loss is None:
+            with anyio.move_on_after(_PAUSE_SECONDS, shield=True):
+                held_mib = await _freeze(sandbox)
+        self._memory.leave(sandbox, held_mib)
+
+    @contextmanager
+    def off_the_clock(self) -> Iterator[None]:
+        """Has the attempt wait for a run on the state after reset, which is not charged to its execution clock."""
+        with self._stand(), self.attempt.waits.on(Cause.REFERENCE, counted=False):
+            yield
+
+    @contextmanager
+    def _stand(self) -> Iterator[None]:
+        """Stops the attempt's clock; what runs meanwhile has one that nobody reads."""
+        clock, self._clock = self._clock, SharedClock(monotonic())
+        clock.enter(monotonic(), lambda _: 0.0)
+        try:
+            yield
+        finally:
+            clock.leave(monotonic())
+            self._clock = clock
+
+    async def resize(self) -> None:
+        """Puts the sandbox on the cores that the grant now names, or on as many of the shared ones."""
+        self._resized = True
+        if self.sandbox is not None:
+            try:
+                if self._shared_cores is not None:
+                    await self._resize_shared(self._shared_cores)
+                else:
+                    await self.sandbox.grant(self._cores())
+            except SandboxLostError:
+                _log.debug("resize_after_loss", action=self.attempt.action.action_id)
+
+    async def follow(self) -> None:
+        """Finds what escaped changes of lane and cores."""
+        sandbox = self.sandbox
+        if sandbox is not None:
+            try:
+                await sandbox.follow()
+            except (SandboxLostError, OSError) as error:
+                _log.debug("not_followed", sandbox=sandbox.spec.sandbox_id, reason=str(error))
+
+    def _cores(self) -> frozenset[int]:
+        """Returns the cores of the grant; one that names none may use all that are shared, or all of the manager's."""
+        return frozenset(self.attempt.grant.cores) or self._usual_cores()
+
+    def _usual_cores(self) -> frozenset[int]:
+        return self._shared_cores.cores if self._shared_cores is not None else self._settings.cores
+
+    @asynccontextmanager
+    async def _sharing(self, sandbox: AgentSandbox, among: frozenset[int]) -> AsyncIterator[None]:
+        """Lets the attempt's commands share cores, where they are shared."""
+        if self._shared_cores is None:
+            yield
+            return
+        ranked = self._settings.core_sharing is CoreSharing.RANKED
+        reward = self.attempt.action.WhichOneof("payload") == "reward"
+        demotable = ranked and (not reward or self._settings.demote_rewards)
+        command = KnownCommand(id(self.attempt), self._predicted_use(), demotable=demotable)
+        async with self._shared_cores.taking_part(command, sandbox, self._clock, among):
+            yield
+
+    async def _resize_shared(self, shared_cores: SharedCores) -> None:
+        await shared_cores.resize(id(self.attempt), self.units, self._predicted_use())
+
+    def _predicted_use(self) -> float:
+        """Returns the cores that the attempt's commands will use: as the scheduler predicts, else a usual part."""
+        return min(self.attempt.grant.expected_use, float(self.units)) or _USUAL_USE * self.units
+
+
+async def _freeze(sandbox: AgentSandbox) -> int | None:
+    try:
+        return await sandbox.pause()
+    except SandboxLostError as error:
+        _log.info("lost_while_freezing", sandbox=sandbox.spec.sandbox_id, reason=str(error))
+        return None

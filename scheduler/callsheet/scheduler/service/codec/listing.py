@@ -1,0 +1,92 @@
+"""Lists of jobs, trajectories and groups, read from the core between two of its steps and answered page by page."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+
+import anyio.to_thread
+from callsheet.scheduler.core.jobs.leases import open_job
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.work.over_or_unknown import unknown_group, unknown_trajectory
+from callsheet.scheduler.service.codec.rules import within
+from callsheet.scheduler.service.codec.status_answers import group_status, job_status, trajectory_status
+from callsheet.v1 import client_service_pb2
+
+DEFAULT_PAGE = 1_000
+MAX_PAGE = 10_000
+# A millisecond or two.
+MOST_ON_LOOP = 10_000
+
+
+def list_jobs(
+    state: SchedulerState, request: client_service_pb2.ListJobsRequest, now: float, sees: Callable[[str], bool]
+) -> client_service_pb2.ListJobsResponse:
+    """Open jobs that the caller sees, or the one that is asked for.
+
+    Raises:
+        RefusedError: NOT_FOUND if that is not open.
+    """
+    jobs = [open_job(state, request.job_id)] if request.job_id else state.jobs.values()
+    jobs = [job for job in jobs if sees(job.request.job_id)]
+    return client_service_pb2.ListJobsResponse(jobs=[job_status(state, job, now) for job in jobs])
+
+
+async def list_trajectories(
+    state: SchedulerState, request: client_service_pb2.ListTrajectoriesRequest
+) -> client_service_pb2.ListTrajectoriesResponse:
+    """A page of a job's trajectories, or the one that is asked for, which may be closed.
+
+    Raises:
+        RefusedError: NOT_FOUND if there is no such job, trajectory or group; INVALID_ARGUMENT naming the field.
+    """
+    job = open_job(state, request.job_id)
+    if request.trajectory_id:
+        if request.trajectory_id not in job.trajectory_specs:
+            raise unknown_trajectory(job, request.trajectory_id)
+        found: Iterable[str] = [request.trajectory_id]
+    else:
+        found = job.trajectory_specs if request.closed else job.trajectories
+    if request.group_id:
+        group = job.groups.get(request.group_id)
+        if group is None:
+            raise unknown_group(job, request.group_id)
+        siblings = group.members.keys() | group.lost.keys()
+        found = [each for each in found if each in siblings]
+    page, more = await _page(found, request.after, request.page_size)
+    return client_service_pb2.ListTrajectoriesResponse(
+        trajectories=[trajectory_status(job, each) for each in page], more=more
+    )
+
+
+async def list_groups(
+    state: SchedulerState, request: client_service_pb2.ListGroupsRequest
+) -> client_service_pb2.ListGroupsResponse:
+    """A page of a job's groups, or the one that is asked for.
+
+    Raises:
+        RefusedError: NOT_FOUND if there is no such job or group; INVALID_ARGUMENT naming the field.
+    """
+    job = open_job(state, request.job_id)
+    if request.group_id and request.group_id not in job.groups:
+        raise unknown_group(job, request.group_id)
+    found = [request.group_id] if request.group_id else job.groups
+    page, more = await _page(found, request.after, request.page_size)
+    return client_service_pb2.ListGroupsResponse(
+        groups=[group_status(job, each, job.groups[each]) for each in page], more=more
+    )
+
+
+async def _page(ids: Iterable[str], after: str, page_size: int) -> tuple[list[str], bool]:
+    """The first ids after one, by name order, and whether there are more; of very many, sought beside the loop."""
+    size = int(within("page_size", page_size, 0, MAX_PAGE)) or DEFAULT_PAGE
+    known = list(ids)
+    if len(known) <= MOST_ON_LOOP:
+        found = _first_after(known, after, size + 1)
+    else:
+        found = await anyio.to_thread.run_sync(_first_after, known, after, size + 1)
+    return found[:size], len(found) > size
+
+
+def _first_after(ids: Sequence[str], after: str, count: int) -> list[str]:
+    return heapq.nsmallest(count, (each for each in ids if each > after))

@@ -1,0 +1,1 @@
+"""The bounds of callers: their tokens, rates, unread items and refusals."""

@@ -1,0 +1,1 @@
+"""Stored payloads: who may name them, who keeps them, and when they go."""

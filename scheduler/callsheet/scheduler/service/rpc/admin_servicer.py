@@ -1,0 +1,191 @@
+"""AdminService: inspection and manual control."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from math import inf
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from callsheet.scheduler.access.identity import Scope
+from callsheet.scheduler.core.state.entities import LostManager, Manager
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.engine_weights import WeightsStanding
+from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
+from callsheet.scheduler.planner.answers.what_if import ask
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.protocol import Reviewer
+from callsheet.scheduler.service.codec.admin_answers import what_if_response
+from callsheet.scheduler.service.codec.admin_explain import explanation_of, open_actions
+from callsheet.scheduler.service.codec.outcomes import fill_timestamp
+from callsheet.scheduler.service.codec.refusals import Context
+from callsheet.scheduler.service.codec.requests import UnaryReply
+from callsheet.scheduler.service.codec.rules import at_least
+from callsheet.scheduler.service.codec.status_answers import job_status
+from callsheet.scheduler.service.limits.guard import caller
+from callsheet.scheduler.service.loop import CoreLoop
+from callsheet.scheduler.service.rpc.client_servicer import ANSWER_TIMEOUT
+from callsheet.v1 import (
+    action_pb2,
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    manager_service_pb2,
+    weights_pb2,
+)
+
+MOST_SANDBOXES_TOLD: Final = 1_000
+
+
+class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
+    """See the contract. Reads take the core's state as it is between two steps of the loop."""
+
+    def __init__(self, loop: CoreLoop, predictors: Predictors, planner: Reviewer) -> None:
+        self._loop = loop
+        self._predictors = predictors
+        self._planner = planner
+        self._started = loop.clock.now()
+        # Forecasts compute; one at a time leaves the scheduler its interpreter.
+        self._forecasters = anyio.CapacityLimiter(1)
+
+    async def GetStatus(  # noqa: N802 - the contract's name
+        self, request: admin_service_pb2.GetStatusRequest, context: Context
+    ) -> admin_service_pb2.GetStatusResponse:
+        """Jobs, managers, nodes and counts."""
+        state = self._loop.state
+        response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
+        fill_timestamp(response.started, self._started)
+        now = self._loop.clock.now()
+        response.jobs.extend(job_status(state, job, now) for job in state.jobs.values())
+        response.managers.extend(_manager_status(manager) for manager in state.managers.values())
+        response.nodes.extend(_node_status(node) for node in state.nodes.values())
+        response.lost.extend(map(_lost, state.lost_managers.values()))
+        response.wanted.extend(map(_wanted, wanted_units(state)))
+        return response
+
+    async def Explain(  # noqa: N802
+        self, request: admin_service_pb2.ExplainRequest, context: Context
+    ) -> admin_service_pb2.ExplainResponse:
+        """Why an action is where it is, and its whole story."""
+        identity = caller()
+        # A job may leave out that it asks for its own.
+        if identity.scope is Scope.JOB and not request.key.job_id:
+            request.key.job_id = identity.subject
+        identity.require_job("key.job_id", request.key.job_id)
+        state, now = self._loop.state, self._loop.clock.now()
+        return explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=identity.sees_job)
+
+    async def ListActions(  # noqa: N802
+        self, request: admin_service_pb2.ListActionsRequest, context: Context
+    ) -> admin_service_pb2.ListActionsResponse:
+        """Why each open action of a job is where it is."""
+        identity = caller()
+        identity.require_job("job_id", request.job_id)
+        state, now = self._loop.state, self._loop.clock.now()
+        return open_actions(state, request, now, self._planner, sees_job=identity.sees_job)
+
+    async def DrainManager(  # noqa: N802
+        self, request: admin_service_pb2.DrainManagerRequest, context: Context
+    ) -> admin_service_pb2.DrainManagerResponse:
+        """Takes a manager out of service once its last sandbox has ended, or at a deadline; tells what would die."""
+        deadline = at_least("deadline_s", request.deadline_s, 0.0) if request.HasField("deadline_s") else inf
+        manager = self._loop.state.managers.get(request.manager_id)
+        response = admin_service_pb2.DrainManagerResponse() if manager is None else _dies_with(manager)
+        reply = UnaryReply()
+        asked = events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id, deadline, request.dry_run)
+        self._loop.post([asked])
+        await reply.result(ANSWER_TIMEOUT)
+        return response
+
+    async def HealManager(  # noqa: N802
+        self, request: admin_service_pb2.HealManagerRequest, context: Context
+    ) -> admin_service_pb2.HealManagerResponse:
+        """Has quarantined engines go back to the weights that they were started with."""
+        reply = UnaryReply()
+        self._loop.post([events.HealRequested(events.ReplyTo(reply, 0), request.manager_id)])
+        await reply.result(ANSWER_TIMEOUT)
+        return admin_service_pb2.HealManagerResponse()
+
+    async def WhatIf(  # noqa: N802
+        self, request: admin_service_pb2.WhatIfRequest, context: Context
+    ) -> admin_service_pb2.WhatIfResponse:
+        """What more nodes of a pool would do; the core is read at once, and the answer found beside the loop."""
+        state, now = self._loop.state, self._loop.clock.now()
+        question = ask(state, request.pool, request.nodes, now, self._predictors)
+        return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
+
+
+def _dies_with(manager: Manager) -> admin_service_pb2.DrainManagerResponse:
+    refs = (each.sandbox for each in islice(manager.sandboxes.values(), MOST_SANDBOXES_TOLD))
+    return admin_service_pb2.DrainManagerResponse(
+        sandboxes=[manager_service_pb2.SandboxState(**asdict(ref)) for ref in refs],
+        sandbox_count=len(manager.sandboxes),
+        attempts=len(manager.attempts),
+    )
+
+
+def _lost(manager: LostManager) -> admin_service_pb2.LostManager:
+    told = admin_service_pb2.LostManager(
+        manager_id=manager.manager_id,
+        node_id=manager.node_id,
+        attempts=manager.attempts,
+        sandboxes=manager.sandboxes,
+    )
+    fill_timestamp(told.time, manager.lost_at)
+    return told
+
+
+def _wanted(wanted: WantedUnits) -> admin_service_pb2.WantedUnits:
+    return admin_service_pb2.WantedUnits(
+        role=wanted.role,
+        managers=wanted.managers,
+        waiting=wanted.waiting,
+        held=wanted.held,
+        waiting_units=wanted.waiting_units,
+        useful_units=wanted.useful_units,
+    )
+
+
+def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
+    told = admin_service_pb2.ManagerStatus(
+        manager_id=manager.manager_id,
+        node_id=manager.node.node_id,
+        connected=manager.session is not None,
+        draining=manager.draining,
+        services=[_hosted(service) for service in manager.services.values()],
+        attempts=len(manager.attempts),
+        sandboxes=len(manager.sandboxes),
+        capabilities=dict(manager.capabilities),
+        leaving=manager.leaves_by is not None,
+        sandbox_memory_mib=manager.sandbox_memory_mib,
+    )
+    if manager.leaves_by is not None and manager.leaves_by < inf:
+        fill_timestamp(told.leaves_by, manager.leaves_by)
+    return told
+
+
+def _hosted(service: Service) -> manager_service_pb2.HostedService:
+    description, told = service.description, service.weights.told
+    gated = not service.weights.trusted
+    standing = weights_pb2.WEIGHTS_STANDING_UNPROVED if gated else weights_pb2.WeightsStanding.ValueType(told.standing)
+    is_engine = description.weights is not None or told.standing is not WeightsStanding.INITIAL
+    weights = manager_service_pb2.EngineWeights(
+        standing=standing, version=told.version, reason=service.weights.reason or told.reason
+    )
+    return manager_service_pb2.HostedService(
+        weights=weights if is_engine else None,
+        name=description.name,
+        kinds=[action_pb2.ActionKind.ValueType(kind) for kind in sorted(description.kinds)],
+        slots=description.slots,
+        reserved=description.reserved,
+        policy_version=told.version if is_engine else description.policy_version,
+        shared=description.shared,
+        problem=service.problem,
+    )
+
+
+def _node_status(node: Node) -> admin_service_pb2.NodeStatus:
+    return admin_service_pb2.NodeStatus(node_id=node.node_id, capacity=node.capacity, free=node.free)
