@@ -39,9 +39,9 @@ PROCESSES = (
 LEFT_OUT = ("aiohttp", "compose", "ray", "torch")
 IMPORT_ALL = f"""
 import importlib, pathlib, sys
-for path in sorted(pathlib.Path("tests/unit").glob("test_*.py")):
+for path in sorted(pathlib.Path("tests/unit").rglob("test_*.py")):
     try:
-        importlib.import_module("tests.unit." + path.stem)
+        importlib.import_module(".".join(path.with_suffix("").parts))
     except ModuleNotFoundError as error:
         if error.name not in {LEFT_OUT}:
             raise

@@ -2,8 +2,8 @@
 
 `CONTRACT` grows by one with every addition. What a scheduler does not know its clients refuse by name, call by call and
 field by field. A manager refuses the attempt of an action in which it does not know all. Only a side below the other's
-`OLDEST_CONTRACT` is refused as a whole. tests/unit/contract_surface.txt names all that there is with its number, and a
-test holds it against the protos.
+`OLDEST_CONTRACT` is refused as a whole. tests/unit/protos/contract_surface.txt names all that there is with its number,
+and a test holds it against the protos.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-_PAGES = sorted((Path(__file__).parents[2] / "docs/how-to/trainers").glob("*.md"))
+_PAGES = sorted((Path(__file__).parents[3] / "docs/how-to/trainers").glob("*.md"))
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -14,7 +14,7 @@ from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 
 from tests.support.pattern_ambiguity import growth
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROOMS = ("cli", "clients", "common", "deploy", "managers", "protos", "scheduler")
 SEARCHES = frozenset({"search", "findall", "finditer", "sub", "subn", "split"})
 MATCHES = frozenset({"match", "fullmatch"})

@@ -24,7 +24,7 @@ from callsheet.managers.sandbox.rewards.script_score import ScoreError, parse_sc
 
 from tests.support.other_user import run_tests_as_other_user
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "harbor"
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "harbor"
 MakeTask = Callable[..., Path]
 
 
@@ -192,7 +192,7 @@ def test_one_bad_task_hides_no_other(make_task: MakeTask, tmp_path: Path, name: 
 def test_a_folder_that_may_not_be_read_is_told_by_name(make_task: MakeTask, tmp_path: Path) -> None:
     if os.geteuid() == 0:
         # Who may read everything.
-        run_tests_as_other_user("may_not_be_read", "tests/unit/test_harbor_folders.py")
+        run_tests_as_other_user("may_not_be_read", "tests/unit/clients/environments/test_harbor_folders.py")
         return
     make_task(name="fine")
     make_task(name="locked").chmod(0)

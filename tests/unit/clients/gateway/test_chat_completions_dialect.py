@@ -252,7 +252,7 @@ def test_models_are_listed_for_both_clients() -> None:
 
 
 def test_page_of_dialects_has_each_refused_field() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "gateway-dialects.md").read_text()
+    page = (Path(__file__).resolve().parents[4] / "docs" / "reference" / "gateway-dialects.md").read_text()
     for dialect in (chat_completions, completions, messages, responses):
         for field in dialect.REFUSED:
             assert f"`{field}`" in page, field

@@ -13,7 +13,7 @@ from callsheet.environments import Message, roll_out
 
 from tests.support.local_episodes import LocalEpisode
 
-_PAGE = Path(__file__).parents[2] / "docs/how-to/write-an-environment.md"
+_PAGE = Path(__file__).parents[4] / "docs/how-to/write-an-environment.md"
 
 
 class _Saying:
