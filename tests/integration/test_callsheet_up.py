@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.cli.app import app
 from callsheet.managers.sandbox.probe import probe_bubblewrap
-from typer.testing import CliRunner
+from typer.testing import Result
+
+from tests.support.command_line import invoke
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
 _UP = (*_CALLSHEET, "up", "--json", "--listen", "127.0.0.1:0")
@@ -25,21 +26,30 @@ _STOP_S = 40.0
 
 
 class RunningStack:
-    """A `callsheet up` that said that it is up."""
+    """A `callsheet up` that said that it is up.
+
+    Attributes:
+        early: What the first actions came to, which were submitted before there was any manager.
+    """
 
     def __init__(self, process: subprocess.Popen[str], announcement: dict[str, Any]) -> None:
         self.process = process
         self.announcement = announcement
+        self.early: list[dict[str, Any]] = []
 
-    def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs another command against it, in a process of its own: gRPC would wake the closed loop of another."""
+    def run(self, command: str, *arguments: str) -> Result:
+        """Runs another command against it, in this process."""
+        return invoke(*command.split(), "--scheduler", str(self.announcement["address"]), *arguments)
+
+    def run_apart(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs another command against it, in a process of its own as a user does."""
         words = (*_CALLSHEET, *command.split(), "--scheduler", str(self.announcement["address"]), *arguments)
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_START_S)
 
     def json(self, command: str, *arguments: str) -> dict[str, Any]:
         """Runs another command with --json, and returns what it printed."""
         result = self.run(command, "--json", *arguments)
-        assert result.returncode in {0, 1}, result.stderr
+        assert result.exit_code in {0, 1}, result.stderr
         printed: dict[str, Any] = json.loads(result.stdout)
         return printed
 
@@ -67,7 +77,6 @@ def wait_for_managers(stack: RunningStack, count: int) -> dict[str, Any]:
     """Waits until so many managers have registered; returns the scheduler's status."""
     deadline = time.monotonic() + _START_S
     logs = Path(stack.announcement["data_dir"]) / "logs"
-    # Each status is a process that takes from the managers what they need to start, so their logs are looked at first.
     while sum('"registered"' in log.read_text() for log in logs.glob("*.log")) < count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -83,12 +92,29 @@ def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
         pytest.skip(f"bubblewrap does not work here: {probe.reason}")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("a second core is missing: the engine keeps one for itself")
-    process = start(tmp_path_factory.mktemp("data"))
+    data_dir = tmp_path_factory.mktemp("data")
+    process = start(data_dir)
     try:
-        yield RunningStack(process, read_announcement(process))
+        stack = RunningStack(process, read_announcement(process))
+        stack.early = [stack.json("submit env-step", "--", "true"), stack.json("submit generate", "hello")]
+        yield stack
     finally:
         stop(process)
     assert process.returncode == 0
+    assert last_event(data_dir, "sandbox") == "left"
+
+
+def last_event(data_dir: Path, role: str) -> str:
+    line = (data_dir / "logs" / f"{role}.log").read_text().splitlines()[-1]
+    return str(json.loads(line)["event"])
+
+
+def test_a_script_that_starts_with_the_scheduler_waits_for_the_managers(whole_stack: RunningStack) -> None:
+    step, generated = whole_stack.early
+    assert (step["outcome"], step["value"]["exit_code"]) == ("succeeded", 0)
+    assert generated["outcome"] == "succeeded"
+    explained = whole_stack.run("explain", step["action_id"], "--job", step["job_id"])
+    assert explained.exit_code == 0, explained.stderr
 
 
 def test_all_managers_share_one_node(whole_stack: RunningStack) -> None:
@@ -102,34 +128,41 @@ def test_all_managers_share_one_node(whole_stack: RunningStack) -> None:
 def test_the_gateway_serves_where_it_is_said_to(whole_stack: RunningStack) -> None:
     url = str(whole_stack.announcement["gateway"])
     deadline = time.monotonic() + _START_S
-    while (health := whole_stack.run("health", "--gateway", url)).returncode != 0:
+    while (health := whole_stack.run("health", "--gateway", url)).exit_code != 0:
         assert time.monotonic() < deadline, health.stderr
     assert health.stdout == "serving\n"
 
 
 def test_a_step_prints_what_its_program_printed(whole_stack: RunningStack) -> None:
-    outcome = whole_stack.json("submit env-step", "--", "python3", "-c", "print(40 + 2)")
+    done = whole_stack.run_apart("submit env-step", "--json", "--", "python3", "-c", "print(40 + 2)")
+    outcome = json.loads(done.stdout)
     assert outcome["outcome"] == "succeeded"
     assert (outcome["value"]["exit_code"], outcome["value"]["stdout"]) == (0, "42\n")
+
+
+def test_the_exit_code_of_a_step_can_be_that_of_the_command(whole_stack: RunningStack) -> None:
+    failing = whole_stack.run_apart("submit env-step", "--exit-code", "--", "sh", "-c", "sleep 1.2; exit 7")
+    assert failing.returncode == 7
+    assert "callsheet: env_step running" in failing.stderr
 
 
 def test_files_are_put_into_the_sandbox(whole_stack: RunningStack, tmp_path: Path) -> None:
     script = tmp_path / "greet.py"
     script.write_text("print('hello from a file')")
     result = whole_stack.run("submit env-step", "--file", str(script), "--", "python3", "greet.py")
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert "hello from a file" in result.stdout
 
 
 def test_a_reset_is_set_up(whole_stack: RunningStack) -> None:
     result = whole_stack.run("submit env-reset", "--set-up", "echo prepared")
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert "prepared" in result.stdout
 
 
 def test_a_timeout_is_a_failure_with_exit_code_1(whole_stack: RunningStack) -> None:
     result = whole_stack.run("submit env-step", "--timeout", "0.2", "--", "sleep", "60")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "failed: " in result.stdout
     assert "timeout" in result.stdout
 
@@ -153,9 +186,11 @@ def test_the_logs_are_where_its_data_is(whole_stack: RunningStack) -> None:
 
 def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: RunningStack) -> None:
     result = whole_stack.run("submit tool-call", "weather", "today")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert result.stderr.startswith("callsheet: FAILED_PRECONDITION")
     assert len(result.stderr.splitlines()) == 1
+    refused = whole_stack.run("submit tool-call", "--json", "weather", "today")
+    assert json.loads(refused.stdout)["error"]["field"] == "service"
 
 
 def test_an_action_that_was_submitted_can_be_explained(whole_stack: RunningStack) -> None:
@@ -163,7 +198,7 @@ def test_an_action_that_was_submitted_can_be_explained(whole_stack: RunningStack
     job_id, action_id = outcome["job_id"], outcome["action_id"]
     for words in ((action_id,), (f"{job_id}/{action_id}",), (job_id, action_id), (job_id, f"{job_id}/{action_id}")):
         result = whole_stack.run("explain", *words)
-        assert result.returncode == 0, result.stderr
+        assert result.exit_code == 0, result.stderr
         assert f"reward {action_id} of job submit-" in result.stdout
         assert "it has its outcome: succeeded" in result.stdout
 
@@ -171,43 +206,24 @@ def test_an_action_that_was_submitted_can_be_explained(whole_stack: RunningStack
 def test_an_unknown_action_cannot_be_explained(whole_stack: RunningStack) -> None:
     for words in (("never-submitted",), ("no/such/action",), ("no-job", "no-action")):
         result = whole_stack.run("explain", *words)
-        assert result.returncode == 1
+        assert result.exit_code == 1
         assert result.stderr.startswith("callsheet: NOT_FOUND")
-    assert whole_stack.run("explain", "a", "b", "c").returncode == 2
+    assert whole_stack.run("explain", "a", "b", "c").exit_code == 2
 
 
 def test_status_is_readable(whole_stack: RunningStack) -> None:
     result = whole_stack.run("status")
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert "Managers" in result.stdout
     assert "Nodes" in result.stdout
 
 
 def test_a_broken_isolation_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLSHEET_BWRAP", str(tmp_path / "no-such-program"))
-    result = CliRunner().invoke(app, ["up", "--managers", "sandbox", "--data-dir", str(tmp_path)])
+    result = invoke("up", "--managers", "sandbox", "--data-dir", str(tmp_path))
     assert result.exit_code == 1
     assert "bubblewrap cannot isolate sandboxes here: there is no bwrap program" in result.stderr
     assert "--isolation none" in result.stderr
-
-
-def test_a_script_that_starts_with_the_scheduler_waits_for_the_managers(tmp_path: Path) -> None:
-    process = start(tmp_path, "--managers", "sandbox,inference,reward", "--isolation", "none")
-    try:
-        stack = RunningStack(process, read_announcement(process))
-        outcome = stack.json("submit env-step", "--", "true")
-        generated = stack.json("submit generate", "hello")
-        explained = stack.run("explain", outcome["action_id"], "--job", outcome["job_id"])
-        failing = stack.run("submit env-step", "--exit-code", "--", "sh", "-c", "sleep 1.2; exit 7")
-        refused = stack.run("submit tool-call", "--json", "weather", "today")
-    finally:
-        stop(process)
-    assert (outcome["outcome"], outcome["value"]["exit_code"]) == ("succeeded", 0)
-    assert generated["outcome"] == "succeeded"
-    assert explained.returncode == 0, explained.stderr
-    assert failing.returncode == 7
-    assert "callsheet: env_step running" in failing.stderr
-    assert json.loads(refused.stdout)["error"]["field"] == "service"
 
 
 def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
@@ -232,22 +248,10 @@ def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
     assert re.search(r"callsheet: waiting for 1 attempt, \d s left", shown)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_everything_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(tmp_path, "--managers", "noop", "--cpus", "1")
+def test_ctrl_c_ends_everything_in_good_order_and_before_it_the_data_directory_is_held(tmp_path: Path) -> None:
+    first = start(tmp_path, "--managers", "noop", "--cpus", "1")
     try:
-        wait_for_managers(RunningStack(process, read_announcement(process)), 1)
-    finally:
-        stop(process, number)
-    assert process.returncode == 0
-    events = [json.loads(line)["event"] for line in (tmp_path / "logs" / "noop.log").read_text().splitlines()]
-    assert events[-1] == "left"
-
-
-def test_a_second_stack_in_one_data_directory_says_who_holds_it(tmp_path: Path) -> None:
-    first = start(tmp_path, "--managers", "noop")
-    try:
-        read_announcement(first)
+        wait_for_managers(RunningStack(first, read_announcement(first)), 1)
         second = subprocess.run(
             [*_UP, "--managers", "noop", "--data-dir", str(tmp_path)],
             capture_output=True,
@@ -256,6 +260,8 @@ def test_a_second_stack_in_one_data_directory_says_who_holds_it(tmp_path: Path) 
             check=False,
         )
     finally:
-        stop(first)
+        stop(first, signal.SIGINT)
+    assert first.returncode == 0
+    assert last_event(tmp_path, "noop") == "left"
     assert second.returncode == 1
     assert "callsheet: scheduler ended before it was ready" in second.stderr

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
+from typer.testing import Result
 
 from tests.support.certificates import Authority
+from tests.support.command_line import invoke
 from tests.support.cutting_proxy import cutting_proxy
 from tests.support.raw_service import running_noop, running_service
 
@@ -32,12 +34,8 @@ _DEADLINE_S = 90.0
 _COMMAND_S = 60
 
 
-def callsheet(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "callsheet.cli.main", *arguments]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CALLSHEET_")}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_COMMAND_S, env=clean | environment
-    )
+async def in_thread(*arguments: str, **environment: str) -> Result:
+    return await anyio.to_thread.run_sync(partial(invoke, *arguments, **environment))
 
 
 class Place:
@@ -114,16 +112,16 @@ async def test_a_file_of_tls_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
     kept = str(tmp_path / "kept" / "tokens.json")
-    issued = callsheet("token", "issue", "job", "mine", "--lifetime", "60", "--tokens", kept)
-    assert issued.returncode == 0, issued.stderr
+    issued = invoke("token", "issue", "job", "mine", "--lifetime", "60", "--tokens", kept)
+    assert issued.exit_code == 0, issued.stderr
     token = issued.stdout.strip()
     assert token.startswith("callsheet_")
     assert token.rpartition("_")[2] not in Path(kept).read_text()
     assert stat.S_IMODE(Path(kept).stat().st_mode) == 0o600
-    listed = json.loads(callsheet("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
+    listed = json.loads(invoke("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
     assert [(each["scope"], each["subject"], each["revoked_at"]) for each in listed] == [("job", "mine", None)]
-    assert callsheet("token", "revoke", listed[0]["token_id"], CALLSHEET_TOKENS=kept).returncode == 0
-    (after,) = json.loads(callsheet("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
+    assert invoke("token", "revoke", listed[0]["token_id"], CALLSHEET_TOKENS=kept).exit_code == 0
+    (after,) = json.loads(invoke("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
     assert after["revoked_at"] is not None
     for arguments, says in (
         (("issue", "job"), "takes the id of one job"),
@@ -131,8 +129,8 @@ def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
         (("issue", "admin", "--lifetime", "0"), "lifetime: must be above 0"),
         (("revoke", "gone"), "'gone' is no id of"),
     ):
-        refused = callsheet("token", *arguments, CALLSHEET_TOKENS=kept)
-        assert refused.returncode == 2
+        refused = invoke("token", *arguments, CALLSHEET_TOKENS=kept)
+        assert refused.exit_code == 2
         assert says in " ".join(refused.stderr.split())
 
 
@@ -156,19 +154,19 @@ async def test_processes_work_together_with_tokens_over_tls(place: Place) -> Non
             async with run_process(spec, 5.0):
                 environment = {"CALLSHEET_SCHEDULER": address, "CALLSHEET_TLS_CA": ca}
                 admin = environment | {"CALLSHEET_TOKEN_FILE": str(place.token_file("admin"))}
-                done = await anyio.to_thread.run_sync(lambda: callsheet("submit", "tool-call", "noop", "call", **admin))
-                assert done.returncode == 0, done.stderr
-                status = await anyio.to_thread.run_sync(lambda: callsheet("status", "--json", **admin))
+                done = await in_thread("submit", "tool-call", "noop", "call", **admin)
+                assert done.exit_code == 0, done.stderr
+                status = await in_thread("status", "--json", **admin)
                 assert [each["manager_id"] for each in json.loads(status.stdout)["managers"]] == ["m"]
-                refused = await anyio.to_thread.run_sync(lambda: callsheet("status", **environment))
-                assert refused.returncode == 1
+                refused = await in_thread("status", **environment)
+                assert refused.exit_code == 1
                 assert "CALLSHEET_TOKEN" in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["scheduler", "up"])
 def test_an_address_that_others_reach_takes_credentials_or_insecure(command: str, tmp_path: Path) -> None:
-    refused = callsheet(command, "--data-dir", str(tmp_path / "data"), "--listen", "0.0.0.0:0")
-    assert refused.returncode == 2
+    refused = invoke(command, "--data-dir", str(tmp_path / "data"), "--listen", "0.0.0.0:0")
+    assert refused.exit_code == 2
     assert not (tmp_path / "data").exists()
     assert "can be reached from other machines, without TLS and tokens" in " ".join(refused.stderr.split())
 
@@ -198,18 +196,16 @@ def test_a_stack_gives_its_managers_and_its_user_tokens_of_their_own(place: Plac
         "--tokens",
         str(place.tokens),
     )
-    for _ in range(2):
-        with running_up("--managers", "noop", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *secured) as up:
-            environment = {"CALLSHEET_SCHEDULER": up["address"], "CALLSHEET_TLS_CA": ca}
-            token_file = data_dir / "tokens" / "admin.token"
-            done = callsheet("submit", "tool-call", "noop", "call", **environment, CALLSHEET_TOKEN_FILE=str(token_file))
-            assert done.returncode == 0, done.stderr
-            assert callsheet("status", **environment).returncode == 1
+    with running_up("--managers", "noop", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *secured) as up:
+        environment = {"CALLSHEET_SCHEDULER": up["address"], "CALLSHEET_TLS_CA": ca}
+        token_file = data_dir / "tokens" / "admin.token"
+        done = invoke("submit", "tool-call", "noop", "call", **environment, CALLSHEET_TOKEN_FILE=str(token_file))
+        assert done.exit_code == 0, done.stderr
+        assert invoke("status", **environment).exit_code == 1
     assert {stat.S_IMODE(path.stat().st_mode) for path in (data_dir / "tokens").iterdir()} == {0o600}
     kept = [path for path in data_dir.iterdir() if path.name.startswith(("journal", "payloads", "scheduler"))]
     assert len(kept) >= 3
     assert not [path for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077], "readable for others"
-    # A restart ends the tokens of the last run.
     assert sorted(record.subject.rpartition("-")[2] for record in tokens.listed(place.tokens)) == ["", "noop"]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,20 +12,17 @@ import pytest
 from callsheet.deploy.compose_files import Owner, write_compose_files
 from callsheet.deploy.tokens import issue
 from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
+from typer.testing import Result
 
+from tests.support.command_line import invoke
 from tests.support.waiting import until
 
-_COMMAND_S = 60.0
 _DEADLINE_S = 60.0
 _MODULE = "callsheet.cli.main"
 
 
-def health(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CALLSHEET_")}
-    command = [sys.executable, "-m", _MODULE, "health", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_COMMAND_S, env=clean | environment
-    )
+async def health(*words: str, **environment: str) -> Result:
+    return await anyio.to_thread.run_sync(partial(invoke, "health", *words, **environment))
 
 
 @pytest.fixture
@@ -70,31 +66,31 @@ async def test_health_follows_scheduler_and_manager_through_kills(secrets: Path,
     tls = {"CALLSHEET_TLS_CA": str(secrets / "ca.pem")}
     async with run_process(scheduler(secrets)) as first:
         address = address_of(first)
-        asked = await anyio.to_thread.run_sync(lambda: health("--scheduler", address, **tls))
-        assert (asked.returncode, asked.stdout) == (0, "serving\n"), asked.stderr
-        unsafe = await anyio.to_thread.run_sync(lambda: health("--scheduler", address))
-        assert unsafe.returncode == 1
+        asked = await health("--scheduler", address, **tls)
+        assert (asked.exit_code, asked.stdout) == (0, "serving\n"), asked.stderr
+        unsafe = await health("--scheduler", address)
+        assert unsafe.exit_code == 1
         async with run_process(manager(secrets, address, file)) as noop:
             await until(file.exists)
-            assert health(*well).returncode == 0
+            assert (await health(*well)).exit_code == 0
             written = file.stat().st_mtime_ns
             await until(lambda: file.stat().st_mtime_ns > written)
             first.kill()
             await first.wait()
             await until(lambda: not file.exists())
-            gone = health(*well)
-            assert gone.returncode == 1
+            gone = await health(*well)
+            assert gone.exit_code == 1
             assert gone.stderr == f"callsheet: {file}: not there: the manager is not registered\n"
-            dead = await anyio.to_thread.run_sync(lambda: health("--scheduler", address, **tls))
-            assert dead.returncode == 1
+            dead = await health("--scheduler", address, **tls)
+            assert dead.exit_code == 1
             assert dead.stderr.startswith(f"callsheet: {address}: ")
             async with run_process(scheduler(secrets, first.facts["address"])):
                 await until(file.exists)
                 noop.kill()
                 await noop.wait()
     os.utime(file, (0, 0))
-    stale = health(*well)
-    assert stale.returncode == 1
+    stale = await health(*well)
+    assert stale.exit_code == 1
     assert "the manager does not answer" in stale.stderr
 
 
@@ -131,8 +127,7 @@ async def test_a_url_in_a_file_is_read_and_a_wrong_one_is_told(
 def test_a_url_comes_from_one_place(tmp_path: Path) -> None:
     file = tmp_path / "url"
     file.write_text("redis://:secret@127.0.0.1:1/0")
-    command = [sys.executable, "-m", _MODULE, "scheduler", "--redis-url", "redis://a", "--redis-url-file", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_S)
-    assert done.returncode == 2
+    done = invoke("scheduler", "--redis-url", "redis://a", "--redis-url-file", str(file))
+    assert done.exit_code == 2
     assert "redis_url_file: must not be given with redis_url" in done.stderr
     assert "secret" not in done.stderr

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -21,6 +18,9 @@ from callsheet.v1 import (
     manager_service_pb2,
 )
 from google.protobuf import duration_pb2
+from typer.testing import Result
+
+from tests.support.command_line import invoke
 
 _TIMEOUT_S = 60
 
@@ -74,10 +74,8 @@ class Server:
         self.address = address
         self.asked = asked
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "callsheet.cli.main", *arguments, "--scheduler", self.address]
-        wide = {**os.environ, "COLUMNS": "160"}
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=wide)
+    def run(self, *arguments: str) -> Result:
+        return invoke(*arguments, "--scheduler", self.address, COLUMNS="160")
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def server() -> Iterator[Server]:
 
 def test_jobs_tells_who_holds_them_and_when_they_expire(server: Server) -> None:
     done = server.run("jobs")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     lives = {"held": "held", "left": "expires in 95 s", "gone": "expired, closes in 23.5 h", "old": "detached"}
     for job_id, life in lives.items():
         (row,) = [line for line in done.stdout.splitlines() if f" {job_id} " in line and life in line]
@@ -107,13 +105,13 @@ def test_jobs_tells_who_holds_them_and_when_they_expire(server: Server) -> None:
 def test_work_is_cancelled_as_a_whole_or_in_part(server: Server) -> None:
     for part in ((), ("--group", "g"), ("--trajectory", "t"), ("--action", "a")):
         done = server.run("cancel", "job", *part, "--reason", "too old")
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
     whole, group, trajectory, action = server.asked
     assert (whole.job_id, whole.group_id, whole.trajectory_id, whole.reason) == ("job", "", "", "too old")
     assert (group.group_id, trajectory.trajectory_id) == ("g", "t")
     assert (action.key.job_id, action.key.action_id, action.reason) == ("job", "a", "too old")
     both = server.run("cancel", "job", "--group", "g", "--action", "a")
-    assert (both.returncode, len(server.asked)) == (2, 4)
+    assert (both.exit_code, len(server.asked)) == (2, 4)
     assert "at most one of --group, --trajectory and --action" in both.stderr
 
 
@@ -129,5 +127,5 @@ def test_jobs_are_closed_and_managers_drained(server: Server) -> None:
     assert (closed.job_id, asked.manager_id, asked.deadline_s, asked.dry_run) == ("held", "m-1", 90.0, False)
     assert (tried.HasField("deadline_s"), tried.dry_run) == (False, True)
     unknown = server.run("close", "other")
-    assert unknown.returncode == 1
+    assert unknown.exit_code == 1
     assert unknown.stderr.startswith("callsheet: NOT_FOUND")

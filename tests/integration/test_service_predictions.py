@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 
+from tests.support.command_line import invoke
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_noop, running_service
 
@@ -65,9 +65,9 @@ async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
 
         async def shown(command: str, *arguments: str) -> str:
             words = [*command.split(), "--scheduler", service.address, *arguments]
-            done = await anyio.run_process([sys.executable, "-m", "callsheet.cli.main", *words], check=False)
-            assert done.returncode == 0, done.stderr
-            return done.stdout.decode()
+            done = await anyio.to_thread.run_sync(invoke, *words)
+            assert done.exit_code == 0, done.stderr
+            return done.stdout
 
         async with await client.open_job("job") as job:
             for number in range(6):
