@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
+import anyio.to_thread
 import psutil
 import pytest
 from callsheet.client import Client, Failed
+from callsheet.deploy.tokens import listed, token_path
 
-from tests.support.ray_cluster import RayCluster, ray_cluster
+from tests.support.certificates import Authority
+from tests.support.fleets import (
+    NODE_MEMORY_MIB,
+    ONE_NODE,
+    Up,
+    check_books,
+    on_ray,
+    processes_of,
+    running,
+    start,
+    wait_for,
+    wait_until_nothing_is_left,
+)
+from tests.support.ray_cluster import RayCluster, memory_has, ray_cluster
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.anyio]
 
-_CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
-_MEMORY_MIB = 900
 _WAIT_S = 60.0
 _TRAJECTORIES = 9
 NOTHING_HELD = {"cores": 3, "free": 3, "groups": 0}
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    ends = time.monotonic() + _WAIT_S
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -45,76 +43,7 @@ def cluster() -> Iterator[RayCluster]:
         yield running
 
 
-@dataclass(frozen=True)
-class Up:
-    """A `callsheet up` with a fleet."""
-
-    process: subprocess.Popen[str]
-    data_dir: Path
-    address: str
-
-    def json(self, *words: str) -> Any:
-        at = ("--scheduler", self.address) if words[0] != "fleet" else ("--data-dir", str(self.data_dir))
-        done = subprocess.run([*_CALLSHEET, *words, *at, "--json"], capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
-
-    def down(self) -> None:
-        words = [*_CALLSHEET, "fleet", "down", "--data-dir", str(self.data_dir)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    def fleet(self) -> list[dict[str, Any]]:
-        nodes: list[dict[str, Any]] = self.json("fleet", "status")["nodes"]
-        return nodes
-
-    def connected(self) -> list[dict[str, Any]]:
-        return [each for each in self.json("status")["managers"] if each["connected"] and not each["leaving"]]
-
-
-def start(cluster: RayCluster, data_dir: Path, *words: str) -> subprocess.Popen[str]:
-    on_ray = ("--on", "ray", "--address", cluster.address, "--cpus", "1", "--memory-mib", str(_MEMORY_MIB))
-    apart = ("--listen", "127.0.0.1:0", "--gateway", "none", "--isolation", "none", "--data-dir", str(data_dir))
-    command = [*_CALLSHEET, "up", *on_ray, *apart, "--drain-s", "5", "--json", *words]
-    with (data_dir / "up.out").open("w") as told, (data_dir / "up.err").open("w") as shown:
-        return subprocess.Popen(command, stdout=told, stderr=shown, text=True)
-
-
-@contextmanager
-def running(process: subprocess.Popen[str], data_dir: Path) -> Iterator[Up]:
-    try:
-        wait_for((data_dir / "up.out").read_text)
-        yield Up(process, data_dir, json.loads((data_dir / "up.out").read_text())["address"])
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-        sys.stderr.write((data_dir / "up.err").read_text())
-
-
-@pytest.fixture
-def up(cluster: RayCluster, tmp_path: Path) -> Iterator[Up]:
-    with running(start(cluster, tmp_path, "--nodes", "3"), tmp_path) as started:
-        wait_for(lambda: len(started.connected()) == 3)
-        yield started
-
-
-def processes_of(data_dir: Path) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter(["cmdline"]) if str(data_dir) in " ".join(each.info["cmdline"] or ())]
-
-
-def has_nodes(up: Up, nodes: int) -> bool:
-    """Whether there are so many at the scheduler, none of them leaving, and at the provider."""
-    return len(up.connected()) == nodes == len(up.json("status")["managers"]) == len(up.fleet())
-
-
-def check_books(cluster: RayCluster, up: Up) -> None:
-    """What each manager registered is what Ray gave it, and Ray has given no more."""
-    nodes = {node["node_id"]: node["capacity"] for node in up.json("status")["nodes"]}
-    assert set(nodes) == {each["node_id"] for each in up.json("status")["managers"]}
-    assert all(capacity == {"cpu": 1, "memory": _MEMORY_MIB} for capacity in nodes.values())
-    wait_for(lambda: cluster.books()["cores"] - cluster.books()["free"] == len(nodes))
-
-
-async def roll_out(address: str, lose: Callable[[], str]) -> tuple[Counter[str], str]:
+async def roll_out(address: str, lose: Callable[[], Awaitable[str]]) -> tuple[Counter[str], str]:
     """Resets, loses a manager while all trajectories run a step, and returns how their steps ended."""
     ends: Counter[str] = Counter()
     async with Client(address) as client, await client.open_job("run") as job:
@@ -135,13 +64,17 @@ async def roll_out(address: str, lose: Callable[[], str]) -> tuple[Counter[str],
                 for _ in range(_TRAJECTORIES):
                     await ready.acquire()
             begin.set()
-            lost = await anyio.to_thread.run_sync(lose)
+            lost = await lose()
     return ends, lost
 
 
-def kill_machine(cluster: RayCluster, up: Up) -> str:
+async def kill_machine(cluster: RayCluster, up: Up) -> str:
     """Ends a raylet and all that runs on its machine, as if that had vanished; returns the node's name."""
-    wait_for(lambda: sum(each["attempts"] for each in up.connected()) == _TRAJECTORIES)
+
+    async def all_run() -> bool:
+        return sum(each.attempts for each in await up.connected()) == _TRAJECTORIES
+
+    await wait_for(all_run)
     gone = cluster.ask("workers")[-1]
     (node,) = [each for each in up.fleet() if each["place"] == gone]
     managers = [
@@ -153,58 +86,93 @@ def kill_machine(cluster: RayCluster, up: Up) -> str:
     return str(node["name"])
 
 
-@pytest.mark.anyio
-async def test_a_fleet_loses_a_machine_and_leaves_nothing_behind(cluster: RayCluster, up: Up) -> None:
-    check_books(cluster, up)
-    placed = {each["name"]: each["place"] for each in up.fleet()}
-    assert len(set(placed.values())) == 3, "each is on a machine of its own"
-    ends, lost = await roll_out(up.address, lambda: kill_machine(cluster, up))
-    assert sum(ends.values()) == _TRAJECTORIES
-    assert set(ends) == {"succeeded", "state_lost"}
-    (told,) = up.json("status")["lost"]
-    assert (told["manager_id"], told["sandboxes"]) == (lost, ends["state_lost"])
-    wait_for(lambda: sorted(each["phase"] for each in up.fleet()) == ["serving", "serving", "waiting"])
-    check_after_loss = up.json("status")
-    assert len(check_after_loss["nodes"]) == 2
-    cluster.ask("add")
-    wait_for(lambda: len(up.connected()) == 3)
-    check_books(cluster, up)
-    up.down()
-    assert up.process.wait(timeout=60) == 0
-    wait_for(lambda: cluster.books() == NOTHING_HELD)
-    wait_for(lambda: not processes_of(up.data_dir))
+async def test_a_fleet_loses_a_machine_and_leaves_nothing_behind(cluster: RayCluster, tmp_path: Path) -> None:
+    units = ("--nodes", "3", "--cpus", "1", "--memory-mib", str(NODE_MEMORY_MIB))
+    async with running(on_ray(cluster), tmp_path, *units) as up:
+        await up.wait_for_nodes(3)
+        await check_books(cluster, up)
+        placed = {each["name"]: each["place"] for each in up.fleet()}
+        assert len(set(placed.values())) == 3, "each is on a machine of its own"
+        ends, lost = await roll_out(up.address, lambda: kill_machine(cluster, up))
+        assert sum(ends.values()) == _TRAJECTORIES
+        assert set(ends) == {"succeeded", "state_lost"}
+        (told,) = (await up.status()).lost
+        assert (told.manager_id, told.sandboxes) == (lost, ends["state_lost"])
+
+        async def waits_for_another() -> bool:
+            return sorted(each["phase"] for each in up.fleet()) == ["serving", "serving", "waiting"]
+
+        await wait_for(waits_for_another)
+        assert len((await up.status()).nodes) == 2
+        cluster.ask("add")
+        await up.wait_for_nodes(3)
+        await check_books(cluster, up)
+        await up.fleet_command("down")
+        assert await up.end() == 0
+        await wait_until_nothing_is_left(cluster, tmp_path, NOTHING_HELD)
 
 
-def test_a_keeper_that_is_killed_takes_its_fleet_along(cluster: RayCluster, up: Up) -> None:
-    managers = processes_of(up.data_dir)
-    os.kill(up.process.pid, signal.SIGKILL)
-    wait_for(lambda: cluster.books() == NOTHING_HELD)
-    psutil.wait_procs(managers, timeout=60)
-    wait_for(lambda: not processes_of(up.data_dir))
-
-
-def test_nodes_come_and_go_one_by_one(cluster: RayCluster, tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(
-        f"cooldown_s = 600\n[roles.sandbox]\nnodes = [1, 3]\ncores = 1\nmemory_mib = {_MEMORY_MIB}\n"
-    )
-    with running(start(cluster, tmp_path, "--fleet", str(tmp_path / "fleet.toml")), tmp_path) as up:
-        wait_for(lambda: len(up.connected()) == 1)
+async def test_nodes_come_and_go_one_by_one_each_with_a_token_of_its_own(cluster: RayCluster, tmp_path: Path) -> None:
+    fleet, tokens, authority = tmp_path / "fleet.toml", tmp_path / "tokens.json", Authority(tmp_path)
+    fleet.write_text(f"cooldown_s = 600\n[roles.sandbox]\nnodes = [1, 3]\n{ONE_NODE}")
+    cert, key = authority.sign("server", "localhost")
+    private = ("--tokens", tokens, "--tls-cert", cert, "--tls-key", key, "--tls-ca", authority.ca)
+    words = ("--fleet", str(fleet), *map(str, private))
+    async with running(on_ray(cluster), tmp_path, *words, authority=authority) as up:
+        await up.wait_for_nodes(1)
         for nodes in (2, 3, 1):
-            up.json("fleet", "scale", "sandbox", str(nodes))
-            wait_for(partial(has_nodes, up, nodes))
-            check_books(cluster, up)
+            await up.fleet_command("scale", "sandbox", str(nodes))
+            await up.wait_for_nodes(nodes)
+            await check_books(cluster, up)
+            here = {each["name"] for each in up.fleet()}
+            await wait_for(lambda: _known(tokens, {"", *here}))  # noqa: B023 - awaited at once
+            if nodes == 3:
+                check_secret(cluster, [token_path(tmp_path / "fleet", name).read_text() for name in here])
+        assert [each["phase"] for each in (await up.fleet_command("status"))["nodes"]] == ["serving"]
         up.process.terminate()
-        assert up.process.wait(timeout=60) == 0, "a signal ends it in good order, whatever Ray does at one"
-    wait_for(lambda: cluster.books() == NOTHING_HELD)
-    wait_for(lambda: not processes_of(tmp_path))
+        assert await up.end() == 0, "a signal ends it in good order, whatever Ray does at one"
+        await wait_until_nothing_is_left(cluster, tmp_path, NOTHING_HELD)
+    assert await _known(tokens, {""})
 
 
-def test_too_much_is_refused_by_name(cluster: RayCluster, tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(
-        f"start_s = 3\n[roles.sandbox]\nnodes = 5\ncores = 1\nmemory_mib = {_MEMORY_MIB}\n"
-    )
-    process = start(cluster, tmp_path, "--fleet", str(tmp_path / "fleet.toml"))
-    assert process.wait(timeout=120) == 1
-    told = (tmp_path / "up.err").read_text()
-    assert "roles.sandbox: Ray found no room within 3 s for 5 nodes with" in told
-    wait_for(lambda: cluster.books() == NOTHING_HELD)
+async def _known(tokens: Path, subjects: set[str]) -> bool:
+    return {each.subject for each in listed(tokens)} == subjects
+
+
+def check_secret(cluster: RayCluster, tokens: list[str]) -> None:
+    """Tokens are in no command line, no log of Ray's, and not in its control store nor in any of its raylets."""
+    everyone = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    logs = [path.read_bytes() for path in Path(cluster.ask("logs")).rglob("*") if path.is_file()]
+    ray = cluster.servers()
+    assert {each.name() for each in ray} == {"gcs_server", "raylet"}
+    assert any(memory_has(each.pid, b"sandbox-2") for each in ray), "what is not secret is found there"
+    for token in tokens:
+        secret = token.rpartition("_")[2]
+        assert not [words for words in everyone if secret in words]
+        assert not [text for text in logs if secret.encode() in text]
+        assert not [each for each in ray if memory_has(each.pid, secret.encode())]
+
+
+async def test_a_fleet_beside_a_trainer_keeps_off_its_machine(cluster: RayCluster, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    role = f'[roles.sandbox]\nlabels = {{pool = "!in(trainer)"}}\n{ONE_NODE}'
+    trains_on = cluster.ask("train")
+    try:
+        fleet.write_text(f"start_s = 2\n{role}nodes = 3\n")
+        process = start(on_ray(cluster), tmp_path, "--fleet", str(fleet))
+        with anyio.fail_after(_WAIT_S):
+            assert await anyio.to_thread.run_sync(process.wait) == 1
+        told = (tmp_path / "up.err").read_text()
+        assert "roles.sandbox: Ray found no room within 2 s for 3 nodes with" in told
+        assert "and labels {'pool': '!in(trainer)'}" in told
+        assert "has free CPU 0 of 1" in told
+        fleet.write_text(f"{role}nodes = 2\n")
+        async with running(on_ray(cluster), tmp_path, "--fleet", str(fleet)) as up:
+            await up.wait_for_nodes(2)
+            await check_books(cluster, up, of_others=1)
+            assert trains_on not in {each["place"] for each in up.fleet()}
+            os.kill(up.process.pid, signal.SIGKILL)
+            books = {"cores": 3, "free": 2, "groups": 1}
+            await wait_until_nothing_is_left(cluster, tmp_path, books)
+    finally:
+        cluster.ask("end training")

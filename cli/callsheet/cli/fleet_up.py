@@ -93,6 +93,7 @@ async def keep_fleet(
     """
     import anyio.to_thread
     from callsheet.client.admin import AdminClient
+    from callsheet.deploy.command_lines import own_address
     from callsheet.deploy.fleet.keeper import FleetKeeper
     from callsheet.deploy.fleet.notes import FleetFiles
     from callsheet.deploy.fleet.orders import NodeOrders, to_dial
@@ -101,13 +102,17 @@ async def keep_fleet(
     machine = await anyio.to_thread.run_sync(provider.open)
     # Ray takes this signal for itself; what was to happen at it is set again.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-    async with AdminClient(address, options) as admin:
+    # Names of its own are in its certificate; an address of its machine may be.
+    near = own_address(settings, address)
+    orders = NodeOrders(settings, to_dial(address, wanted.scheduler, machine, near=near))
+    async with AdminClient(near, options) as admin:
         keeper = FleetKeeper(
             wanted,
             provider,
             AdminView(admin),
             FleetFiles(settings.data_dir),
-            order=NodeOrders(settings, to_dial(address, wanted.scheduler, machine)),
+            order=orders,
+            retain=orders.retain,
             drain_s=settings.drain_s,
             show=show,
         )
@@ -147,7 +152,9 @@ class AdminView:
         except CallsheetError as error:
             raise UnreadableError(f"scheduler: {error}") from error
         managers = {
-            each.manager_id: ManagerSeen(each.connected, each.leaving or each.draining, each.sandboxes, each.attempts)
+            each.manager_id: ManagerSeen(
+                each.connected, each.leaving or each.draining, each.sandboxes, each.attempts, each.leaves_by
+            )
             for each in found.managers
         }
         wanted = {each.role: RoleWanted(each.waiting, each.held, each.waiting_units) for each in found.wanted}

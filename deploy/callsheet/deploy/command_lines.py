@@ -53,7 +53,7 @@ def role_arguments(
             "expect": ",".join(settings.managers) or None,
         }
         return ["scheduler", *command_line(SchedulerOptions, own | option_values(settings.access) | logs), *extra]
-    to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
+    to_dial = own_address(settings, address)
     if role == Role.GATEWAY:
         assert gateway is not None
         return [*gateway_arguments(settings, gateway, to_dial), *command_line(ManagerOptions, logs), *extra]
@@ -69,9 +69,9 @@ def role_arguments(
     return ["manager", role, *command_line(ManagerOptions, common | logs), *divided, *extra]
 
 
-def _to_dial(address: str) -> str:
-    """The name that the scheduler's certificate has for managers on its machine."""
-    return f"localhost:{address.rpartition(':')[2]}"
+def own_address(settings: StackSettings, address: str) -> str:
+    """Where processes of its machine dial a scheduler that listens at an address: as its certificate names it."""
+    return address if settings.access.tls_cert is None else f"localhost:{address.rpartition(':')[2]}"
 
 
 def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None) -> dict[str, object]:

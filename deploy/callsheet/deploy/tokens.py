@@ -55,12 +55,34 @@ def issue_for_stack(path: Path, data_dir: Path, manager_ids: Mapping[str, str], 
     wanted = {"admin": (Scope.ADMIN, ""), **{role: (Scope.MANAGER, each) for role, each in manager_ids.items()}}
     if gateway:
         wanted[gateway] = (Scope.GATEWAY, "")
-    make_private_directory(token_path(data_dir, "").parent)
     for name, (scope, subject) in wanted.items():
-        kept = token_path(data_dir, name)
-        former = _kept_token_id(kept)
-        TokenFile(path).change(lambda records, former=former: records.pop(former, None))  # type: ignore[misc]
-        write_private_file(kept, issue(path, scope.value, subject))
+        renew_kept(path, token_path(data_dir, name), scope.value, subject)
+
+
+def renew_kept(path: Path, kept: Path, scope: str, subject: str) -> str:
+    """Makes a token, keeps it in a file, and returns it; the one that the file kept ends.
+
+    Raises:
+        TokenFileError: The scheduler's file cannot be used, or the file that keeps a former token is damaged.
+        OSError: It cannot be written.
+    """
+    end_kept(path, kept)
+    token = issue(path, scope, subject)
+    make_private_directory(kept.parent)
+    write_private_file(kept, token)
+    return token
+
+
+def end_kept(path: Path, kept: Path) -> None:
+    """Ends the token that a file keeps, and removes the file. Nothing if there is no such file.
+
+    Raises:
+        TokenFileError: The scheduler's file cannot be used, or the one that keeps the token is damaged.
+    """
+    former = _kept_token_id(kept)
+    if former:
+        TokenFile(path).change(lambda records: records.pop(former, None))  # type: ignore[arg-type]
+        kept.unlink(missing_ok=True)
 
 
 def _kept_token_id(kept: Path) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -34,6 +35,8 @@ class ScriptedWorld(Provider):
         self.asked: list[str] = []
         self.wanted = RoleWanted(0, {}, {})
         self.unreadable: set[str] = set()
+        self.busy: set[str] = set()
+        self.known: set[str] = set()
         self.looks = 0
         self.room = 3
 
@@ -50,6 +53,7 @@ class ScriptedWorld(Provider):
         if len(self.there) + len(orders) > self.room:
             raise NoNodeRoomError("no room")
         for order in orders:
+            self.known.add(order.name)
             self.asked.append(f"start {order.name}")
             self.there[order.name] = FleetNode(order.name, role.role, NodePhase.SERVING)
             self.managers[order.name] = ManagerSeen(connected=True, leaving=False)
@@ -70,7 +74,11 @@ class ScriptedWorld(Provider):
         return SchedulerSeen(dict(self.managers), frozenset(), {"noop": self.wanted})
 
     async def drain(self, manager_id: str, deadline_s: float | None) -> None:
-        self.asked.append(f"drain {manager_id} {deadline_s}")
+        self.asked.append(f"drain {manager_id} {deadline_s if deadline_s is None else round(deadline_s)}")
+        if manager_id in self.busy:
+            leaves_by = None if deadline_s is None else time.time() + deadline_s
+            self.managers[manager_id] = ManagerSeen(connected=True, leaving=True, leaves_by=leaves_by)
+            return
         del self.managers[manager_id]
         self.there[manager_id] = FleetNode(manager_id, "noop", NodePhase.ENDED)
 
@@ -88,11 +96,17 @@ def keeper_of(world: ScriptedWorld, data_dir: Path, shown: list[str] | None = No
     def order(role: RoleSettings, name: str) -> NodeOrder:
         return NodeOrder(name=name, role=role.role, cores=1, arguments=(), log_path=data_dir / name)
 
+    def retain(names: Collection[str]) -> None:
+        if "tokens" in world.unreadable:
+            raise UnreadableError("the file of tokens")
+        world.known &= set(names)
+
     told = shown if shown is not None else []
-    return FleetKeeper(FLEET, world, world, FleetFiles(data_dir), order=order, drain_s=0.0, show=told.append)
+    files = FleetFiles(data_dir)
+    return FleetKeeper(FLEET, world, world, files, order=order, retain=retain, drain_s=0.0, show=told.append)
 
 
-@pytest.mark.parametrize("unreadable", ["nodes", "scheduler"])
+@pytest.mark.parametrize("unreadable", ["nodes", "scheduler", "tokens"])
 async def test_an_unreadable_list_is_not_an_empty_one(tmp_path: Path, unreadable: str) -> None:
     world, shown = ScriptedWorld(), list[str]()
     keeper = keeper_of(world, tmp_path, shown)
@@ -139,7 +153,7 @@ async def test_down_drains_all_and_ends(tmp_path: Path) -> None:
     with anyio.fail_after(60):
         await keeper.run()
         await keeper.close()
-    assert world.asked == ["want 1", "start noop-1", "drain noop-1 7.0", "want 0", "stop noop-1", "close"]
+    assert world.asked == ["want 1", "start noop-1", "drain noop-1 7", "want 0", "stop noop-1", "close"]
     assert FleetFiles(tmp_path).note() is None
 
 
@@ -159,3 +173,46 @@ async def test_too_little_room_is_told_at_the_start_and_waited_for_later(tmp_pat
         world.room = 3
         await until(lambda: len(world.there) == 3)
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("leaves_in", [None, 40.0])
+async def test_a_scheduler_that_was_started_again_is_told_of_drains(tmp_path: Path, leaves_in: float | None) -> None:
+    world, files = ScriptedWorld(), FleetFiles(tmp_path)
+    keeper = keeper_of(world, tmp_path)
+    await keeper.start()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        files.ask(Orders({"noop": 3}))
+        await until(lambda: len(world.there) == 3)
+        world.busy = {"noop-1"}
+        leaves_by = None if leaves_in is None else time.time() + leaves_in
+        world.managers["noop-1"] = ManagerSeen(connected=True, leaving=True, leaves_by=leaves_by)
+        files.ask(Orders({"noop": 2}))
+        await world.more_looks()
+        before = list(world.asked)
+        forgotten = {name: ManagerSeen(connected=True, leaving=False, sandboxes=1) for name in world.managers}
+        world.managers = {name: each for name, each in forgotten.items() if name == "noop-2"}
+        await world.more_looks()
+        assert world.asked == before, "it is leaving until it is back, and no other one leaves in its place"
+        world.managers = forgotten
+        await until(lambda: world.managers["noop-1"].leaving)
+        await world.more_looks()
+        assert world.asked == [*before, f"drain noop-1 {None if leaves_in is None else 40}"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_nodes_that_are_gone_are_known_no_longer(tmp_path: Path) -> None:
+    world, files = ScriptedWorld(), FleetFiles(tmp_path)
+    world.known = {"noop-7"}
+    keeper = keeper_of(world, tmp_path)
+    await keeper.start()
+    assert world.known == {"noop-1"}, "those of a keeper that was killed are none of ours"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        files.ask(Orders({"noop": 2}))
+        await until(lambda: world.known == {"noop-1", "noop-2"})
+        files.ask(Orders({"noop": 1}))
+        await until(lambda: world.known == {"noop-1"})
+        tasks.cancel_scope.cancel()
+    await keeper.close()
+    assert world.known == set()

@@ -17,12 +17,14 @@ class ManagerSeen:
         leaving: Whether it was told to leave, or leaves.
         sandboxes: Sandboxes that it holds.
         attempts: Attempts that it runs.
+        leaves_by: When it leaves at the latest, in seconds since the epoch; None: once its last sandbox has ended.
     """
 
     connected: bool
     leaving: bool
     sandboxes: int = 0
     attempts: int = 0
+    leaves_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -65,6 +65,7 @@ class FleetKeeper:
         scheduler: Whose managers they are.
         files: Where commands ask things of it, and where it tells how it is.
         order: What runs on a node, by its role and its name.
+        retain: Ends what nodes were given to be known by, for all but these names.
         drain_s: How long a node's attempts may go on once its manager is to end.
         show: Told, as a sentence, how many nodes serve, when that changes, and why a look failed.
     """
@@ -77,6 +78,7 @@ class FleetKeeper:
         files: FleetFiles,
         *,
         order: Callable[[RoleSettings, str], NodeOrder],
+        retain: Callable[[Collection[str]], None],
         drain_s: float,
         show: Callable[[str], None],
     ) -> None:
@@ -85,6 +87,7 @@ class FleetKeeper:
         self._scheduler = scheduler
         self._files = files
         self._order = order
+        self._retain = retain
         self._drain_s = drain_s
         self._grace_s = drain_s + _GRACE_MARGIN_S
         self._scaling = {role: Scaling(each.least) for role, each in settings.roles.items()}
@@ -94,6 +97,7 @@ class FleetKeeper:
         self._wanted: dict[str, int] = {}
         self._orders = Orders()
         self._down_at: float | None = None
+        self._leaving: dict[str, ManagerSeen] = {}
         self._told: dict[str, Any] | None = None
         self._show = show
         self._shown = ""
@@ -105,6 +109,7 @@ class FleetKeeper:
             NoNodeRoomError: The provider has not enough; those of roles before it run, and `close` ends them.
         """
         self._files.begin()
+        await in_thread(self._retain, ())
         await self._want()
         for role in self._settings.roles.values():
             await self._start(role, role.least, within_s=self._settings.start_s)
@@ -126,13 +131,15 @@ class FleetKeeper:
             finally:
                 await in_thread(self._provider.close)
                 self._files.end()
+                await in_thread(self._retain, ())
 
     async def _round(self) -> bool:
         # One look and what follows from it; whether the fleet is down.
         self._read_orders()
         try:
             nodes = await in_thread(self._provider.nodes)
-            seen = await self._scheduler.look()
+            await in_thread(self._retain, {node.name for node in nodes})
+            seen = await self._drain_on(await self._scheduler.look(), nodes)
             for role in self._settings.roles.values():
                 await self._settle(role, [node for node in nodes if node.role == role.role], seen)
             await self._want()
@@ -144,6 +151,21 @@ class FleetKeeper:
         self._tell(nodes, seen)
         return self._is_late() or (self._down_at is not None and not nodes)
 
+    async def _drain_on(self, seen: SchedulerSeen, nodes: Sequence[FleetNode]) -> SchedulerSeen:
+        """Has managers leave that were to do so at a former look: a scheduler that was started again forgot."""
+        names = {node.name for node in nodes}
+        told = {name: manager for name, manager in seen.managers.items() if manager.leaving}
+        self._leaving = {name: each for name, each in {**self._leaving, **told}.items() if name in names}
+        managers = dict(seen.managers)
+        for name in self._leaving.keys() - told.keys():
+            before, now = self._leaving[name], seen.managers.get(name)
+            if now is not None:
+                rest = None if before.leaves_by is None else max(0.0, before.leaves_by - time.time())
+                _log.info("node is to leave still", node=name, within_s=rest)
+                await self._scheduler.drain(name, rest)
+            managers[name] = replace(now or before, connected=now is not None and now.connected, leaving=True)
+        return replace(seen, managers=managers)
+
     def _read_orders(self) -> None:
         try:
             self._orders = self._files.orders()
@@ -153,10 +175,13 @@ class FleetKeeper:
             self._down_at = time.monotonic()
 
     def _is_late(self) -> bool:
+        rest = self._down_rest_s()
+        return rest is not None and rest < -(self._drain_s + _GRACE_MARGIN_S)
+
+    def _down_rest_s(self) -> float | None:
+        # Until what has not left dies, negative from then on; None if the fleet is to stay.
         within = self._orders.down_within_s
-        if self._down_at is None or within is None:
-            return False
-        return time.monotonic() - self._down_at > within + self._drain_s + _GRACE_MARGIN_S
+        return None if self._down_at is None or within is None else self._down_at + within - time.monotonic()
 
     async def _settle(self, role: RoleSettings, nodes: Sequence[FleetNode], seen: SchedulerSeen) -> None:
         """Does what brings a role nearer to what is wanted of it."""
@@ -165,7 +190,8 @@ class FleetKeeper:
         steps = decide(nodes, seen.managers, target, role.most)
         for name in steps.drain:
             _log.info("node is to leave", node=name)
-            await self._scheduler.drain(name, self._orders.down_within_s)
+            rest = self._down_rest_s()
+            await self._scheduler.drain(name, None if rest is None else max(0.0, rest))
         for name in steps.stop:
             _log.info("node is given back", node=name)
             await in_thread(self._provider.stop, name, self._grace_s)

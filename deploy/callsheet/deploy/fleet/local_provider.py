@@ -34,7 +34,9 @@ class LocalProvider(Provider):
                     f"nodes have {taken} of them"
                 )
         for order in orders:
-            self._managers[order.name] = (role, ManagerOnNode(order))
+            manager = ManagerOnNode(order)
+            manager.begin(order.secrets)
+            self._managers[order.name] = (role, manager)
 
     def stop(self, name: str, grace_s: float) -> None:
         if name in self._managers:

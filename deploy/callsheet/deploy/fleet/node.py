@@ -32,6 +32,7 @@ from callsheet.managers.supervision.standing import (
     ended,
     now_serves,
 )
+from callsheet.options.private_files import make_private_directory, write_private_file
 
 RESTARTS: Final = RestartRule(initial_s=0.5, longest_s=30.0, healthy_after_s=30.0, first_failures=1, most_failures=4)
 # A shell that stays, as the last word keeps it from becoming what it runs.
@@ -48,8 +49,10 @@ class NodeOrder:
         role: The kind of the manager.
         cores: Cores that it gets.
         arguments: Words after `callsheet`.
-        environment: Added to that of the provider's process there; may hold its token.
+        environment: Added to that of the provider's process there.
         log_path: Where the manager's output goes, on the node.
+        files: Texts to write on the node before it begins, by path.
+        secrets: More of its environment, such as its token. Providers keep them out of all that others can look up.
     """
 
     name: str
@@ -58,6 +61,8 @@ class NodeOrder:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     log_path: Path
+    files: Mapping[Path, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class NodePhase(StrEnum):
@@ -97,10 +102,16 @@ class FleetNode:
 
 
 class ManagerOnNode:
-    """Runs the manager until it leaves or is stopped, and again if it ends otherwise. Its own thread does the work."""
+    """Runs the manager until it leaves or is stopped, and again if it ends otherwise. Its own thread does the work.
+
+    Args:
+        order: What runs; its secrets are not looked at.
+    """
 
     def __init__(self, order: NodeOrder) -> None:
         self._order = order
+        self._secrets: Mapping[str, str] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"node {order.name}")
         self._standing = ProcessStanding()
         self._cores: tuple[int, ...] = ()
         self._over = threading.Event()
@@ -109,7 +120,13 @@ class ManagerOnNode:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._tie = -1
-        threading.Thread(target=self._run, daemon=True, name=f"node {order.name}").start()
+
+    def begin(self, secrets: Mapping[str, str]) -> None:
+        """Starts the manager with these in its environment; nothing if that was asked before."""
+        with self._lock:
+            if self._thread.ident is None:
+                self._secrets = secrets
+                self._thread.start()
 
     def report(self) -> FleetNode:
         """Tells how it is."""
@@ -138,6 +155,9 @@ class ManagerOnNode:
 
     def _run(self) -> None:
         try:
+            for path, text in self._order.files.items():
+                make_private_directory(path.parent)
+                write_private_file(path, text)
             with held_cores(self._order.cores, sorted(os.sched_getaffinity(0))) as cores:
                 self._cores = tuple(cores)
                 # Of this thread alone, and so of what it starts.
@@ -184,7 +204,7 @@ class ManagerOnNode:
         try:
             self._process = subprocess.Popen(
                 [*_SHELL, sys.executable, "-m", command_module(), *self._order.arguments],
-                env={**os.environ, **self._order.environment, **told},
+                env={**os.environ, **self._order.environment, **self._secrets, **told},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -30,6 +30,7 @@ _ANSWER_S: Final = 5.0
 # Beyond the grace of a stop: for the call and its answer.
 _CALL_MARGIN_S: Final = 5.0
 _NODE_ID_LABEL: Final = "ray.io/node-id"
+_BEGIN_TRIES: Final = 10
 # Reports and a stop at once, and one to spare.
 _CALLS_AT_ONCE: Final = 3
 
@@ -109,7 +110,10 @@ class RayProvider(Provider):
                 "scheduling_strategy": strategy,
                 "max_concurrency": _CALLS_AT_ONCE,
             }
-            actor = ray.remote(ManagerOnNode).options(**options).remote(order)
+            # What an actor is made with is in Ray's control store as long as the actor is; what its methods are called
+            # with goes from this process to the actor's alone.
+            actor: Any = ray.remote(ManagerOnNode).options(**options).remote(replace(order, secrets={}))
+            actor.begin.options(max_task_retries=_BEGIN_TRIES).remote(order.secrets)
             group.nodes[index] = order.name
             self._placed[order.name] = _Placed(role, group, index, actor)
 
