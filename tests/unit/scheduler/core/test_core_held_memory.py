@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
-from callsheet.scheduler.core.words.model import ActionKind, SandboxCopy
+from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
 from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner
@@ -17,7 +18,7 @@ from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from callsheet.scheduler.web.metrics import collect
 from callsheet.scheduler.web.tally import Tally
 
-from tests.support.core_requests import action_request, kept
+from tests.support.core_requests import action_request, fixed, kept
 from tests.support.core_world import CoreWorld, FakeManager
 
 DEMAND = 600
@@ -227,6 +228,58 @@ def test_a_node_must_have_the_whole_demand(planner: str) -> None:
     plan(world)
     assert not small.has("reset-t")
     assert not world.propose("reset-t", "small", cpu=1, memory=DEMAND)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("pinned", [True, False], ids=["copy", "image"])
+@pytest.mark.parametrize("most", [300, 400])
+def test_a_reward_has_its_memory_of_the_manager_that_gives_it_by_need(planner: str, pinned: bool, most: int) -> None:
+    """If it were booked, all sandboxes would wait for rewards, and these for room that no sandbox leaves."""
+    world, manager = world_with("t", "u", planner=PLANNERS[planner]())
+    for name in ("t", "u"):
+        plan(world)
+        manager.run(f"reset-{name}", held_mib=60)
+    for name in ("t", "u"):
+        world.step(name, trajectory_id=name)
+        plan(world)
+        manager.run(name, held_mib=480)
+    free = manager.free["memory"]
+    assert free == 1000 - 2 * 504
+    demand = Demand((*fixed(cpu=1).entries, ResourceDemand("memory", 300, most)))
+    copy = SandboxCopy.ALWAYS if pinned else SandboxCopy.NEVER
+    reward = partial(action_request, kind=ActionKind.REWARD, demand=demand, in_sandbox=pinned, copy=copy)
+    for name in ("t", "u"):
+        world.submit(reward(f"reward-{name}", trajectory_id=name))
+    plan(world)
+    for name in ("t", "u"):
+        assert manager.start(f"reward-{name}").resources["memory"] >= 300, "its limit"
+        assert manager.free["memory"] == free
+    for name in ("t", "u"):
+        manager.end(f"reward-{name}")
+    assert manager.free["memory"] == free
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_reward_is_booked_with_its_memory_where_that_is_not_by_need(planner: str) -> None:
+    world, manager = world_with("t", planner=PLANNERS[planner]())
+    plan(world)
+    manager.run("reset-t")
+    reward = partial(action_request, kind=ActionKind.REWARD, trajectory_id="t")
+    for name in ("a", "b"):
+        world.submit(reward(name, demand=fixed(cpu=1, memory=300)))
+    plan(world)
+    assert [manager.has(name) for name in ("a", "b")] == [True, False]
+    assert manager.free["memory"] == 100
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_reward_goes_to_no_node_that_is_smaller_than_its_memory(planner: str) -> None:
+    world, manager = world_with("t", planner=PLANNERS[planner]())
+    plan(world)
+    manager.run("reset-t", held_mib=60)
+    world.submit(action_request("reward", ActionKind.REWARD, "t", demand=fixed(cpu=1, memory=1001), wait=True))
+    plan(world)
+    assert not manager.has("reward")
 
 
 def test_what_was_held_is_forgotten_with_the_label_that_is_oldest() -> None:

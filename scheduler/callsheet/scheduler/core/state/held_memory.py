@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final
 
-from callsheet.scheduler.core.words.model import Demand
+from callsheet.scheduler.core.words.model import MEMORY, ActionKind, Demand
 
 ROOM_TO_RUN: Final = 5
 """A sandbox is booked with one part in so many of what it would need beyond what it holds.
@@ -32,6 +32,22 @@ def booked_mib(held_mib: int, demand_mib: int) -> int:
     if not 0 < held_mib < demand_mib:
         return demand_mib
     return held_mib - (held_mib - demand_mib) // ROOM_TO_RUN
+
+
+def units_by_need(kind: ActionKind, units: dict[str, int], new_mib: int) -> dict[str, int]:
+    """What a node is booked with for a grant where its sandboxes have memory by need.
+
+    A reward's copy has its memory of the manager alone, as a step has, out of the room that is booked to run in. If it
+    were booked besides, it could wait for ever for sandboxes that wait for their own rewards.
+
+    Args:
+        kind: Of the action.
+        units: The grant.
+        new_mib: What is booked of a new sandbox's memory; 0 for its demand.
+    """
+    if kind is ActionKind.REWARD:
+        return {resource: count for resource, count in units.items() if resource != MEMORY}
+    return {**units, MEMORY: new_mib} if new_mib and MEMORY in units else units
 
 
 class HeldMemory:

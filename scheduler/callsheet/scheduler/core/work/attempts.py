@@ -87,8 +87,9 @@ def _booked(
     state: SchedulerState, action: Action, manager: Manager, service: Service, units: dict[str, int]
 ) -> dict[str, int]:
     """What a grant takes of its node."""
-    resets = action.request.kind is ActionKind.ENV_RESET
-    return service.booked(by_need(state, manager, ReadyQueue.key_of(action), units) if resets else units)
+    if manager.by_need:
+        units = by_need(state, manager, ReadyQueue.key_of(action), units)
+    return service.booked(units)
 
 
 def within_demand(demand: Demand, units: dict[str, int]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.state.held_memory import units_by_need
 from callsheet.scheduler.core.state.ready import ClassKey
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.services import Service
@@ -66,9 +67,9 @@ def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Dem
 
 def by_need(state: SchedulerState, manager: Manager, key: ClassKey, units: dict[str, int]) -> dict[str, int]:
     """What a grant of a class needs of a manager's node, which must have its demand if nothing else is there."""
-    told = manager.by_need and MEMORY in units
-    mib = state.held_memory.of_new(key.job, key.label, key.demand) if told else 0
-    return {**units, MEMORY: mib} if mib else units
+    if not (manager.by_need and MEMORY in units):
+        return units
+    return units_by_need(key.kind, units, state.held_memory.of_new(key.job, key.label, key.demand))
 
 
 def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> bool:

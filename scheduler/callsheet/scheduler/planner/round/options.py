@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from callsheet.scheduler.core.state.held_memory import units_by_need
 from callsheet.scheduler.core.state.ready import ClassKey
-from callsheet.scheduler.core.words.model import CPU, GPU, MEMORY, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.words.model import CPU, GPU, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
 from callsheet.scheduler.planner.question.instance import Option, OptionBlock
@@ -113,8 +114,8 @@ def _options_at(key: ClassKey, estimate: Estimate, pool: Pool, where: Place, row
     for width in widths(key.demand.entries, most_units(pool, host), estimate.amdahl_fraction):
         use = min(estimate.use * width.gain, key.demand.most_cores())
         booked = width.units
-        if host.by_need and estimate.memory_mib and MEMORY in booked:
-            booked = {**booked, MEMORY: estimate.memory_mib}
+        if host.by_need:
+            booked = units_by_need(key.kind, booked, estimate.memory_mib)
         charges = _charges(booked, use, pool, where, rows)
         if charges is None:
             continue

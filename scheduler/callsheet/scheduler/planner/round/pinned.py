@@ -10,7 +10,7 @@ from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.model import CPU, ActionRequest
 from callsheet.scheduler.core.words.plan import Assignment, CoreChange
-from callsheet.scheduler.core.work.servability import service_of
+from callsheet.scheduler.core.work.servability import by_need, service_of
 from callsheet.scheduler.planner.fleet.pools import USUAL_USE
 from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.estimates import Estimates
@@ -76,14 +76,18 @@ class PinnedRound:
         if service.free_slots is not None and service.free_slots <= taken:
             return None
         free = self._free_on(manager)
+
+        def booked(units: dict[str, int]) -> dict[str, int]:
+            return service.booked(by_need(self._state, manager, key, units))
+
         if not service.pool_has(minimum):
             return None
-        if any(free.get(resource, 0) < count for resource, count in service.booked(minimum).items()):
+        if any(free.get(resource, 0) < count for resource, count in booked(minimum).items()):
             return None
         units = minimum
         if any(entry.elastic for entry in key.demand.entries):
             units = self._widen(key, request, manager, service, free)
-        for resource, count in service.booked(units).items():
+        for resource, count in booked(units).items():
             free[resource] -= count
         if service.free_slots is not None:
             self._taken_slots[slot] = taken + 1
