@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from math import ceil
 from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.client import Client, Command, Succeeded
+from callsheet.client import Client, Command, Demand, EnvStep, Hold, Resource, Succeeded
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ManagerStatus
 from callsheet.deploy.roles import Role
-from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.settings import Isolation
@@ -33,7 +34,9 @@ async def _manager_with_sandboxes(admin: AdminClient, count: int) -> ManagerStat
         await anyio.sleep(0.05)
 
 
-async def test_a_node_books_what_its_sandboxes_hold(tmp_path: Path) -> None:
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    """A scheduler, and a node whose sandboxes have memory by need."""
     require_bubblewrap()
     layout = probe_layout()
     if layout is None or "memory" not in layout.controllers:
@@ -42,28 +45,57 @@ async def test_a_node_books_what_its_sandboxes_hold(tmp_path: Path) -> None:
         tmp_path, managers=(Role.SANDBOX,), cpus=1, memory_mib=_NODE_MIB, isolation=Isolation.BUBBLEWRAP
     )
     with anyio.fail_after(_DEADLINE_S):
-        async with (
-            local_stack(settings) as stack,
-            Client(stack.address) as client,
-            AdminClient(stack.address) as admin,
-            await client.open_job("job") as job,
-            job.trajectory("by-need") as by_need,
-            job.trajectory("sure") as sure,
-        ):
-            assert isinstance(await sure.env_reset(memory="guaranteed"), Succeeded)
-            demand = (await _manager_with_sandboxes(admin, 1)).sandbox_memory_mib["demand"]
-            assert isinstance(await by_need.env_reset(), Succeeded)
-            assert isinstance(await by_need.env_step(Command.argv("true")), Succeeded)
-            told = (await _manager_with_sandboxes(admin, 2)).sandbox_memory_mib
-            holds = told["held"] - demand
-            assert 0 < holds < demand // 2
-            assert (told["demand"], told["booked"]) == (2 * demand, demand + holds + ceil((demand - holds) / 5))
-            node = (await admin.status()).nodes[0]
-            assert node.free["memory"] == _NODE_MIB - told["booked"]
+        async with local_stack(settings) as stack:
+            yield stack
 
-            killed = stack.pid(Role.SCHEDULER)
-            stack.supervisor(Role.SCHEDULER).kill()
-            await wait_serving(stack, Role.SCHEDULER, other_than=killed)
-            async with AdminClient(stack.address) as again:
-                assert (await _manager_with_sandboxes(again, 2)).sandbox_memory_mib == told
-                assert isinstance(await by_need.env_step(Command.argv("true")), Succeeded)
+
+async def test_a_node_books_what_its_sandboxes_hold(stack: Stack) -> None:
+    async with (
+        Client(stack.address) as client,
+        AdminClient(stack.address) as admin,
+        await client.open_job("job") as job,
+        job.trajectory("by-need") as by_need,
+        job.trajectory("sure") as sure,
+    ):
+        assert isinstance(await sure.env_reset(memory="guaranteed"), Succeeded)
+        demand = (await _manager_with_sandboxes(admin, 1)).sandbox_memory_mib["demand"]
+        assert isinstance(await by_need.env_reset(), Succeeded)
+        assert isinstance(await by_need.env_step(Command.argv("true")), Succeeded)
+        told = (await _manager_with_sandboxes(admin, 2)).sandbox_memory_mib
+        holds = told["held"] - demand
+        assert 0 < holds < demand // 2
+        assert (told["demand"], told["booked"]) == (2 * demand, demand + holds + ceil((demand - holds) / 5))
+        node = (await admin.status()).nodes[0]
+        assert node.free["memory"] == _NODE_MIB - told["booked"]
+
+        killed = stack.pid(Role.SCHEDULER)
+        stack.supervisor(Role.SCHEDULER).kill()
+        await wait_serving(stack, Role.SCHEDULER, other_than=killed)
+        async with AdminClient(stack.address) as again:
+            assert (await _manager_with_sandboxes(again, 2)).sandbox_memory_mib == told
+            assert isinstance(await by_need.env_step(Command.argv("true")), Succeeded)
+
+
+async def test_the_status_counts_what_waits_for_memory_now(stack: Stack) -> None:
+    """Two that may have 1,100 MiB each on 2 GiB, one of which has it for long."""
+
+    async def waiting(admin: AdminClient, count: int) -> None:
+        while (await _manager_with_sandboxes(admin, 2)).waiting_for_memory != count:  # noqa: ASYNC110 - another process
+            await anyio.sleep(0.05)
+
+    demand = Demand(Resource("memory", 1100, hold=Hold.TRAJECTORY), cpu=1)
+    async with (
+        Client(stack.address) as client,
+        AdminClient(stack.address) as admin,
+        await client.open_job("job") as job,
+        job.trajectory("long") as long,
+        job.trajectory("waits") as waits,
+    ):
+        for trajectory in (long, waits):
+            assert isinstance(await trajectory.env_reset(demand=demand), Succeeded)
+        await waiting(admin, 0)
+        steps = [await each.submit(EnvStep(Command.shell("sleep 600"))) for each in (long, waits)]
+        await waiting(admin, 1)
+        for step in steps:
+            await step.cancel()
+        await waiting(admin, 0)

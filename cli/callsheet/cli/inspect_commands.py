@@ -144,7 +144,7 @@ def _print_managers(found: SchedulerStatus) -> None:
             manager.node_id,
             _state_of(manager),
             ", ".join(service.name for service in manager.services),
-            str(manager.attempts),
+            attempts_of(manager),
             sandboxes_of(manager),
             # The rest is long and for programs: --json has it.
             manager.capabilities.get("isolation") or manager.capabilities.get("engine", ""),
@@ -157,6 +157,12 @@ def _print_managers(found: SchedulerStatus) -> None:
     ]
     columns = ["manager", "node", "state", "services", "attempts #", "sandboxes #", "runs in"]
     print_table("Managers", columns, rows)
+
+
+def attempts_of(manager: ManagerStatus) -> str:
+    """The attempts of a manager, for a cell of a table: how many, and how many of them wait for memory there."""
+    waiting = manager.waiting_for_memory
+    return f"{manager.attempts} ({waiting} for memory)" if waiting else str(manager.attempts)
 
 
 def sandboxes_of(manager: ManagerStatus) -> str:

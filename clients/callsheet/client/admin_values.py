@@ -119,6 +119,7 @@ class ManagerStatus:
         leaves_by: When it leaves at the latest, in seconds since the epoch; None: once its last sandbox has ended.
         sandbox_memory_mib: MiB of its sandboxes: "demand", what they may have; "booked", what their node has for them;
             "held", what they hold between their actions, or their demand where that is not known.
+        waiting_for_memory: Of its attempts, those that waited at it for memory at its last heartbeat.
     """
 
     manager_id: str
@@ -132,6 +133,7 @@ class ManagerStatus:
     leaving: bool = False
     leaves_by: float | None = None
     sandbox_memory_mib: Mapping[str, int] = field(default_factory=dict)
+    waiting_for_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)

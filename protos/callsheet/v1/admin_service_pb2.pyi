@@ -252,6 +252,7 @@ class ManagerStatus(google.protobuf.message.Message):
     LEAVING_FIELD_NUMBER: builtins.int
     LEAVES_BY_FIELD_NUMBER: builtins.int
     SANDBOX_MEMORY_MIB_FIELD_NUMBER: builtins.int
+    WAITING_FOR_MEMORY_FIELD_NUMBER: builtins.int
     manager_id: builtins.str
     """Its id."""
     node_id: builtins.str
@@ -266,6 +267,8 @@ class ManagerStatus(google.protobuf.message.Message):
     """Sandboxes it holds."""
     leaving: builtins.bool
     """Whether it is to leave, and takes nothing new until then but what its sandboxes need. `draining` comes with its end."""
+    waiting_for_memory: builtins.int
+    """Of its attempts, those that waited at it for memory at its last heartbeat."""
     @property
     def services(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.manager_service_pb2.HostedService]:
         """What it can do."""
@@ -298,9 +301,10 @@ class ManagerStatus(google.protobuf.message.Message):
         leaving: builtins.bool = ...,
         leaves_by: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         sandbox_memory_mib: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        waiting_for_memory: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["leaves_by", b"leaves_by"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "manager_id", b"manager_id", "node_id", b"node_id", "sandbox_memory_mib", b"sandbox_memory_mib", "sandboxes", b"sandboxes", "services", b"services"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "manager_id", b"manager_id", "node_id", b"node_id", "sandbox_memory_mib", b"sandbox_memory_mib", "sandboxes", b"sandboxes", "services", b"services", "waiting_for_memory", b"waiting_for_memory"]) -> None: ...
 
 global___ManagerStatus = ManagerStatus
 

@@ -719,6 +719,7 @@ class ServiceState(google.protobuf.message.Message):
     OTHERS_KV_TOKENS_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
     INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
+    WAITING_FOR_MEMORY_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
@@ -741,6 +742,8 @@ class ServiceState(google.protobuf.message.Message):
     """For services of which there is one instance at most, which serves several attempts at once: how many of them it takes
     before it is better to bring one in elsewhere. 0 for services whose instances take one attempt each.
     """
+    waiting_for_memory: builtins.int
+    """For sandboxes: attempts that wait at the manager for memory which others give back, in one of its services."""
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Set-ups whose results the manager keeps, by a name that follows from the EnvResetInput (callsheet.v1.set_ups), with
@@ -766,9 +769,10 @@ class ServiceState(google.protobuf.message.Message):
         others_kv_tokens: builtins.int = ...,
         problem: builtins.str = ...,
         instance_slots: builtins.int = ...,
+        waiting_for_memory: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "waiting_for_memory", b"waiting_for_memory", "weights", b"weights"]) -> None: ...
 
 global___ServiceState = ServiceState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.cli.inspect_commands import engine_rows, sandboxes_of
+from callsheet.cli.inspect_commands import attempts_of, engine_rows, sandboxes_of
 from callsheet.client import EngineState, JobDescription, RolloutEngine, RolloutStatus
 from callsheet.client.admin_values import (
     EngineWeights,
@@ -53,6 +53,12 @@ def test_a_manager_shows_what_its_sandboxes_hold() -> None:
     memory = {"demand": 1200, "booked": 480, "held": 336}
     told = replace(manager, sandboxes=2, sandbox_memory_mib=memory)
     assert sandboxes_of(told) == "2 (336 held, 480 booked of 1200 MiB)"
+
+
+def test_a_manager_shows_how_many_of_its_attempts_wait_for_memory() -> None:
+    manager = replace(_manager("m", ServiceStatus("sandbox", (ActionKind.ENV_STEP,), 0, {}, 0)), attempts=7)
+    assert attempts_of(manager) == "7"
+    assert attempts_of(replace(manager, waiting_for_memory=3)) == "7 (3 for memory)"
 
 
 def test_a_rollout_shows_where_each_engine_is() -> None:

@@ -124,6 +124,8 @@ def _of_managers(state: SchedulerState, managers: Sequence[Manager]) -> Iterator
     yield family
     yield _gauge("callsheet_attempts", "Attempts that a manager runs.", managers, lambda each: len(each.attempts))
     yield _gauge("callsheet_sandboxes", "Sandboxes that a manager holds.", managers, lambda each: len(each.sandboxes))
+    what = "Attempts that wait at a manager for memory."
+    yield _gauge("callsheet_attempts_waiting_for_memory", what, managers, lambda each: each.waiting_for_memory)
     for part, meaning in (("demand", "may have"), ("booked", "are booked with"), ("held", "hold between actions")):
         family = GaugeMetricFamily(
             f"callsheet_sandbox_{part}_mib", f"Memory that sandboxes {meaning}.", labels=["manager"]

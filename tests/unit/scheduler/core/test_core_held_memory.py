@@ -8,8 +8,9 @@ from functools import partial
 
 import pytest
 from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
+from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
-from callsheet.scheduler.core.words.registration import SandboxRef
+from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner
@@ -19,7 +20,7 @@ from callsheet.scheduler.web.metrics import collect
 from callsheet.scheduler.web.tally import Tally
 
 from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, service
 
 DEMAND = 600
 
@@ -310,3 +311,19 @@ def test_what_is_held_is_told_beside_the_demand() -> None:
     samples = [sample for family in collect(world.state, Tally(), world.now) for sample in family.samples]
     values = {sample.name: sample.value for sample in samples}
     assert {part: values[f"callsheet_sandbox_{part}_mib"] for part in told} == told
+
+
+def test_a_heartbeat_tells_what_waits_for_memory() -> None:
+    """The last one counts, over all services of the manager."""
+    world = CoreWorld()
+    manager = world.manager("m", service("sandbox"), service("test-suite"))
+    for counts in ((0, 0), (3, 0), (3, 2), (0, 0)):
+        states = tuple(
+            ServiceState(name, 0.0, 0, waiting_for_memory=count)
+            for name, count in zip(("sandbox", "test-suite"), counts, strict=True)
+        )
+        world.handle(events.ManagerHeartbeat("m", manager.stream, states))
+        assert world.state.managers["m"].waiting_for_memory == sum(counts)
+        samples = [sample for family in collect(world.state, Tally(), world.now) for sample in family.samples]
+        told = [sample.value for sample in samples if sample.name == "callsheet_attempts_waiting_for_memory"]
+        assert told == [sum(counts)]

@@ -64,6 +64,10 @@ class BaseSandboxExecutor(Executor):
         shared = {"cpu": count} if self.shared_cores is not None else {}
         return manager_service_pb2.HostedService(name=name, kinds=kinds, shared=shared)
 
+    def _state(self, name: str) -> manager_service_pb2.ServiceState:
+        """Returns the state of the service that tells how many attempts wait for memory."""
+        return manager_service_pb2.ServiceState(name=name, waiting_for_memory=len(self.memory.ledger.line))
+
     @override
     def capabilities(self) -> Mapping[str, str]:
         """What the backend isolates and limits, and how cores are shared."""

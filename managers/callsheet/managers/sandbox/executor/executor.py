@@ -175,7 +175,7 @@ class SandboxExecutor(BaseSandboxExecutor):
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin a sandbox without and with each image, and the set-ups that are kept for it."""
         images = self.provisioner.images
-        plain = manager_service_pb2.ServiceState(name=SANDBOX_SERVICE)
+        plain = self._state(SANDBOX_SERVICE)
         states = {"": plain}
         for name, setup_s in (images.setups_s() if images is not None else {}).items():
             # Once an image is there, as many sandboxes can begin with it as are made at a time.

@@ -31,6 +31,11 @@ class TestSuiteExecutor(BaseSandboxExecutor):
         return [self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
 
     @override
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """How many wait for memory."""
+        return [self._state(TEST_SUITE_SERVICE)]
+
+    @override
     async def _work(self, use: SandboxUse) -> AttemptResult:
         reward = use.attempt.action.reward
         scorer = command_scorer(reward)

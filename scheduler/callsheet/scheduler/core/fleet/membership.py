@@ -271,7 +271,7 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
     service.kept_set_ups = told.kept_set_ups
     service.no_room = isinstance(told, ServiceState) and told.no_room
     if isinstance(told, ServiceState):
-        service.problem = told.problem
+        service.problem, service.waiting_for_memory = told.problem, told.waiting_for_memory
         service.others_sequences, service.others_kv_tokens = told.others_sequences, told.others_kv_tokens
 
 

@@ -102,6 +102,11 @@ class Manager:
         }
 
     @property
+    def waiting_for_memory(self) -> int:
+        """Of its attempts, those that waited at it for memory when it was last heard."""
+        return sum(service.waiting_for_memory for service in self.services.values())
+
+    @property
     def pool(self) -> dict[str, int]:
         """What its services share; see `pool_of`."""
         return pool_of(service.description for service in self.services.values())

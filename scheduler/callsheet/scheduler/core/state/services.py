@@ -32,6 +32,7 @@ class Service:
     others_kv_tokens: int = 0
     problem: str = ""
     instance_slots: int = 0
+    waiting_for_memory: int = 0
     demand_told: tuple[int, float] | None = None
 
     @property

@@ -108,6 +108,7 @@ class ServiceState:
         others_kv_tokens: Tokens of its KV cache that those hold.
         problem: Why nothing can begin on it, as a sentence; empty if it can.
         instance_slots: As in `ServiceDescription`.
+        waiting_for_memory: Attempts that wait at its manager for memory which others give back.
     """
 
     name: str
@@ -120,6 +121,7 @@ class ServiceState:
     others_kv_tokens: int = 0
     problem: str = ""
     instance_slots: int = 0
+    waiting_for_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)

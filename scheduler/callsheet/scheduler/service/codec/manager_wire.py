@@ -174,6 +174,7 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         others_kv_tokens=int(within(f"{path}.others_kv_tokens", message.others_kv_tokens, 0, MAX_UNITS)),
         problem=message.problem[:MAX_REASON],
         instance_slots=int(within(f"{path}.instance_slots", message.instance_slots, 0, MAX_UNITS)),
+        waiting_for_memory=int(within(f"{path}.waiting_for_memory", message.waiting_for_memory, 0, MAX_UNITS)),
     )
 
 

@@ -161,6 +161,7 @@ def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
         capabilities=dict(manager.capabilities),
         leaving=manager.leaves_by is not None,
         sandbox_memory_mib=manager.sandbox_memory_mib,
+        waiting_for_memory=manager.waiting_for_memory,
     )
     if manager.leaves_by is not None and manager.leaves_by < inf:
         fill_timestamp(told.leaves_by, manager.leaves_by)
