@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from math import ceil
 from pathlib import Path
 
+import aiohttp
 import anyio
 import pytest
 from callsheet.client import Client, Command, Demand, EnvStep, Hold, Resource, Succeeded
@@ -17,8 +18,10 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.e2b_servers import E2bCaller, e2b_process
 from tests.support.sandboxes import require_bubblewrap
 from tests.support.stack_processes import wait_serving
+from tests.support.swerex_servers import facade_process, runtime_at, until_alive
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
@@ -99,3 +102,18 @@ async def test_the_status_counts_what_waits_for_memory_now(stack: Stack) -> None
         for step in steps:
             await step.cancel()
         await waiting(admin, 0)
+
+
+@pytest.mark.parametrize("facade", ["swerex", "e2b"])
+async def test_a_facade_keeps_the_whole_memory_of_its_sandboxes(stack: Stack, facade: str) -> None:
+    options = ("--guaranteed-memory", "--memory-mib", "300")
+    async with AdminClient(stack.address) as admin:
+        if facade == "swerex":
+            async with facade_process(stack.address, *options) as process:
+                await until_alive(runtime_at(process.facts["address"], "sure"))
+                told = (await _manager_with_sandboxes(admin, 1)).sandbox_memory_mib
+        else:
+            async with e2b_process(stack.address, *options) as process, aiohttp.ClientSession() as session:
+                await E2bCaller(session, process.facts["address"]).create()
+                told = (await _manager_with_sandboxes(admin, 1)).sandbox_memory_mib
+    assert told == {"demand": 300, "booked": 300, "held": 300}

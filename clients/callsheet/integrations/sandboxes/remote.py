@@ -166,6 +166,7 @@ class RemoteSandbox:
             image=request.image,
             set_up=Command.shell(request.set_up) if request.set_up else None,
             disk_mib=request.disk_mib,
+            memory="guaranteed" if request.guaranteed_memory else None,
             demand=Demand(*memory, cpu=1) if memory else None,
             label="env_reset",
             defaults=self._defaults,

@@ -22,6 +22,9 @@ class SandboxRequest:
     memory_mib: Annotated[
         int | None, Setting("Memory of each sandbox in MiB.", default_text="the scheduler's", least=1)
     ] = None
+    guaranteed_memory: Annotated[
+        bool, Setting("Keep its whole memory for each sandbox as long as it lives.", flag="--guaranteed-memory")
+    ] = False
     disk_mib: Annotated[int | None, Setting("Disk of each sandbox in MiB.", default_text="the manager's", least=1)] = (
         None
     )
