@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from callsheet.benchmarks.storm.report import StormReport, StormResult
+from callsheet.benchmarks.storm.run import StormReport, StormResult
 from callsheet.benchmarks.storm.settings import StormSettings
 
 from tests.support.root_filesystems import require_overlays

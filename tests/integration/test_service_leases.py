@@ -9,8 +9,8 @@ import anyio
 import grpc
 import grpc.aio
 import pytest
+from callsheet.scheduler.service.rpc.client_servicer import scheduler_version
 from callsheet.scheduler.service.settings import SchedulerSettings
-from callsheet.scheduler.service.version import scheduler_version
 from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 from callsheet.managers.sandbox.agent_client.program import AGENT_DIRECTORY
-from callsheet.managers.sandbox.agent_client.session_text import (
+from callsheet.managers.sandbox.agent_client.sessions import (
     SHELL_START,
     STATUS_DESCRIPTOR,
     StatusScanner,

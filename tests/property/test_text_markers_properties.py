@@ -10,9 +10,8 @@ import pytest
 from callsheet.gateway.chat import Message
 from callsheet.gateway.renderers.byte_renderer import ByteRenderer
 from callsheet.gateway.renderers.loading import load_renderer
-from callsheet.gateway.renderers.template_renderer import TemplateRenderer
+from callsheet.gateway.renderers.template_renderer import TemplateRenderer, token_bytes
 from callsheet.gateway.renderers.text_markers import BREAK
-from callsheet.gateway.renderers.token_bytes import token_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer

@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 from callsheet.benchmarks.rewards.report import MOST_MEAN, MOST_P99
 from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
-from callsheet.benchmarks.rewards.workload import ScoringRequest, draw_scorings
+from callsheet.benchmarks.rewards.run import ScoringRequest, draw_scorings
 from callsheet.managers.reward.hosted.places import ModelDevices
 from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency
 from callsheet.managers.reward.hosted.turns import ModelLine, ModelTurns, PatientTurns

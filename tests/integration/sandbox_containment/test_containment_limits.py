@@ -12,9 +12,7 @@ import pytest
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.errors import SandboxOutOfMemoryError
-from callsheet.managers.sandbox.isolation.descriptor_room import DescriptorRoom
-from callsheet.managers.sandbox.isolation.epoll_room import EpollRoom
-from callsheet.managers.sandbox.isolation.takers import Takers
+from callsheet.managers.sandbox.isolation.takers import DescriptorRoom, EpollRoom, Takers
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import (

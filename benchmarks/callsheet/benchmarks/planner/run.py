@@ -46,7 +46,7 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
-from callsheet.scheduler.service.garbage_collection import short_pauses
+from callsheet.scheduler.service.server import short_pauses
 
 GPU = "gpu"
 JOBS = ("job-0", "job-1", "job-2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,6 @@ from callsheet.benchmarks.rewards.report import (
 )
 from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
-from callsheet.benchmarks.rewards.workload import ScoringRequest, differences, draw_questions, draw_scorings
 from callsheet.client import Client, Job, Outcome, RewardResult, Succeeded
 from callsheet.client.admin import AdminClient
 from callsheet.deploy.stack import local_stack
@@ -43,6 +43,46 @@ from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
+
+
+# What is asked, of whom and when. Pure.
+@dataclass(frozen=True, slots=True)
+class ScoringRequest:
+    """A request.
+
+    Attributes:
+        model: Number of its model.
+        question: Number of its input among the model's.
+        at: When it comes, in units of the mean time between two.
+    """
+
+    model: int
+    question: int
+    at: float
+
+
+def draw_questions(count: int, tokens: tuple[int, int], vocabulary: int, seed: int) -> list[list[int]]:
+    """Inputs of a model."""
+    draw = random.Random(seed)
+    return [[draw.randrange(5, vocabulary) for _ in range(draw.randint(*tokens))] for _ in range(count)]
+
+
+def draw_scorings(count: int, models: int, questions: int, zipf: float, seed: int) -> list[ScoringRequest]:
+    """Requests that come at random, for models whose popularity falls by a power law."""
+    draw = random.Random(seed)
+    popularity = [1.0 / (rank + 1) ** zipf for rank in range(models)]
+    scorings, at = [], 0.0
+    for _ in range(count):
+        at += draw.expovariate(1.0)
+        model = draw.choices(range(models), popularity)[0]
+        scorings.append(ScoringRequest(model, draw.randrange(questions), at))
+    return scorings
+
+
+def differences(found: Sequence[float], alone: Sequence[float]) -> float:
+    """The largest distance between scores."""
+    return max((abs(one - other) for one, other in zip(found, alone, strict=True)), default=0.0)
+
 
 _EVERY_S = 0.05
 _log = logging.getLogger(__name__)

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import structlog
-from callsheet.client import CallsheetError, Client, Generate
+from callsheet.client import CallsheetError, Client, Generate, Sampling
+from callsheet.client.words.sampling import LogProbsMode
 from callsheet.gateway.chat import BadRequestError, ChatReply, ChatRequest
 from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
 from callsheet.gateway.conversations.renderer import ParsedReply, text_before
-from callsheet.gateway.conversations.turns import ConversationTurn, Generated, Prepared, to_record
+from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, Prepared, to_record
 from callsheet.gateway.server.call_store import CallRow, CallStore
 from callsheet.gateway.server.callers import Caller
 from callsheet.gateway.server.engine_parser import EngineParser
 from callsheet.gateway.server.faults import BAD_REQUEST, PROMPT, TOO_MANY, UNAVAILABLE, NoReplyError, of_error
 from callsheet.gateway.server.generations import generate
-from callsheet.gateway.server.kept_actions import from_kept, to_kept
 from callsheet.gateway.server.live_trajectories import LiveTrajectories, LiveTrajectory
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retries import CallEntry, CallMark, CallState, RunningCall, repeated
@@ -37,6 +37,59 @@ from callsheet.gateway.server.sampling import (
 )
 from callsheet.gateway.server.settings import GatewaySettings
 from sqlalchemy.exc import SQLAlchemyError
+
+
+# What is kept of a call's action before it is submitted, so that a retry submits the very same one. Pure.
+#
+# The prompt is kept as what it adds to the turn that it continues. So neither a template that tells the date, nor a
+# context that became another, nor a newer gateway makes it another action.
+def to_kept(prepared: Prepared, action: Generate) -> dict[str, Any]:
+    """Returns a prompt and its action as JSON can hold them."""
+    sampling = asdict(action.sampling) | {"log_probs_mode": action.sampling.log_probs_mode.value}
+    return {
+        "parent": prepared.parent,
+        "kept": prepared.kept,
+        "suffix": list(prepared.token_ids[prepared.kept :]),
+        "known_messages": prepared.known_messages,
+        "drift": prepared.drift.value,
+        "reason": prepared.reason,
+        "prompt_digest": prepared.prompt_digest,
+        "sampling": sampling,
+        "model": action.model,
+    }
+
+
+def from_kept(kept: Mapping[str, Any], request: ChatRequest, conversation: Conversation) -> tuple[Prepared, Generate]:
+    """Returns the prompt and the action that were kept.
+
+    Args:
+        kept: As `to_kept` made it.
+        request: The call, which the retry repeats.
+        conversation: Of the call. It may have had turns since.
+    """
+    parent = kept["parent"]
+    known = () if parent is None else conversation.tokens_of(parent)[: kept["kept"]]
+    prepared = Prepared(
+        request,
+        (*known, *kept["suffix"]),
+        parent,
+        kept["kept"],
+        kept["known_messages"],
+        Drift(kept["drift"]),
+        kept["reason"],
+        kept["prompt_digest"],
+    )
+    said = kept["sampling"]
+    sampling = Sampling(
+        **said
+        | {
+            "stop": tuple(said["stop"]),
+            "stop_token_ids": tuple(said["stop_token_ids"]),
+            "log_probs_mode": LogProbsMode(said["log_probs_mode"]),
+        }
+    )
+    return prepared, Generate(prepared.token_ids, sampling, kept["model"])
+
 
 _BUSY_S: Final = 1.0
 _FULL_S: Final = 30.0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import io
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -11,8 +15,7 @@ import anyio.to_thread
 from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.http_server.bounded_json import read_json
 from callsheet.integrations.swerex import protocol
-from callsheet.integrations.swerex.archives import tar_of_zip
-from callsheet.integrations.swerex.errors import TransferredError, swerex_error
+from callsheet.integrations.swerex.errors import TransferredError, swerex_error, value_error
 from callsheet.integrations.swerex.runtime import Runtime
 from callsheet.integrations.swerex.runtimes import DEFAULT_NAME, Runtimes
 from callsheet.integrations.swerex.settings import FacadeSettings
@@ -25,6 +28,56 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+# From the zip archives that SWE-ReX uploads directories as to the tar archives that sandboxes unpack.
+_MODE = 0o777
+_DEFAULT_MODE = 0o644
+_DIRECTORY_MODE = 0o755
+
+
+def tar_of_zip(content: bytes, limit: int) -> bytes:
+    """Returns a tar archive of the files in a zip archive, with their permissions.
+
+    Args:
+        content: The zip archive.
+        limit: The most bytes that its files may have together.
+
+    Raises:
+        TransferredError: It is no zip archive, has too much in it, or names a place outside of its directory.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            _check(archive.infolist(), limit)
+            return _pack(archive)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise value_error("file", error, "must be a zip archive without password") from error
+
+
+def _check(members: list[zipfile.ZipInfo], limit: int) -> None:
+    # What is read of a member is bounded by the size that it declares.
+    size = sum(member.file_size for member in members)
+    if size > limit:
+        raise value_error("file", f"{size} bytes unpacked", f"must have at most {limit}")
+    for member in members:
+        if member.filename.startswith("/") or ".." in member.filename.split("/"):
+            raise value_error("file", member.filename, "members must stay inside the archive's directory")
+
+
+def _pack(archive: zipfile.ZipFile) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for member in archive.infolist():
+            entry = tarfile.TarInfo(member.filename.rstrip("/") or ".")
+            if member.is_dir():
+                entry.type, entry.mode = tarfile.DIRTYPE, _DIRECTORY_MODE
+                tar.addfile(entry)
+                continue
+            data = archive.read(member)
+            entry.size = len(data)
+            entry.mode = (member.external_attr >> 16) & _MODE or _DEFAULT_MODE
+            tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
 
 _TRANSFERRED = 511
 _ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")

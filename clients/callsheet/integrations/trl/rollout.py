@@ -5,19 +5,98 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from callsheet.client import ActionOptions, ClientOptions, Sampling
-from callsheet.environments import EpisodeTask, FailureRule, TaskSet, load_task_set
+from callsheet.client import ActionOptions, ClientOptions, LogProbsMode, Sampling
+from callsheet.environments import (
+    EpisodePolicy,
+    EpisodeTask,
+    FailureRule,
+    GatewaySampling,
+    TaskSet,
+    TokenPolicy,
+    load_task_set,
+)
 from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer, renderer_of
-from callsheet.integrations.trl.policies import PolicyMaker
 from callsheet.integrations.trl.rows import columns, failure_name, reward_of
-from callsheet.integrations.trl.sampling import completion_tokens, sampling_of
 from callsheet.integrations.trl.session import JobSettings, TrainerSession
 from callsheet.integrations.trl.trainer_parts import GenerationArguments, GrpoTrainerPart
+
+# How the trainer wants tokens sampled, as an engine is told.
+_NOT_SERVED: Final[tuple[tuple[str, tuple[Any, ...]], ...]] = (
+    ("min_p", (None, 0.0)),
+    ("repetition_penalty", (None, 1.0)),
+    ("generation_kwargs", (None, {})),
+)
+"""Settings of the trainer that no engine is asked for, and the values that mean nothing."""
+DEFAULT_COMPLETION_TOKENS: Final = 256
+
+
+def sampling_of(args: GenerationArguments) -> Sampling:
+    """Returns the trainer's own sampling.
+
+    Log-probabilities are of the distribution that was drawn from, as TRL wants them of vLLM. Greedy ones would be 0, so
+    that these are the model's own.
+
+    Raises:
+        ValueError: The trainer asks for what engines are not asked for; it names the setting.
+    """
+    for name, unset in _NOT_SERVED:
+        value = getattr(args, name, None)
+        if value not in unset:
+            raise ValueError(f"{name} is {value!r} in the trainer's arguments; a rollout of Callsheet leaves it unset")
+    greedy = args.temperature == 0.0 or args.top_k == 1
+    return Sampling(
+        max_new_tokens=completion_tokens(args),
+        temperature=0.0 if greedy else args.temperature,
+        top_p=1.0 if greedy else args.top_p,
+        top_k=0 if greedy else max(0, args.top_k or 0),
+        log_probs_mode=LogProbsMode.RAW if greedy else LogProbsMode.SAMPLED,
+    )
+
+
+def completion_tokens(args: GenerationArguments) -> int:
+    """Returns how many tokens a completion may have, those of the environment included."""
+    return args.max_completion_length or DEFAULT_COMPLETION_TOKENS
+
+
+# Makes the policy of each trajectory: the trainer's tokenizer and sampling, and an engine that generates.
+@dataclass(frozen=True, slots=True)
+class PolicyMaker:
+    """What policies of a run have in common.
+
+    Attributes:
+        renderer: The trainer's tokenizer and chat template.
+        sampling: How each reply is sampled.
+        max_completion_tokens: The most tokens of a trajectory after its first prompt.
+        model: The service that generates.
+        options: What goes with each generate action.
+    """
+
+    renderer: Renderer
+    sampling: Sampling
+    max_completion_tokens: int
+    model: str = "policy"
+    options: ActionOptions | None = None
+
+    def forced_on(self, seats: SeatSettings) -> SeatSettings:
+        """Returns settings that force this sampling on black-box agents, unless they name another."""
+        return replace(seats, agent_sampling=seats.agent_sampling or GatewaySampling.of(self.sampling))
+
+    def __call__(self, task: EpisodeTask) -> EpisodePolicy:
+        """Returns the policy of one trajectory."""
+        options: ActionOptions = {"task": task.task_id, **(self.options or {})}
+        return TokenPolicy(
+            self.renderer,
+            self.sampling,
+            max_completion_tokens=self.max_completion_tokens,
+            model=self.model,
+            options=options,
+        )
+
 
 _DEFAULT_SEATS = SeatSettings()
 _DEFAULT_JOB = JobSettings()

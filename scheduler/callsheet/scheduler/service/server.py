@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import anyio
@@ -23,7 +25,6 @@ from callsheet.scheduler.service.codec.decode import decode_action, decode_job, 
 from callsheet.scheduler.service.codec.decode_buffer import decode_result
 from callsheet.scheduler.service.codec.decode_weights import decode_plan
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.limits.guard import TokenGuard
 from callsheet.scheduler.service.limits.peer_limits import LimitingInterceptor, PeerLimits
@@ -60,6 +61,23 @@ from callsheet.v1 import (
 )
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
+# How the garbage collector is set where a core runs: almost all objects there live as long as their action.
+# Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
+# docs/lab/2026-11-planner-rounds.md). Older ones are examined once in a million: more often only costs time.
+THRESHOLDS = (2_000, 500, 50)
+
+
+@contextmanager
+def short_pauses() -> Iterator[None]:
+    """Sets the collector of this process for the length of the block."""
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.

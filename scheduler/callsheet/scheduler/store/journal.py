@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,10 +23,8 @@ from callsheet.scheduler.core.words.recovered import (
 )
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.errors import StaleEpochError
-from callsheet.scheduler.store.free_space import give_back, has_much_free, warn_without_vacuum
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import merge
-from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.row_changes import Numbering
 from callsheet.scheduler.store.schema import (
     actions,
@@ -35,6 +34,7 @@ from callsheet.scheduler.store.schema import (
     forgotten_actions,
     jobs,
     make_tables,
+    predictor_nodes,
     rollouts,
     scheduler,
     times_away,
@@ -42,7 +42,81 @@ from callsheet.scheduler.store.schema import (
 )
 from callsheet.scheduler.store.statements import ChangeWriter
 from callsheet.scheduler.store.summaries import load_closed, load_finished
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, func, insert, select, tuple_, update
+
+# What deleted rows leave behind: a SQLite file gives it back, a PostgreSQL server cleans up often enough.
+#
+# Free pages of a file are used again before it grows. They go back to the file system where they are much of it, for
+# instance after a large job was closed. PostgreSQL's autovacuum does the same; the tables tell it to come sooner.
+# No function may be called inside a transaction.
+# Free pages that a file may keep: so many, or so large a part of it. They are used again soon.
+_KEPT_PAGES: Final = 4_096
+_KEPT_PART: Final = 0.25
+# Moved in one transaction; commits wait for it.
+_PAGES_PER_STEP: Final = 1_000
+
+
+def warn_without_vacuum(connection: Connection) -> None:
+    """Warns of a PostgreSQL server that does not clean up."""
+    if connection.dialect.name == "postgresql" and _scalar(connection, "SHOW autovacuum") != "on":
+        _log.warning("journal_autovacuum_off", effect="the database grows with each change")
+
+
+def has_much_free(connection: Connection) -> bool:
+    """Whether a file has so many free pages that some should be given back."""
+    if connection.dialect.name != "sqlite":
+        return False
+    free, pages = int(_scalar(connection, "PRAGMA freelist_count")), int(_scalar(connection, "PRAGMA page_count"))
+    return free > max(_KEPT_PAGES, pages * _KEPT_PART)
+
+
+def give_back(connection: Connection) -> None:
+    """Gives some free pages of a file back."""
+    # A script, as the driver ends a single statement without rows after its first step: here after one page.
+    _driver(connection).executescript(f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})")
+
+
+def _scalar(connection: Connection, statement: str) -> str | int:
+    cursor = _driver(connection).execute(statement)
+    value: str | int = cursor.fetchone()[0]
+    cursor.close()
+    if connection.dialect.name != "sqlite":
+        _driver(connection).rollback()
+    return value
+
+
+def _driver(connection: Connection) -> Any:
+    driver = connection.connection.driver_connection
+    if driver is None:
+        raise RuntimeError("the connection is closed")
+    return driver
+
+
+# What the predictors learned, as rows that are replaced whole. The store does not look into them.
+SavedRow = tuple[str, str]
+"""A node's path and its numbers, both JSON."""
+
+
+def replace_nodes(connection: Connection, saved: Sequence[SavedRow], removed: Sequence[str]) -> None:
+    """Writes nodes, whether they are there or not, and deletes those removed."""
+    gone = [{"key_name": _name(path)} for path in [*(path for path, _ in saved), *removed]]
+    if gone:
+        connection.execute(delete(predictor_nodes).where(predictor_nodes.c.name == bindparam("key_name")), gone)
+    if saved:
+        rows = [{"name": _name(path), "path": path, "numbers": numbers} for path, numbers in saved]
+        connection.execute(insert(predictor_nodes), rows)
+
+
+def load_nodes(connection: Connection) -> list[SavedRow]:
+    """All nodes."""
+    rows = connection.execute(select(predictor_nodes.c.path, predictor_nodes.c.numbers))
+    return [(row.path, row.numbers) for row in rows]
+
+
+def _name(path: str) -> str:
+    # Paths hold labels and tasks of clients, and PostgreSQL's index takes no long ones.
+    return sha256(path.encode()).hexdigest()
+
 
 Loaded = TypeVar(
     "Loaded",

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from callsheet.benchmarks.rewards.report import OURS, STATIC, SWAPPERS, OverheadResult, RewardsReport, SwappingResult
 from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
+from callsheet.benchmarks.rewards.run import draw_questions, draw_scorings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
-from callsheet.benchmarks.rewards.workload import draw_questions, draw_scorings
 from callsheet.managers.reward.hosted.places import ModelDevices
 from callsheet.managers.reward.hosted.residency import HostedTenant, Residency
 from callsheet.managers.reward.hosted.turns import ModelLine

@@ -27,7 +27,7 @@ from callsheet.client import (
 from callsheet.http_server.listening import split_address
 from callsheet.integrations.sandboxes.settings import SandboxRequest
 from callsheet.integrations.swerex import errors, programs, shell
-from callsheet.integrations.swerex.archives import tar_of_zip
+from callsheet.integrations.swerex.app import tar_of_zip
 from callsheet.integrations.swerex.errors import TransferredError
 from callsheet.integrations.swerex.protocol import Execute, ReadFile
 from callsheet.integrations.swerex.settings import FacadeSettings

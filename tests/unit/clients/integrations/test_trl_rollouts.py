@@ -37,9 +37,8 @@ from callsheet.integrations.trl.async_worker import endless
 from callsheet.integrations.trl.finished import advantages_of, batch_metrics, graded, group_metrics, result_of
 from callsheet.integrations.trl.publishing import saved_before
 from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
-from callsheet.integrations.trl.rollout import CallCounter, seats_of
+from callsheet.integrations.trl.rollout import CallCounter, sampling_of, seats_of
 from callsheet.integrations.trl.rows import columns, row_of
-from callsheet.integrations.trl.sampling import sampling_of
 
 from tests.support.word_environment import WordTasks
 

@@ -6,7 +6,7 @@ import pytest
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.outbox import MAX_BYTES
-from callsheet.scheduler.service.rpc.live_output import MAX_CHUNK, forward_output
+from callsheet.scheduler.service.rpc.manager_servicer import MAX_CHUNK, forward_output
 from callsheet.scheduler.service.sessions import MAX_BATCHES_BEFORE_OUTPUT, ClientStream
 from callsheet.v1 import client_service_pb2, common_pb2, manager_service_pb2
 

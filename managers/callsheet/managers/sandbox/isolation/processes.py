@@ -19,8 +19,6 @@ from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.files.changes import ChangedFiles
 from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
-from callsheet.managers.sandbox.isolation.descriptor_room import DescriptorRoom
-from callsheet.managers.sandbox.isolation.epoll_room import EpollRoom
 from callsheet.managers.sandbox.isolation.kernel_bounds import KernelBounds
 from callsheet.managers.sandbox.isolation.launcher_client import (
     Child,
@@ -28,7 +26,7 @@ from callsheet.managers.sandbox.isolation.launcher_client import (
     SpawnRequest,
     start_launcher,
 )
-from callsheet.managers.sandbox.isolation.takers import Takers
+from callsheet.managers.sandbox.isolation.takers import DescriptorRoom, EpollRoom, Takers
 from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.node_sharing.lanes import describe_lanes
 from callsheet.managers.sandbox.process_tree import pin_tree

@@ -6,10 +6,13 @@ same, as this process's user has made its user namespace; but not what its descr
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 from collections.abc import Callable, Iterable
 from functools import partial
 
+import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
@@ -120,3 +123,85 @@ def watched_by_epoll(path: str) -> int:
             return sum(line.startswith(b"tfd:") for line in file)
     except OSError:
         return 0
+
+
+# A message carries at most 253.
+_MOST_DESCRIPTORS = 253
+
+
+class DescriptorRoom:
+    """Keeps room for descriptors on their way over unix sockets, where all sandboxes have the manager's own user.
+
+    The kernel counts them for each user, and lets a process send more while the count is below that process's own
+    limit of open files. Commands have a lower limit than the manager, so they usually leave room. Processes that pass
+    that check at the same moment can go beyond it together: then the sandbox that holds most of them is found, and
+    its commands end.
+    """
+
+    def __init__(self, takers: Takers) -> None:
+        """Args: takers: The sandboxes that can hold it."""
+        self._takers = takers
+
+    async def make(self) -> None:
+        """Ends the commands of the sandbox that has most descriptors on their way, if any has, unless that happens."""
+        await self._takers.end_greatest("descriptors_in_flight", descriptors_in_flight, _MOST_DESCRIPTORS)
+
+
+def descriptors_in_flight(root: int) -> int:
+    """Returns how many descriptors wait in the sockets of all processes below one, up to `_MOST_DESCRIPTORS` and more.
+
+    Sockets that are on their way themselves are not seen, so it may be too few, but not none.
+    """
+    return open_file_details(root, waiting_in_sockets, certain=_MOST_DESCRIPTORS)
+
+
+# So many watches are no program's need.
+_MOST_WATCHES = 100_000
+# What was killed lets go of its watches one by one.
+_ROOM_SECONDS = 20.0
+_LOOK_SECONDS = 0.05
+
+
+def is_there_room() -> bool:
+    """Whether this user may watch one more file."""
+    reader, writer = os.pipe()
+    try:
+        with select.epoll() as watcher:
+            watcher.register(reader, select.EPOLLIN)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return True
+
+
+class EpollRoom:
+    """Keeps room for files that are watched by epoll, where all sandboxes have the manager's own user.
+
+    The kernel has one number of them for each user, and one process can take it all. Then no event loop of that user
+    takes a further file: commands fail, and so would the manager, whose own loop therefore does without
+    (`managers.event_loop`). Before a command starts it is tried whether there is room; if not, the sandbox that
+    watches most is found, and its commands end.
+    """
+
+    def __init__(self, takers: Takers, is_there: Callable[[], bool] = is_there_room) -> None:
+        """Args: takers: The sandboxes that can hold it. is_there: Whether there is room."""
+        self._takers = takers
+        self._is_there = is_there
+
+    async def make(self) -> None:
+        """Returns at once if there is room. Else ends commands of the greatest taker, and waits for a while."""
+        if self._is_there():
+            return
+        await self._takers.end_greatest("epoll_watches", watches, _MOST_WATCHES)
+        with anyio.move_on_after(_ROOM_SECONDS):
+            while not self._is_there():  # noqa: ASYNC110 - nothing tells when there is some again
+                await anyio.sleep(_LOOK_SECONDS)
+
+
+def watches(root: int) -> int:
+    """Returns how many files all processes below one watch by epoll, up to `_MOST_WATCHES` and more."""
+    return open_file_details(root, watched_by_epoll, certain=_MOST_WATCHES)

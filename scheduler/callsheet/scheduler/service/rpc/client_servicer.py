@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cache
+from importlib import metadata
 
 import anyio
 import structlog
@@ -28,9 +30,21 @@ from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
 from callsheet.scheduler.service.sessions import ClientStream
-from callsheet.scheduler.service.version import scheduler_version
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
+
+# Which version of Callsheet this is.
+UNKNOWN = "unknown"
+
+
+@cache
+def scheduler_version() -> str:
+    """The version of the installed distribution; "unknown" where the code runs without one."""
+    try:
+        return metadata.version("callsheet")
+    except metadata.PackageNotFoundError:
+        return UNKNOWN
+
 
 ANSWER_TIMEOUT = 30.0
 MAX_OUTCOME_WAIT = 600.0
