@@ -9,7 +9,7 @@ placed once it is solved. `propose` and `finish` let a service solve elsewhere m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -88,6 +88,7 @@ class RoundReport:
     wall_s: float = 0.0
 
 
+NO_GAINS: Mapping[int, float] = {}
 _ALL_PLACED = RoundReport(Status.BOUND)
 
 
@@ -343,7 +344,10 @@ class ElasticPlanner:
             placed += _fill_up(question, solution, placer, members, pools=fragmented, started=len(placed))
         capped = len(placed) >= question.instance.dispatch_cap
         report = RoundReport(solution.status, solution.objective, solution.bound)
-        return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report, question=question)
+        options = (option for each in question.instance.classes for option in each.block.options)
+        gains = dict(zip(map(id, options), solution.gains.tolist(), strict=True))
+        assigned = tuple(self._assign(placer, placed, gains))
+        return ElasticPlan(assigned, truncated=capped, report=report, question=question)
 
     def _alike_together(self, question: Snapshot, solution: Solution) -> list[Started]:
         """What to start, urgent classes first, and of those what takes the same of the same nodes in a row."""
@@ -354,10 +358,13 @@ class ElasticPlanner:
         ranked = zip(priorities, places, solution.started, strict=True)
         return [started for _, _, started in sorted(ranked, key=itemgetter(0, 1))]
 
-    def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:
+    def _assign(
+        self, placer: Placer, placed: list[Placed], gains: Mapping[int, float] = NO_GAINS
+    ) -> Iterator[Assignment]:
         alike: tuple[Offer, Running] | None = None
-        for action, offer, node in placed:
-            manager_id = placer.manager_of(offer.place, node).manager_id
+        for each in placed:
+            action, offer = each.action, each.offer
+            manager_id = placer.manager_of(offer.place, each.node).manager_id
             request, units = action.request, offer.option.units
             if alike is None or alike[0] is not offer:
                 # An offer is one class's, so that what members take by it is the same.
@@ -365,7 +372,10 @@ class ElasticPlanner:
                 load = self._estimates.cores_of_job(request.key.job_id) if resets else 0.0
                 alike = (offer, Running.of(request, units, offer.milli_use, load))
             self._placed.add(manager_id, action, alike[1])
-            yield Assignment(action.key, manager_id, dict(units), self._estimates.of_grant(request, units))
+            prediction = self._estimates.of_grant(request, units)
+            gain = gains.get(id(offer.option))
+            why = placer.why(each) if gain is None else f"saves {gain:.3g} weighted s; {placer.why(each)}"
+            yield Assignment(action.key, manager_id, dict(units), prediction, why=why)
 
 
 def _place_without_choice(placer: Placer, classes: Sequence[Servable], most: int) -> list[Placed] | None:

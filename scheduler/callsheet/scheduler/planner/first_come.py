@@ -220,7 +220,7 @@ class _Round:
             free[resource] -= count
         slot = (manager.manager_id, service.description.name)
         self._busy[slot] = self._busy.get(slot, 0) + 1
-        return Assignment(action.key, manager.manager_id, units)
+        return Assignment(action.key, manager.manager_id, units, why="first come, first served: the best fit")
 
     def _total_capacity(self) -> dict[str, int]:
         if not self._capacity:

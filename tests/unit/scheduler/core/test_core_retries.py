@@ -241,10 +241,10 @@ def test_the_story_tells_the_whole_life() -> None:
     told = [event for _, event in world.story(manager.grant("a").request.key)]
     assert told == [
         "submitted",
-        "attempt 1 dispatched to m",
+        "attempt 1 dispatched to m: first come, first served: the best fit",
         "attempt 1 started",
         "attempt 1 failed (made_to_fail); again in 0.2 s",
-        "attempt 2 dispatched to m",
+        "attempt 2 dispatched to m: first come, first served: the best fit",
         "attempt 2 started",
         "outcome: succeeded",
     ]

@@ -26,6 +26,7 @@ class Assignment:
 
     Attributes:
         kv_tokens: What it is expected to come to hold of an engine's KV cache.
+        why: The reason for this place, for the action's story: the rule, its price there, and the place that came next.
     """
 
     key: ActionKey
@@ -33,6 +34,7 @@ class Assignment:
     units: dict[str, int]
     prediction: GrantPrediction | None = None
     kv_tokens: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

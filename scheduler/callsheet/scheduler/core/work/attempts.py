@@ -142,7 +142,8 @@ def _dispatch(
     if request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
     on_version = f" with policy version {service.weights.told.version}" if attempt.service in state.rollouts else ""
-    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}")
+    why = f": {assignment.why}" if assignment.why else ""
+    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}{why}")
     arm_attempt(state, attempt)
     key = action.key
     state.persist(

@@ -90,14 +90,6 @@ class BegunSetUps:
         return self._nodes.get(name)
 
 
-class Placed(NamedTuple):
-    """A member on a node, by an offer."""
-
-    action: Action
-    offer: Offer
-    node: int
-
-
 class _Entry(NamedTuple):
     """A node that has room for so many by an offer; the one of the lowest rank comes first."""
 
@@ -107,12 +99,31 @@ class _Entry(NamedTuple):
     room: int
 
 
+class Placed(NamedTuple):
+    """A member on a node, by an offer.
+
+    Attributes:
+        rank: Of the node; the lowest is the best.
+        following: The offer, node and rank that came next; None if no other node had room.
+    """
+
+    action: Action
+    offer: Offer
+    node: int
+    rank: float = 0.0
+    following: tuple[Offer, int, float] | None = None
+
+
 class _Queue(NamedTuple):
     """Nodes with room for offers that are alike; None for those that nothing follows. Whole if there are no others."""
 
     alike: Hashable
     entries: list[_Entry]
     whole: bool
+
+
+def _place_of(offers: Sequence[Offer], entry: _Entry | None) -> tuple[Offer, int, float] | None:
+    return None if entry is None else (offers[entry.offer], entry.node, entry.rank)
 
 
 class Placer:
@@ -167,7 +178,8 @@ class Placer:
             member = members.head()
             if len(offers) == 1 and not resets and not member.failed_on:
                 rank, _, node, room = queue[0]
-                placed.append(Placed(members.pop(), offers[0], node))
+                following = _place_of(offers, min(queue[1:3], default=None))
+                placed.append(Placed(members.pop(), offers[0], node, rank, following))
                 self._book(offers[0], node, member)
                 if room > 1:
                     heapq.heapreplace(queue, _Entry(rank + offers[0].step, 0, node, room - 1))
@@ -179,7 +191,7 @@ class Placer:
                 break
             rank, number, node, room = chosen
             offer = offers[number]
-            placed.append(Placed(members.pop(), offer, node))
+            placed.append(Placed(members.pop(), offer, node, rank, _place_of(offers, queue[0] if queue else None)))
             self._book(offer, node, member)
             if room > 1:
                 step = self._cores_of_job(key.job) if resets else offer.step
@@ -216,6 +228,24 @@ class Placer:
         """The manager that hosts a service on a node."""
         pool = self._pools[place.pool]
         return pool.managers[node][pool.hosts[place.host].manager]
+
+    def why(self, placed: Placed) -> str:
+        """The rule by which a member's node was chosen, its rank by that rule, and the node that came next."""
+        action, offer, _, rank, following = placed
+        if action.request.kind is ActionKind.ENV_RESET:
+            rule = "busy cores expected there"
+        elif offer.option.setup_s:
+            rule = "seconds until it is set up there"
+        elif not offer.charged:
+            rule = "attempts that run there"
+        else:
+            rule = f"{'least' if offer.packs else 'most'} of the node left free"
+        if following is None:
+            return f"{rule}: {abs(rank):.3g}; no other node has room"
+        other, node, its_rank = following
+        return (
+            f"{rule}: {abs(rank):.3g}; next is {self.manager_of(other.place, node).manager_id} with {abs(its_rank):.3g}"
+        )
 
     def _entries(self, key: ClassKey, number: int, offer: Offer, most: int, claimed: Frees) -> Iterator[_Entry]:
         """The best nodes with room, as many as are asked for.

@@ -204,6 +204,18 @@ class _Turn(NamedTuple):
     members: deque[Action]
 
 
+def _why(engines: _Engines, prices: Floats, room: Integers, best: int, home: tuple[int, int] | None) -> str:
+    """The price on the engine that was chosen, what is cached there, and the engine with room that comes next."""
+    others = room[room != best]
+    told = f"its price there is {prices[best]:.3g} s"
+    if home is not None and home[0] == best:
+        told += f" with {home[1]} tokens of its prompt cached"
+    if not len(others):
+        return f"{told}; no other engine has room"
+    following = int(others[int(np.argmin(prices[others]))])
+    return f"{told}; next is {engines.hosts[following][0].manager_id} at {prices[following]:.3g} s"
+
+
 class SizedEngines:
     """The engines that tell the size of their KV caches, looked for once in a fleet."""
 
@@ -359,8 +371,9 @@ class GenerationRound:
             engines.give_up(action.trajectory.key)
         engines.make_way(best, kv_tokens)
         engines.take(best, kv_tokens)
+        why = _why(engines, prices, room, best, home)
         prediction = self._estimates.of_grant(request, units)
-        return Assignment(action.key, manager.manager_id, units, prediction, kv_tokens), True
+        return Assignment(action.key, manager.manager_id, units, prediction, kv_tokens, why), True
 
     def _room(self, engines: _Engines, action: Action, kv_tokens: int, home: tuple[int, int] | None) -> Integers:
         """Engines with room for a generation, once its trajectory has grown out of its place or waited for long."""

@@ -16,6 +16,8 @@ from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.reclaim import Reclaim
 
+HAS_ITS_SANDBOX = "its sandbox is there"
+
 
 class PinnedRound:
     """Scratch books of one round."""
@@ -64,7 +66,7 @@ class PinnedRound:
                 self._waiting.append(key)
                 return
             prediction = self._estimates.of_grant(action.request, units)
-            yield Assignment(action.key, manager.manager_id, units, prediction)
+            yield Assignment(action.key, manager.manager_id, units, prediction, why=HAS_ITS_SANDBOX)
 
     def _units(
         self, key: ClassKey, request: ActionRequest, manager: Manager, service: Service
