@@ -36,6 +36,17 @@ def size(text):
     return len(text)
 
 
+def trl_letters(prompts, completions, least, **kwargs):
+    """Scores as reward functions of TRL do."""
+    return [float(len(text) >= bound) for text, bound in zip(completions, least, strict=True)]
+
+
+def verl_letters(data_source, solution_str, ground_truth, extra_info=None):
+    """Scores as `compute_score` of verl does."""
+    long = len(solution_str) >= ground_truth
+    return {"score": long, "acc": long, "pred": solution_str, "turns": extra_info["num_turns"]}
+
+
 def nonsense():
     return "good"
 '''

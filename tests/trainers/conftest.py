@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.grader_package import stage_graders
 from tests.trainers.stacks import running_stack
 
 
@@ -42,5 +43,6 @@ def model_directory() -> Path:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[str]:
     """Where a stack listens that serves the model. Each file has one of its own."""
-    with running_stack(tmp_path_factory.mktemp("stack") / "data", model_directory) as listening:
+    place = tmp_path_factory.mktemp("stack")
+    with running_stack(place / "data", model_directory, "--stage", str(stage_graders(place))) as listening:
         yield listening

@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from tests.adapters.trl_rollout import CallsheetRollouts
+from tests.support.grader_package import MODULE
 from tests.trainers.notes import NoteTasks, question_of
 from tests.trainers.stacks import wait_for
 
@@ -186,11 +187,12 @@ async def counts_letters(job: Job, completion: str, row: Mapping[str, Any]) -> O
 def test_reward_actions_beside_generation_of_trl(address: str, model_directory: Path, tmp_path: Path) -> None:
     job_id = f"reward-{uuid.uuid4().hex[:8]}"
     reward = pickle.loads(pickle.dumps(CallsheetReward(address, counts_letters, job_id=job_id, name="letters")))
+    function = CallsheetReward(address, f"{MODULE}:trl_letters", job_id=job_id)
     rows = [{"prompt": question_of(at), "least": 0} for at in range(4)]
     trainer = GRPOTrainer(
         model=str(model_directory),
         processing_class=AutoTokenizer.from_pretrained(model_directory),
-        reward_funcs=[reward],
+        reward_funcs=[reward, function],
         train_dataset=Dataset.from_list(rows),
         args=config(tmp_path, max_completion_length=16, max_steps=1),
     )
@@ -199,6 +201,8 @@ def test_reward_actions_beside_generation_of_trl(address: str, model_directory: 
     assert logged["rewards/letters/mean"] == 1.0
     assert logged["letters/episodes"] == 8.0
     assert logged["letters/excluded"] == 0.0
+    assert logged["rewards/trl_letters/mean"] == 1.0
+    assert (logged["trl_letters/episodes"], logged["trl_letters/failed"]) == (8.0, 0.0)
 
 
 def test_the_example_runs(address: str, model_directory: Path, tmp_path: Path) -> None:

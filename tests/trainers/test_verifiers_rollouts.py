@@ -31,16 +31,25 @@ from verifiers.v1.utils.generic import concrete_type
 from verifiers.v1.utils.loaders import environment_class, load_environment
 
 from tests.adapters import verifiers_runtime as frozen
+from tests.support.grader_package import stage_graders
 from tests.trainers.note_taker import note_taker
 from tests.trainers.stacks import running_stack, wait_for
 
 pytestmark = pytest.mark.anyio
 
 PLUGIN = '''
-from callsheet.integrations.verifiers import CallsheetEnv, CallsheetTaskset, EpisodeHarness
+from callsheet.integrations.verifiers import CallsheetEnv, CallsheetTaskset, EpisodeHarness, reward_by_function
+from tests.trainers.notes import answer_of
 
 class Notes(CallsheetTaskset):
     """Tasks of a Callsheet task set."""
+
+async def grade(task, trace, runtime):
+    arguments = {"answer": trace.last_reply.strip(), "expected": answer_of(task.task_data["number"])}
+    return await reward_by_function(runtime, "staged_graders:exact", arguments)
+
+async def breaks(task, trace, runtime):
+    return await reward_by_function(runtime, "staged_graders:nonsense", {})
 
 __all__ = ["CallsheetEnv", "EpisodeHarness", "Notes"]
 '''
@@ -49,7 +58,8 @@ __all__ = ["CallsheetEnv", "EpisodeHarness", "Notes"]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a stack with sandboxes listens."""
-    with running_stack(tmp_path_factory.mktemp("stack") / "data", None) as listening:
+    place = tmp_path_factory.mktemp("stack")
+    with running_stack(place / "data", None, "--stage", str(stage_graders(place))) as listening:
         yield listening
 
 
@@ -75,11 +85,13 @@ def env_of(
     *,
     agent: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
+    rewards: tuple[str, ...] = (),
     **options: Any,
 ) -> vf.Env:
     """An env as its command line makes it."""
     config_type = concrete_type(environment_class(plugin), vf.EnvConfig, origin=vf.Env)
-    taskset = {"id": plugin, "task_set": task_set, "task_set_options": options}
+    plugged = {"rewards": {name: {"fn": f"{plugin}:{name}"} for name in rewards}}
+    taskset = {"id": plugin, "task_set": task_set, "task_set_options": options, "task": plugged}
     given = {"taskset": taskset, "scheduler": address, "job": plugin, **(settings or {})}
     return load_environment(config_type.model_validate(given | ({"agent": agent} if agent else {})))
 
@@ -148,6 +160,14 @@ async def test_a_limit_of_verifiers_ends_an_episode_which_is_scored(plugin: str,
     assert [(trace.ok, trace.stop_condition) for trace in traces] == [(True, "max_turns")] * 2
     assert [trace.info["callsheet"]["end"] for trace in traces] == ["max_tokens"] * 2
     assert [trace.reward for trace in traces] == [0.0] * 2
+
+
+async def test_functions_score_what_the_environment_does_not(plugin: str, address: str, endpoint: str) -> None:
+    env = env_of(plugin, address, "tests.trainers.notes:NoteTasks", rewards=("grade", "breaks"), count=3)
+    traces = [trace for episode in await episodes_of(env, endpoint) for trace in episode.traces]
+    assert [trace.errors for trace in traces] == [[]] * 3
+    assert [trace.rewards["grade"].score for trace in traces] == [1.0] * 3
+    assert [trace.rewards["breaks"].score for trace in traces] == [0.0] * 3
 
 
 async def test_a_failure_of_the_task_is_a_failed_sample(plugin: str, address: str, endpoint: str) -> None:

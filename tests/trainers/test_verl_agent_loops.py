@@ -35,8 +35,10 @@ from transformers import AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_adv_estimator_fn
+from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.import_utils import load_class_from_fqn
 
+from tests.support.grader_package import MODULE, stage_graders
 from tests.trainers.notes import question_of
 from tests.trainers.stacks import running_stack, wait_for
 from tests.trainers.verl_parts import NoteTakingServer, VerlNoteTasks, counts_letters, save_model
@@ -73,7 +75,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[str]:
     """Where a stack listens that serves the model."""
-    with running_stack(tmp_path_factory.mktemp("stack") / "data", model) as listening:
+    place = tmp_path_factory.mktemp("stack")
+    with running_stack(place / "data", model, "--stage", str(stage_graders(place))) as listening:
         yield listening
 
 
@@ -306,6 +309,31 @@ def test_managers_of_both_trainers_swap_the_client(
     manager = load_class_from_fqn(f"callsheet.integrations.verl.{name}")(config, None)
     assert isinstance(manager.llm_client, CallsheetServerClient)
     assert (manager.llm_client.client.target, manager.llm_client.job_id) == ("127.0.0.1:1", job)
+
+
+async def test_a_function_scores_for_verls_reward_manager(model: Path, tmp_path: Path, address: str, job: str) -> None:
+    path = tmp_path / "my_reward.py"
+    path.write_text(f"""
+from callsheet.integrations.verl import score_by_actions
+compute_score = score_by_actions({address!r}, "{MODULE}:verl_letters", job_id={job!r})
+""")
+    config = config_of(model, tmp_path, address, job)
+    config.reward.custom_reward_function.path = str(path)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    manager = load_reward_manager(config, tokenizer)
+    said = torch.tensor([tokenizer("four", add_special_tokens=False).input_ids])
+    text = tokenizer.decode(said[0], skip_special_tokens=True)
+    found = []
+    for least in (len(text), len(text) + 1):
+        columns = {"data_source": ["notes"], "reward_model": [{"ground_truth": least}], "extra_info": [{"index": 0}]}
+        data = DataProto.from_dict(
+            tensors={"responses": said, "attention_mask": torch.ones_like(said)},
+            non_tensors={name: objects(values) for name, values in columns.items()}
+            | {"__num_turns__": np.array([2], dtype=np.int32)},
+        )
+        found.append(await manager.run_single(data))
+    assert [each["reward_score"] for each in found] == [1.0, 0.0]
+    assert [each["reward_extra_info"]["callsheet_failure"] for each in found] == ["", ""]
 
 
 def test_all_of_it_pickles_into_an_actor(model: Path, tmp_path: Path, address: str, job: str) -> None:

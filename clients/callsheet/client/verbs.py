@@ -179,9 +179,9 @@ class ActionVerbs:
         directories. Its label is the function unless another one is given.
 
         Args:
-            function: "package.module:function". It returns a number, or a dict of numbers with "score" among them. What
-                it raises fails the action as ENV `script_failed`.
-            arguments: What it is called with by name; JSON carries them.
+            function: "package.module:function". It returns a number, a dict with a number as "score", or a list of one
+                of them. What it raises fails the action as ENV `script_failed`.
+            arguments: What it is called with by name; JSON carries them, numbers and arrays of numpy as lists.
             image: As of `RewardScript`.
             service: As of `RewardScript`.
         """

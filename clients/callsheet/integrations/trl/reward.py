@@ -7,12 +7,9 @@ from typing import Any, Final
 
 import anyio
 from callsheet.client import Client, ClientOptions, Job, Outcome, RewardResult
-from callsheet.client.errors import CallsheetError, one_error
+from callsheet.client.errors import one_error
 from callsheet.environments import FailureRule, TrainerReward, count_failures
-from callsheet.environments.failures import failure_of, failure_of_outcome
-
-RewardAction = Callable[[Job, str, Mapping[str, Any]], Awaitable[Outcome[RewardResult]]]
-"""Submits the reward action of one completion: gets the job, the completion's text and the row of the dataset."""
+from callsheet.integrations.reward_actions import RewardAction, reward_of_action
 
 _NOT_OF_THE_ROW: Final = frozenset({"trainer_state", "log_extra", "log_metric", "environments"})
 _DEFAULT_RULE: Final = FailureRule()
@@ -30,11 +27,16 @@ class CallsheetReward:
 
         trainer = GRPOTrainer(..., reward_funcs=[CallsheetReward("127.0.0.1:7077", passes, job_id="run-7")])
 
+    A reward function of TRL needs no action of its own: "package.module:function" is called in a new sandbox on any
+    node, as TRL calls it, with lists of one completion. It returns a number, or a list of one.
+
     Args:
         target: The scheduler's address, "host:port".
-        action: Submits the reward action of a completion; a function of a module, if it is to pickle.
+        action: Submits the reward action of a completion; a function of a module, if it is to pickle. Or the name of a
+            reward function, as of `Job.reward_function`.
         job_id: The job. Opening it again attaches.
-        name: Names the reward in TRL's logs.
+        name: Names the reward in TRL's logs; by default as the function that is named.
+        image: Where the package of a function that is named is installed; see `Job.reward_function`.
         rule: What becomes of failures.
         options: How to connect; None takes the variables of the environment, as `Client.from_env` does.
     """
@@ -42,18 +44,21 @@ class CallsheetReward:
     def __init__(
         self,
         target: str,
-        action: RewardAction,
+        action: RewardAction | str,
         *,
         job_id: str,
-        name: str = "callsheet_reward",
+        name: str = "",
+        image: str = "",
         rule: FailureRule = _DEFAULT_RULE,
         options: ClientOptions | None = None,
     ) -> None:
         self.client = Client(target, options) if options is not None else Client.from_env(target=target)
         self.action = action
         self.job_id = job_id
+        self.image = image
         self.rule = rule
-        self.__name__ = name  # by which TRL logs it
+        # By which TRL logs it.
+        self.__name__ = name or (action.rpartition(":")[2] if isinstance(action, str) else "callsheet_reward")
 
     async def __call__(
         self,
@@ -73,7 +78,7 @@ class CallsheetReward:
 
         async def score(index: int) -> None:
             row = {"prompt": prompts[index], **row_of_columns(columns, index, len(completions))}
-            found[index] = await self._score(job, text_of_completion(completions[index]), row)
+            found[index] = await reward_of_action(self._submit(job, completions[index], row), self.rule)
 
         with one_error():
             async with anyio.create_task_group() as tasks:
@@ -85,16 +90,11 @@ class CallsheetReward:
                 log_metric(f"{self.__name__}/{name}", value)
         return [each.reward for each in rewards]
 
-    async def _score(self, job: Job, completion: str, row: Mapping[str, Any]) -> TrainerReward:
-        try:
-            outcome = await self.action(job, completion, row)
-        except CallsheetError as error:
-            failure = failure_of(error)
-            if failure is None:
-                raise
-            return self.rule.decide(None, failure)
-        failure = failure_of_outcome(outcome)
-        return self.rule.decide(None if failure else outcome.unwrap().score, failure)
+    def _submit(self, job: Job, completion: Any, row: Mapping[str, Any]) -> Awaitable[Outcome[RewardResult]]:
+        if not isinstance(self.action, str):
+            return self.action(job, text_of_completion(completion), row)
+        columns = {"prompts" if name == "prompt" else name: [value] for name, value in row.items()}
+        return job.reward_function(self.action, {**columns, "completions": [completion]}, image=self.image)
 
 
 def text_of_completion(completion: Any) -> str:

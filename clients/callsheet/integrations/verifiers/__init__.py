@@ -13,7 +13,7 @@ from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSan
 if TYPE_CHECKING:
     from callsheet.integrations.verifiers.env import CallsheetEnv, CallsheetEnvConfig
     from callsheet.integrations.verifiers.harness import EpisodeHarness, EpisodeHarnessConfig
-    from callsheet.integrations.verifiers.rewards import reward_of
+    from callsheet.integrations.verifiers.rewards import reward_by_function, reward_of
     from callsheet.integrations.verifiers.runtime import CallsheetRuntime
     from callsheet.integrations.verifiers.tasks import CallsheetTask, CallsheetTaskset, CallsheetTasksetConfig
 
@@ -28,6 +28,7 @@ __all__ = [
     "CallsheetTasksetConfig",
     "EpisodeHarness",
     "EpisodeHarnessConfig",
+    "reward_by_function",
     "reward_of",
 ]
 
@@ -40,6 +41,7 @@ _MODULES = {
     "CallsheetTasksetConfig": "tasks",
     "EpisodeHarness": "harness",
     "EpisodeHarnessConfig": "harness",
+    "reward_by_function": "rewards",
     "reward_of": "rewards",
 }
 

@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from callsheet.client import (
+    Client,
     FailureKind,
+    InvalidArgumentError,
     LogProbsMode,
     Outcome,
     RewardResult,
     Succeeded,
     TrainingSample,
 )
+from callsheet.client.testing import FakeClient
 from callsheet.client.words.batch_values import FinishedResult, FinishedTrajectory
 from callsheet.client.words.outcomes import Failed
 from callsheet.client.words.reasons import Reason
@@ -32,7 +36,13 @@ from callsheet.environments.seats import (
     take_spares,
     trajectory_name,
 )
-from callsheet.integrations.trl import CallsheetReward, CallsheetRollout, NothingToTrainOnError, callsheet_score
+from callsheet.integrations.trl import (
+    CallsheetReward,
+    CallsheetRollout,
+    NothingToTrainOnError,
+    RewardAction,
+    callsheet_score,
+)
 from callsheet.integrations.trl.async_worker import endless
 from callsheet.integrations.trl.finished import advantages_of, batch_metrics, graded, group_metrics, result_of
 from callsheet.integrations.trl.publishing import saved_before
@@ -40,6 +50,7 @@ from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
 from callsheet.integrations.trl.rollout import CallCounter, sampling_of, seats_of
 from callsheet.integrations.trl.rows import columns, row_of
 
+from tests.support.function_runs import MODULE, run_function
 from tests.support.word_environment import WordTasks
 
 END = 9
@@ -269,11 +280,36 @@ def test_a_rewards_row_and_text() -> None:
         (Failed(kind=FailureKind.TIMEOUT), 0.0),
     ],
 )
-def test_a_reward_action_that_fails(outcome: Outcome[RewardResult], reward: float | None) -> None:
+def test_a_reward_action_that_fails(
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome[RewardResult], reward: float | None
+) -> None:
     async def action(*_: Any) -> Outcome[RewardResult]:
         return outcome
 
-    rewards = CallsheetReward("127.0.0.1:1", action, job_id="j")
-    assert rewards.__name__ == "callsheet_reward"
-    job: Any = None
-    assert asyncio.run(rewards._score(job, "", {})).reward == reward
+    assert asyncio.run(rewarded(monkeypatch, action)) == [reward] * 2
+
+
+async def rewarded(monkeypatch: pytest.MonkeyPatch, action: RewardAction | str) -> list[float | None]:
+    """What two completions are worth."""
+    fake = FakeClient()
+    fake.on_reward_script(run_function)
+    monkeypatch.setattr(Client, "from_env", lambda **_: fake)
+    columns = {"least": [2, 8], "trainer_state": object(), "completion_ids": [np.array([1]), np.array([2, 3])]}
+    return await CallsheetReward("fake:1", action, job_id="j")(["?", "?"], ["four", "four"], **columns)
+
+
+def test_a_function_of_trl_is_called_as_trl_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asyncio.run(rewarded(monkeypatch, f"{MODULE}:trl_like")) == [1.0, 0.0]
+    assert asyncio.run(rewarded(monkeypatch, f"{MODULE}:missing")) == [0.0, 0.0], "it failed by itself"
+    with pytest.raises(InvalidArgumentError, match=r"package\.module:function"):
+        asyncio.run(rewarded(monkeypatch, "dotted.path"))
+
+
+def test_rewards_are_logged_by_their_name() -> None:
+    for action, name, logged in ((counted, "", "callsheet_reward"), ("a.b:c", "", "c"), ("a.b:c", "mine", "mine")):
+        assert CallsheetReward("127.0.0.1:1", action, job_id="j", name=name).__name__ == logged
+
+
+async def counted(*_: Any) -> Outcome[RewardResult]:
+    """Says nothing of the completion."""
+    return Succeeded(value=RewardResult(1.0))

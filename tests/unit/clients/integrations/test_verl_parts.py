@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 from callsheet.client import (
     Client,
@@ -41,6 +42,7 @@ from callsheet.integrations.verl.rows import dataset_rows, output_fields, task_o
 from callsheet.integrations.verl.sampling import sampling_of
 from callsheet.integrations.verl.score import LostRewardError, score_by_actions
 
+from tests.support.function_runs import MODULE, run_function
 from tests.support.word_environment import WordTasks
 
 VERLS = {"temperature": 1.0, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
@@ -204,10 +206,24 @@ async def test_rewards_by_actions(monkeypatch: pytest.MonkeyPatch) -> None:
         await scored(monkeypatch, Failed(FailureKind.INFRA, Reason.MANAGER_LOST, ""))
 
 
+async def test_a_function_of_verl_is_called_as_verl_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeClient()
+    fake.on_reward_script(run_function)
+    monkeypatch.setattr(Client, "from_env", lambda **_: fake)
+    compute_score = score_by_actions("fake:1", f"{MODULE}:verl_like", job_id="job", image="graders")
+    # verl says the turns by numpy.
+    row: dict[str, Any] = {"data_source": "d", "solution_str": "4", "extra_info": {"num_turns": np.int32(2)}}
+    assert [(await compute_score(**row, ground_truth=truth))["score"] for truth in (4, 5)] == [1.0, 0.0]
+    failed = await compute_score(**{**row, "extra_info": {}}, ground_truth=4)
+    assert (failed["score"], failed["callsheet_failure"]) == (0.0, "ENV/script_failed")
+    assert {submission.action.image for submission in fake.submitted} == {"graders"}
+
+
 def test_what_goes_to_actors_pickles_unconnected() -> None:
     cloudpickle: Any = pytest.importorskip("ray.cloudpickle")
-    compute_score = cloudpickle.loads(cloudpickle.dumps(score_by_actions("127.0.0.1:1", passes, job_id="job")))
-    assert callable(compute_score)
+    for action in (passes, "a.b:c"):
+        compute_score = cloudpickle.loads(cloudpickle.dumps(score_by_actions("127.0.0.1:1", action, job_id="job")))
+        assert callable(compute_score)
     client = cloudpickle.loads(cloudpickle.dumps(lent.client_of("127.0.0.1:1")))
     assert client.target == "127.0.0.1:1"
 
