@@ -348,6 +348,12 @@ def limited(url: str, quota: str) -> str:
     return f'[keys.k]\n[quotas.k]\n{quota}\n[tools.x]\nurl = "{url}"\nkey = "k"\n'
 
 
+def judged(url: str) -> str:
+    """A tools file with one judge and its quota."""
+    quota = "[keys.k]\n[quotas.k]\ntokens_per_minute = 60_000_000\n"
+    return f'{quota}[judges.strict]\nurl = "{url}/v1"\nmodel = "large"\nkey = "k"\n'
+
+
 async def run_all(executors: list[ToolsExecutor], calls: int) -> list[object]:
     """Runs so many calls at once, spread over the executors."""
     results: list[object] = []
@@ -404,6 +410,41 @@ async def test_a_wait_beyond_the_deadline_is_told_as_a_quotas(tmp_path: Path) ->
         again = failure(await tools.run(call_attempt("x", "GET c", deadline_s=5.0)))
     assert again.kind == QUOTA
     assert provider.refused == 1, "nobody asks while the provider wants a break"
+
+
+async def test_a_pause_is_told_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
+    provider = LimitedProvider(requests=SlidingWindow(1, 2.0))
+    told: list[dict[str, tuple[bool, int]]] = []
+    async with serve_provider(provider), tools_executor(tmp_path, limited(provider.url, "concurrency = 3")) as tools:
+        before = tools.service_states()
+        tools.on_service_change(
+            lambda: told.append({each.name: (each.no_room, each.instances) for each in tools.service_states()})
+        )
+        for path in ("a", "b"):
+            assert isinstance(await tools.run(call_attempt("x", f"GET {path}")), Completed)
+        await until(lambda: len(told) >= 2)
+    assert [(each.no_room, each.instances, each.problem) for each in before] == [(False, 64, "")]
+    assert [each["x"] for each in told[:2]] == [(True, 0), (False, 64)]
+    assert provider.refused == 1
+
+
+async def test_a_judge_learns_what_a_call_takes(tmp_path: Path) -> None:
+    provider = LimitedProvider()
+    reports: list[int] = []
+    async with serve_provider(provider), tools_executor(tmp_path, judged(provider.url)) as tools:
+
+        def booked() -> int:
+            (state,) = [each for each in tools.service_states() if each.name == "strict"]
+            return state.demand["k:tokens"]
+
+        tools.on_service_change(lambda: reports.append(booked()))
+        assert booked() == 1000
+        for _ in range(80):
+            assert isinstance(await tools.run(judge_attempt("strict", "?")), Completed)
+        registered = [each.demand["k:tokens"] for each in tools.services() if each.name == "strict"]
+    assert 100 <= booked() <= 140, "the provider says 100"
+    assert registered == [booked()]
+    assert len(reports) < 15, "not with every call"
 
 
 @pytest.mark.parametrize("managers", [1, 3])

@@ -17,6 +17,7 @@ from callsheet.client import (
     Retry,
     Succeeded,
     Timeouts,
+    ToolCall,
     ToolCallResult,
     Unservable,
 )
@@ -78,6 +79,47 @@ async def test_a_wait_that_no_attempt_has_time_for_goes_back_to_the_queue(tmp_pa
     assert isinstance(never, Failed)
     assert never.kind is FailureKind.QUOTA
     assert (never.retry_after_s or 0.0) > 1.0
+
+
+async def test_others_serve_while_a_provider_wants_a_break(tmp_path: Path) -> None:
+    strict, patient = LimitedProvider(requests=SlidingWindow(1, 600.0)), LimitedProvider()
+    async with serve_provider(strict), serve_provider(patient):
+        files = []
+        for name, provider in (("strict", strict), ("patient", patient)):
+            (tmp_path / name).mkdir()
+            files.append(write_tools(tmp_path / name, provider.url, "requests_per_minute = 60_000"))
+        with anyio.fail_after(_DEADLINE_S):
+            async with (
+                local_stack(StackSettings(tmp_path / "data", managers=())) as stack,
+                Client(stack.address) as client,
+                AdminClient(stack.address) as admin,
+                await client.open_job("j") as job,
+            ):
+                once = ActionOptions(
+                    timeouts=Timeouts(start_to_close_s=5.0), retry=Retry(max_attempts=1), unservable=Unservable.WAIT
+                )
+                with tools_managers(1, stack.address, files[0], name="strict"):
+                    first = await job.tool_call("search", "GET first", **once)
+                    broken = await job.tool_call("search", "GET second", **once)
+                    with tools_managers(1, stack.address, files[1], name="patient"):
+                        results = [await job.tool_call("search", f"GET {number}", **once) for number in range(20)]
+                        status = await admin.status()
+                    last = await job.submit(ToolCall("search", "GET last"), **once)
+                    explained = (await admin.explain("j", last.action_id)).explanation
+    assert isinstance(first, Succeeded)
+    assert isinstance(broken, Failed)
+    assert broken.kind is FailureKind.QUOTA
+    assert all(isinstance(each, Succeeded) for each in results)
+    assert (len(strict.seen), strict.refused) == (2, 1)
+    told = {
+        service.name: service.problem
+        for each in status.managers
+        if each.manager_id == "strict-0"
+        for service in each.services
+    }
+    assert told["mean"] == ""
+    for text in (told["search"], told["strict"], explained):
+        assert "quota 'k' allows no call until" in text
 
 
 async def call_all(job: Job, calls: int, timeouts: Timeouts | None = None) -> list[Outcome[ToolCallResult]]:

@@ -33,16 +33,16 @@ key = "k"
 
 @contextmanager
 def tools_managers(
-    count: int, address: str, tools: Path, redis_url: str | None
+    count: int, address: str, tools: Path, redis_url: str | None = None, name: str = "tools"
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Tools managers that register with a scheduler, each a process; several count together."""
     command = [sys.executable, "-m", command_module(), "manager", "tools", "--scheduler", address]
-    command += ["--tools-file", str(tools), "--cpus", "1"]
+    command += ["--tools-file", str(tools), "--cpus", "1"] + ([] if redis_url else ["--node-id", name])
     command += ["--quota-redis", redis_url] if redis_url is not None else []
     processes = []
     with ExitStack() as stack:
         for number in range(count):
-            process = subprocess.Popen([*command, "--manager-id", f"tools-{number}"], stderr=subprocess.DEVNULL)
+            process = subprocess.Popen([*command, "--manager-id", f"{name}-{number}"], stderr=subprocess.DEVNULL)
             stack.callback(process.wait, 30)
             stack.callback(process.terminate)
             processes.append(process)

@@ -196,9 +196,18 @@ def _print_wanted(found: SchedulerStatus) -> None:
 def _print_engines(found: SchedulerStatus) -> None:
     if rows := engine_rows(found):
         print_table("Engines", ["manager", "service", "weights", "version #", "rollout", "takes work"], rows)
-    for manager, service, weights in _engines(found):
-        if trouble := service.problem or weights.reason:
-            say(f"{manager.manager_id}: {trouble}")
+    for line in troubles(found):
+        say(line)
+
+
+def troubles(found: SchedulerStatus) -> list[str]:
+    """Why nothing can begin on a service, a line for each that tells it."""
+    told = [
+        (manager.manager_id, service.name, service.problem or (service.weights.reason if service.weights else ""))
+        for manager in found.managers
+        for service in manager.services
+    ]
+    return [": ".join(each) for each in told if each[2]]
 
 
 def engine_rows(found: SchedulerStatus) -> list[list[str]]:

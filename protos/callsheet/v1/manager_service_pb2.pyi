@@ -709,6 +709,22 @@ class ServiceState(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class DemandEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     SETUP_S_FIELD_NUMBER: builtins.int
     INSTANCES_FIELD_NUMBER: builtins.int
@@ -720,6 +736,7 @@ class ServiceState(google.protobuf.message.Message):
     PROBLEM_FIELD_NUMBER: builtins.int
     INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
     WAITING_FOR_MEMORY_FIELD_NUMBER: builtins.int
+    DEMAND_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
@@ -756,6 +773,10 @@ class ServiceState(google.protobuf.message.Message):
         so that no report of an update can be lost.
         """
 
+    @property
+    def demand(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """As in HostedService, learned of what actions took; empty leaves it as it was."""
+
     def __init__(
         self,
         *,
@@ -770,9 +791,10 @@ class ServiceState(google.protobuf.message.Message):
         problem: builtins.str = ...,
         instance_slots: builtins.int = ...,
         waiting_for_memory: builtins.int = ...,
+        demand: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "waiting_for_memory", b"waiting_for_memory", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["demand", b"demand", "instance_slots", b"instance_slots", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "waiting_for_memory", b"waiting_for_memory", "weights", b"weights"]) -> None: ...
 
 global___ServiceState = ServiceState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.cli.inspect_commands import attempts_of, engine_rows, sandboxes_of
+from callsheet.cli.inspect_commands import attempts_of, engine_rows, sandboxes_of, troubles
 from callsheet.client import EngineState, JobDescription, RolloutEngine, RolloutStatus
 from callsheet.client.admin_values import (
     EngineWeights,
@@ -45,6 +45,16 @@ def _status(*managers: ManagerStatus, rollout: RolloutStatus | None = None) -> S
 def test_an_engine_shows_its_weights_and_whether_it_takes_work(service: ServiceStatus, row: list[str]) -> None:
     scorer = ServiceStatus("scorer", (ActionKind.REWARD,), 8, {}, 0)
     assert engine_rows(_status(_manager("m", service), _manager("r", scorer))) == [["m", "policy", *row]]
+
+
+def test_a_service_on_which_nothing_can_begin_says_why() -> None:
+    unproved = _engine(WeightsStanding.UNPROVED, 4, reason="its canary was wrong")
+    search = ServiceStatus("search", (ActionKind.TOOL_CALL,), 64, {}, 0, problem="quota 'k' allows no call")
+    fine = ServiceStatus("fetch", (ActionKind.TOOL_CALL,), 64, {}, 0)
+    assert troubles(_status(_manager("m", unproved), _manager("t", search), _manager("u", fine))) == [
+        "m: policy: its canary was wrong",
+        "t: search: quota 'k' allows no call",
+    ]
 
 
 def test_a_manager_shows_what_its_sandboxes_hold() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 from callsheet.managers.ends import infra_failure
@@ -44,6 +44,7 @@ class ToolsExecutor(Executor):
             shared_node: The node that stands for quotas which several managers share; empty for this manager's own.
         """
         self._services = services
+        self._gates = {service.gate.quota.name: service.gate for service in services.values()}
         self._store = store
         self._shared_node = shared_node
 
@@ -52,7 +53,11 @@ class ToolsExecutor(Executor):
         """Its tools and judges, each with what a call takes of its quota."""
         return [
             manager_service_pb2.HostedService(
-                name=name, kinds=[service.kind], slots=service.spending.concurrency, demand=_demand(service)
+                name=name,
+                kinds=[service.kind],
+                slots=service.spending.concurrency,
+                instances=_instances(service),
+                demand=_demand(service),
             )
             for name, service in self._services.items()
         ]
@@ -61,7 +66,7 @@ class ToolsExecutor(Executor):
     def node(self, machine: manager_service_pb2.NodeSpec) -> manager_service_pb2.NodeSpec:
         """A node that stands for what is outside: managers that spend the same keys have it in common."""
         node = manager_service_pb2.NodeSpec(node_id=self._shared_node or f"{machine.node_id}-tools")
-        for quota in {service.gate.quota.name: service.gate.quota for service in self._services.values()}.values():
+        for quota in (gate.quota for gate in self._gates.values()):
             if quota.concurrency:
                 node.capacity[_resource(quota, "calls")] = quota.concurrency
             for unit, rate in _rates(quota).items():
@@ -98,8 +103,29 @@ class ToolsExecutor(Executor):
         return ended[0] if ended else Stopped()
 
     @override
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """What calls take of their quotas, and whether they may begin: in a pause others are asked."""
+        return [
+            manager_service_pb2.ServiceState(
+                name=name,
+                instances=_instances(service),
+                no_room=bool(service.gate.problem),
+                problem=service.gate.problem,
+                demand=_demand(service),
+            )
+            for name, service in self._services.items()
+        ]
+
+    @override
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        for gate in self._gates.values():
+            gate.report = report
+
+    @override
     async def serve(self) -> None:
         async with anyio.create_task_group() as tasks:
+            for gate in self._gates.values():
+                tasks.start_soon(gate.serve)
             for service in self._services.values():
                 tasks.start_soon(service.serve)
 
@@ -156,10 +182,16 @@ def _service(
     return HttpTool(table, gate, headers) if isinstance(table, ToolTable) else HttpJudge(table, gate, headers)
 
 
+def _instances(service: ToolService) -> int:
+    """Calls that it takes at once, as the planner wants to know of services with pauses."""
+    return 0 if service.gate.problem else service.spending.concurrency
+
+
 def _demand(service: ToolService) -> dict[str, int]:
     quota = service.gate.quota
     demand = {_resource(quota, "calls"): 1} if quota.concurrency else {}
-    taken = {"requests": 1, "tokens": service.spending.tokens_per_call}
+    tokens = min(service.tokens_per_call, quota.tokens.burst) if quota.tokens is not None else 0
+    taken = {"requests": 1, "tokens": tokens}
     return demand | {_resource(quota, unit): taken[unit] for unit in _rates(quota) if taken[unit]}
 
 

@@ -187,6 +187,8 @@ class HttpJudge(ToolService):
             raise _provider_failed(answer.status)
         if answer.status != _OK:
             raise ToolFailedError(ENV, "provider_refused", f"the provider refuses with HTTP {answer.status}")
+        if used := _tokens_used(answer):
+            self.learn(used)
         return self._judged(answer)
 
     @override

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -18,6 +19,8 @@ log = structlog.get_logger(__name__)
 _SETTLE_S = 5.0
 # Beyond what a call may take: its holder ends it by itself before that.
 _HOLD_MARGIN_S = 10.0
+# A shorter pause is over before others could serve.
+_SHORTEST_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -61,7 +64,13 @@ class QuotaClock:
 
 
 class QuotaGate:
-    """First come, first served; must be used from one event loop."""
+    """First come, first served; must be used from one event loop.
+
+    Attributes:
+        quota: What may be spent.
+        problem: Why no call may begin for a while, as a sentence; empty if one may.
+        report: Called when what the scheduler is to know of its services has changed.
+    """
 
     def __init__(self, quota: KeyQuota, store: QuotaStore, longest_call_s: float) -> None:
         """Makes the line.
@@ -76,6 +85,28 @@ class QuotaGate:
         self._hold_s = longest_call_s + _HOLD_MARGIN_S
         self._line = anyio.Lock()
         self._freed = anyio.Event()
+        self._paused = anyio.Event()
+        self._pause_ends = 0.0
+        self.report: Callable[[], None] = lambda: None
+        self.problem = ""
+
+    async def serve(self) -> None:
+        """Ends pauses in time, until it is cancelled."""
+        while True:
+            await self._paused.wait()
+            # A pause that grew meanwhile is told again by the next call.
+            await anyio.sleep_until(self._pause_ends)
+            self._paused, self.problem = anyio.Event(), ""
+            self.report()
+
+    def _pause(self, wait_s: float) -> None:
+        """Tells at once that no call may begin for so long: what is not dispatched yet may be served elsewhere."""
+        if wait_s >= _SHORTEST_PAUSE_S and not self._paused.is_set():
+            self._pause_ends = anyio.current_time() + wait_s
+            ends = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + wait_s))
+            self.problem = f"quota {self.quota.name!r} allows no call until {ends}"
+            self._paused.set()
+            self.report()
 
     @asynccontextmanager
     async def admitted(self, tokens: int, clock: QuotaClock) -> AsyncIterator[QuotaAdmission]:
@@ -103,6 +134,7 @@ class QuotaGate:
         with anyio.move_on_after(max(deadline - monotonic(), 0.0)) as time_left:
             async with self._line:
                 while (wait_s := await self._store.take(self.quota, holder, tokens, self._hold_s)) > 0:
+                    self._pause(wait_s)
                     if monotonic() + wait_s > deadline:
                         break
                     self._freed = anyio.Event()
@@ -113,6 +145,7 @@ class QuotaGate:
             raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
 
     async def _settle(self, holder: str, admission: QuotaAdmission) -> None:
+        self._pause(admission.told.blocked_s)
         further = 0 if admission.used is None else admission.used - admission.tokens
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(_SETTLE_S):

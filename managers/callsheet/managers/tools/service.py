@@ -12,6 +12,10 @@ from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.settings import SpendingTable
 from callsheet.v1 import action_pb2, outcome_pb2
 
+# Of the mean, and by how much another mean differs.
+_SHARE_OF_ONE = 0.05
+_NEWS = 0.2
+
 
 class ToolService(ABC):
     """One service: a tool or a judge.
@@ -20,6 +24,7 @@ class ToolService(ABC):
         kind: What it serves.
         spending: Its settings.
         gate: Its way to what it spends.
+        tokens_per_call: Tokens that a call takes, as the scheduler is told.
     """
 
     kind: action_pb2.ActionKind.ValueType = action_pb2.ACTION_KIND_TOOL_CALL
@@ -27,6 +32,8 @@ class ToolService(ABC):
     def __init__(self, spending: SpendingTable, gate: QuotaGate) -> None:
         self.spending = spending
         self.gate = gate
+        self.tokens_per_call = spending.tokens_per_call
+        self._mean_tokens = float(spending.tokens_per_call)
 
     @abstractmethod
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
@@ -39,6 +46,13 @@ class ToolService(ABC):
         Raises:
             ToolFailedError: It has no result.
         """
+
+    def learn(self, tokens: int) -> None:
+        """Notes what a call took; the scheduler hears of a mean that is another than the one it was told."""
+        self._mean_tokens += (tokens - self._mean_tokens) * _SHARE_OF_ONE
+        if abs(self._mean_tokens - self.tokens_per_call) > _NEWS * self.tokens_per_call:
+            self.tokens_per_call = max(round(self._mean_tokens), 1)
+            self.gate.report()
 
     async def serve(self) -> None:
         """Does what there is to do beside calls until it is cancelled."""

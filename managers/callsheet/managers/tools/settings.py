@@ -94,7 +94,7 @@ class SpendingTable:
         model: The model, where the provider counts by it.
         concurrency: Calls at once, whatever its quota allows.
         timeout_s: How long one call may take.
-        tokens_per_call: Tokens that a call takes on average, for planning.
+        tokens_per_call: Tokens that a call takes on average, for planning; a judge learns it.
         private_addresses: Whether names of its hosts may lead to private addresses.
     """
 

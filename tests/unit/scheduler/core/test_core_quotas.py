@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.state.quotas import TokenBucket
+from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind
 from callsheet.scheduler.core.words.refusals import RefusedError
-from callsheet.scheduler.core.words.registration import QuotaDescription
+from callsheet.scheduler.core.words.registration import QuotaDescription, ServiceState
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given
@@ -219,6 +222,30 @@ def test_calls_that_waited_for_their_service_take_its_demand_once_it_is_there() 
     manager = world.manager("m", SEARCH, on=QUOTA_NODE)
     world.plan()
     assert [manager.has(name) for name in ("a", "b", "c", "d")] == [True, True, True, False]
+
+
+def test_what_calls_are_seen_to_take_is_booked_from_then_on() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("search", [ActionKind.TOOL_CALL], demand={"api": 3}), on=QUOTA_NODE)
+    world.job()
+    search(world, "a")
+    search(world, "of its own", requests=2)
+    for number in range(3):
+        search(world, f"b{number}")
+    world.plan()
+    assert manager.grant("a").resources == {"api": 3}
+    learned = ServiceState("search", 0.0, 0, demand={"api": 1})
+    world.handle(events.ManagerHeartbeat("m", manager.stream, (learned,)))
+    world.wait(1.5)
+    manager.heartbeat()
+    world.plan()
+    assert manager.grant("of its own").resources == {"api": 2}
+    assert manager.grant("b0").resources == {"api": 1}
+    world.handle(events.ManagerHeartbeat("m", manager.stream, (replace(learned, demand={}),)))
+    search(world, "later")
+    world.wait(1.5)
+    world.plan()
+    assert manager.grant("later").resources == {"api": 1}, "nothing said is nothing new"
 
 
 def test_three_managers_of_one_node_share_its_quota() -> None:

@@ -9,6 +9,8 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed, job_request
@@ -149,3 +151,28 @@ def test_calls_that_need_but_a_slot_go_where_their_model_is() -> None:
     call(world, "elsewhere", "judge", gpus=0)
     assert start(world) == {"elsewhere"}
     assert managers["b"].has("elsewhere")
+
+
+@pytest.mark.parametrize("planner", [FirstComePlanner, ElasticPlanner])
+def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(planner: type[Planner]) -> None:
+    world = CoreWorld(planner=planner())
+    world.job()
+    search = ServiceDescription("search", frozenset({ActionKind.TOOL_CALL}), 64, {}, instances=64)
+    managers = {name: world.manager(name, search, on=node(name, 1)) for name in ("a", "b")}
+
+    def calls(first: int, count: int) -> set[str]:
+        names = {f"c{number}" for number in range(first, first + count)}
+        for name in names:
+            world.submit(action_request(name, ActionKind.TOOL_CALL, demand=fixed(), service="search"))
+        assert start(world) <= names
+        return names
+
+    tell(world, managers["a"], ServiceState("search", 0.0, 0, no_room=True))
+    elsewhere = calls(0, 8)
+    assert all(managers["b"].has(name) for name in elsewhere)
+    tell(world, managers["b"], ServiceState("search", 0.0, 0, no_room=True))
+    waiting = calls(8, 8)
+    assert not any(managers[name].has(call) for name in managers for call in waiting)
+    tell(world, managers["a"], ServiceState("search", 0.0, 64))
+    start(world)
+    assert all(managers["a"].has(name) for name in waiting)

@@ -120,6 +120,20 @@ def test_units_that_do_not_lie_together_are_no_room() -> None:
     assert why(world, "a") == Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
 
 
+def test_a_service_that_pauses_says_why() -> None:
+    world = CoreWorld()
+    search = ServiceDescription("search", frozenset({ActionKind.TOOL_CALL}), 64, {}, instances=64)
+    manager = world.manager("t", search, on=node("t", 1))
+    world.job()
+    world.submit(action_request("a", ActionKind.TOOL_CALL, demand=fixed(), service="search"))
+    told = ServiceState("search", 0.0, 0, no_room=True, problem="quota 'k' allows no call until 12:00:30 UTC")
+    world.handle(events.ManagerHeartbeat("t", manager.stream, (told,)))
+    assert why(world, "a") == Explanation(
+        WaitReason.RESOURCES,
+        "none of 1 managers that serve it can begin now: quota 'k' allows no call until 12:00:30 UTC",
+    )
+
+
 def test_a_sandbox_that_finds_no_room_holds_up_its_trajectory() -> None:
     world = CoreWorld(planner=ElasticPlanner())
     world.manager("m", cores=4, memory=300)

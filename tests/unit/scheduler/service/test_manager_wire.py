@@ -221,6 +221,10 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
             'heartbeat { services { name: "s" waiting_for_memory: 7 } }',
             events.ManagerHeartbeat("m", Peer("session"), (ServiceState("s", 0.0, 0, waiting_for_memory=7),)),
         ),
+        (
+            'heartbeat { services { name: "s" demand { key: "k:tokens" value: 90 } } }',
+            events.ManagerHeartbeat("m", Peer("session"), (ServiceState("s", 0.0, 0, demand={"k:tokens": 90}),)),
+        ),
         ("draining {}", events.ManagerDraining("m", Peer("session"))),
         (f"started {{ {TOKEN} }}", events.AttemptStarted("m", Token(1, 2))),
         (f"progress {{ {TOKEN} }}", events.AttemptProgressed("m", Token(1, 2))),
@@ -246,6 +250,7 @@ def test_items_are_events(text: str, event: events.Event) -> None:
         ('services { name: "s" setup_s: -1 }', "heartbeat.services[0].setup_s"),
         ('services { name: "s" instances: -1 }', "heartbeat.services[0].instances"),
         ('services { name: "s" waiting_for_memory: -1 }', "heartbeat.services[0].waiting_for_memory"),
+        ('services { name: "s" demand { key: "k" value: 0 } }', "heartbeat.services[0].demand[k]"),
     ],
 )
 def test_a_broken_service_state_is_refused(text: str, field: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from callsheet.scheduler.core.fleet.quota_refills import buckets_of
@@ -97,6 +98,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
         service.description = description
         _begin_on(state, service, description)
         weights_told(state, manager, service, description.weights, now)
+    learn_demands(state, event.services)
     for ref in event.sandboxes:
         trajectory = manager.sandboxes.get((ref.job_id, ref.trajectory_id))
         if trajectory is not None and trajectory.sandbox == ref:
@@ -256,6 +258,9 @@ def _update_service(state: SchedulerState, manager: Manager, told: ServiceState,
     if service is not None:
         _begin_on(state, service, told)
         weights_told(state, manager, service, told.weights, now)
+        if told.demand and told.demand != service.description.demand:
+            service.description = replace(service.description, demand=told.demand)
+            learn_demands(state, [service.description])
         manager.node.changed.add(manager.node)
     elif manager.session is not None:
         rule = f"must be one of the services it registered: {sorted(manager.services)}"

@@ -1,4 +1,4 @@
-"""What actions that state no demand take of the services they name, as managers say when they register."""
+"""What actions that state no demand take of the services they name, as their managers say."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ def with_service_demand(state: SchedulerState, request: ActionRequest) -> Action
 
 
 def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription]) -> None:
-    """Takes over the demands of services that register; actions that wait for one take it from now on."""
+    """Takes over the demands that managers tell of services; actions that wait for one take it from now on."""
     for service in services:
         entries = tuple(ResourceDemand(name, units, units) for name, units in sorted(service.demand.items()))
+        before = state.service_demands.pop(service.name, None)
         if not entries:
-            state.service_demands.pop(service.name, None)
             continue
-        state.service_demands[service.name] = Demand(entries)
+        demand = state.service_demands[service.name] = Demand(entries)
+        if demand == before:
+            continue
         waiting = [ready for key, ready in state.ready.classes.items() if key.service == service.name]
         for action in [action for ready in waiting for action in ready]:
-            state.ready.remove(action)
-            action.request = with_service_demand(state, action.request)
-            state.ready.add(action)
+            if not action.request.demand.entries or action.request.demand == before:
+                state.ready.remove(action)
+                action.request = replace(action.request, demand=demand)
+                state.ready.add(action)

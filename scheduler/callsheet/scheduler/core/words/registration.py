@@ -109,6 +109,7 @@ class ServiceState:
         problem: Why nothing can begin on it, as a sentence; empty if it can.
         instance_slots: As in `ServiceDescription`.
         waiting_for_memory: Attempts that wait at its manager for memory which others give back.
+        demand: As in `ServiceDescription`; empty leaves it as it was.
     """
 
     name: str
@@ -122,6 +123,7 @@ class ServiceState:
     problem: str = ""
     instance_slots: int = 0
     waiting_for_memory: int = 0
+    demand: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,8 @@ def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], 
             sentence += "its own trajectory is paused at its tool call until there is room"
         case WaitReason.RESOURCES if left.short:
             sentence = _missing(left.short)
+        case WaitReason.RESOURCES if left.problem:
+            sentence = f"none of {left.managers} managers that serve it can begin now: {left.problem}"
         case WaitReason.RESOURCES:
             sentence = f"{left.managers} managers have enough free for it, but not together: "
             sentence += "none has room for another instance"

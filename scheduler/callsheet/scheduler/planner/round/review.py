@@ -64,6 +64,7 @@ class Left(NamedTuple):
         older: The action for which the round keeps units.
         set_up_s: After how many seconds it could begin at the soonest, where it fits.
         weights: Why no engine has weights that are proved, in a few words.
+        problem: Why nothing can begin on a service that has room by its units, as its manager told it.
         kept: Units of `short` that are free, but kept for trajectories whose tool calls run.
     """
 
@@ -74,6 +75,7 @@ class Left(NamedTuple):
     set_up_s: float = 0.0
     weights: str = ""
     kept: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Review:
         fitting = [service for manager, service in with_slots if not self._shortages(manager, service, key, needed)]
         with_room = [service for service in fitting if not service.no_room]
         if not with_room:
-            return Left(WaitReason.RESOURCES, len(fitting))
+            problem = next((service.problem for service in fitting if service.problem), "")
+            return Left(WaitReason.RESOURCES, len(fitting), problem=problem)
         if key in self.kept_for:
             return Left(WaitReason.HELD_FOR_OLDER, older=self.kept_for[key])
         return Left(WaitReason.OTHERS_FIRST, set_up_s=min(service.setup_s for service in with_room))

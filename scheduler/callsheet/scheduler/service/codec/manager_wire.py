@@ -163,6 +163,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
 
 
 def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) -> ServiceState:
+    _check_resources(f"{path}.demand", message.demand, least=1)
     return ServiceState(
         name=identifier(f"{path}.name", message.name),
         setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
@@ -175,6 +176,7 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         problem=message.problem[:MAX_REASON],
         instance_slots=int(within(f"{path}.instance_slots", message.instance_slots, 0, MAX_UNITS)),
         waiting_for_memory=int(within(f"{path}.waiting_for_memory", message.waiting_for_memory, 0, MAX_UNITS)),
+        demand=dict(message.demand),
     )
 
 
