@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tests.support.certificates import Authority
 from tests.support.command_line import invoke
 from tests.support.cutting_proxy import cutting_proxy
 from tests.support.raw_service import running_noop, running_service
+from tests.support.waiting import until
 
 _DEADLINE_S = 90.0
 _COMMAND_S = 60
@@ -96,6 +99,31 @@ async def test_a_client_without_the_certificate_that_is_asked_for_learns_what_to
         async with Client(service.address, options) as client:
             with pytest.raises(ConnectionLostError, match="CALLSHEET_TLS_CERT"):
                 await client.open_job("mine")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("begins_s", "ends_s", "cure"), [(1800.0, 7200.0, "set the clock of this machine"), (-7200.0, -1800.0, "renew it")]
+)
+async def test_a_certificate_that_is_not_valid_now_is_told_with_the_clock(
+    place: Place, begins_s: float, ends_s: float, cure: str
+) -> None:
+    place.authority.sign("server", begins_s=begins_s, ends_s=ends_s)
+    clock = rf"this machine's clock says, {datetime.now(UTC):%Y-%m-%d} .*{cure}"
+    async with running_service(place.settings()) as service:
+        options = ClientOptions(tls=place.tls, token=place.token("admin"), connect_timeout_s=1.0)
+        async with Client(service.address, options) as client:
+            with pytest.raises(ConnectionLostError, match=clock):
+                await client.open_job("mine")
+        arguments = ("manager", "noop", "--scheduler", service.address, "--tls-ca", str(place.authority.ca))
+        log = place.directory / "manager.log"
+        with log.open("wb") as written:
+            manager = await anyio.open_process([sys.executable, "-m", "callsheet.cli.main", *arguments], stderr=written)
+        try:
+            await until(lambda: re.search(clock, log.read_text()) is not None)
+        finally:
+            manager.terminate()
+            await manager.wait()
 
 
 def test_tls_files_are_checked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
@@ -20,9 +21,19 @@ class Authority:
         self.ca = directory / "ca.pem"
         self._authority.cert_pem.write_to_path(str(self.ca))
 
-    def sign(self, name: str, *hosts: str) -> tuple[Path, Path]:
-        """Signs a certificate for hosts, and returns its file and its key's; the same name replaces both."""
-        signed = self._authority.issue_cert(*(hosts or ("localhost", "127.0.0.1")))
+    def sign(self, name: str, *hosts: str, begins_s: float = -3600.0, ends_s: float = 86400.0) -> tuple[Path, Path]:
+        """Signs a certificate for hosts, and returns its file and its key's; the same name replaces both.
+
+        Args:
+            name: Of the files.
+            hosts: Names and addresses; by default those of this machine to itself.
+            begins_s: When it begins to be valid, in seconds from now.
+            ends_s: When it ceases to be valid, in seconds from now.
+        """
+        now = datetime.now(UTC)
+        begins, ends = now + timedelta(seconds=begins_s), now + timedelta(seconds=ends_s)
+        named = hosts or ("localhost", "127.0.0.1")
+        signed = self._authority.issue_cert(*named, not_before=begins, not_after=ends)
         cert, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         _replace(key, signed.private_key_pem.bytes())
         _replace(cert, b"".join(part.bytes() for part in signed.cert_chain_pems))

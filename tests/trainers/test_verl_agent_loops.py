@@ -325,7 +325,11 @@ compute_score = score_by_actions({address!r}, "{MODULE}:verl_letters", job_id={j
     text = tokenizer.decode(said[0], skip_special_tokens=True)
     found = []
     for least in (len(text), len(text) + 1):
-        columns = {"data_source": ["notes"], "reward_model": [{"ground_truth": least}], "extra_info": [{"index": 0}]}
+        columns: dict[str, list[Any]] = {
+            "data_source": ["notes"],
+            "reward_model": [{"ground_truth": least}],
+            "extra_info": [{"index": 0}],
+        }
         data = DataProto.from_dict(
             tensors={"responses": said, "attention_mask": torch.ones_like(said)},
             non_tensors={name: objects(values) for name, values in columns.items()}

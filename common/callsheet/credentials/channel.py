@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,9 @@ import grpc
 import grpc.aio
 from callsheet.credentials.renewal import RenewedChannel
 from callsheet.credentials.token import FileToken, checked_token
+from callsheet.credentials.validity import clock_text, why_not_valid
+
+_log = logging.getLogger("callsheet.credentials")
 
 SYSTEM: Final = "system"
 """In place of a file of authorities: those that the operating system trusts."""
@@ -72,6 +77,8 @@ class Credentials:
         roots = Path(self.ca_file).read_bytes() if self.ca_file not in {None, SYSTEM} else None
         key = Path(self.key_file).read_bytes() if self.key_file is not None else None
         chain = Path(self.cert_file).read_bytes() if self.cert_file is not None else None
+        if chain is not None and (problem := why_not_valid(chain, datetime.now(UTC))) is not None:
+            _log.warning("the certificate in %s is %s", self.cert_file, problem)
         return grpc.ssl_channel_credentials(roots, key, chain)
 
     def metadata(self) -> Metadata:
@@ -89,9 +96,16 @@ class Credentials:
 
 _HINTS: Final = (
     (
-        "CERTIFICATE_VERIFY_FAILED",
-        "the scheduler's certificate is not of the authorities in CALLSHEET_TLS_CA, or has expired",
+        "certificate is not yet valid",
+        "the scheduler's certificate is valid from a later time on than this machine's clock says, {clock}: set the "
+        "clock of this machine, or of the one that made the certificate",
     ),
+    (
+        "certificate has expired",
+        "the scheduler's certificate was valid until an earlier time than this machine's clock says, {clock}: renew "
+        "it, or set the clock",
+    ),
+    ("CERTIFICATE_VERIFY_FAILED", "the scheduler's certificate is not of the authorities in CALLSHEET_TLS_CA"),
     ("Hostname Verification", "the scheduler's certificate is for other names than the one that was dialled"),
     (
         "security handshaker",
@@ -103,7 +117,8 @@ _HINTS: Final = (
         (
             words,
             "if the scheduler uses TLS, name its authorities in CALLSHEET_TLS_CA, and a certificate of your own in "
-            "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one",
+            "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one: of its authorities, and valid by its clock "
+            "(this one says {clock})",
         )
         # A peer that speaks TLS closes other connections without a word.
         for words in ("Socket closed", "SSL", "handshake")
@@ -114,4 +129,4 @@ _HINTS: Final = (
 def explained(details: str) -> str:
     """What gRPC says of a connection that failed, and what to do about it where that is known."""
     hint = next((hint for words, hint in _HINTS if words in details), None)
-    return details if hint is None else f"{details}; {hint}"
+    return details if hint is None else f"{details}; {hint.format(clock=clock_text(datetime.now(UTC)))}"

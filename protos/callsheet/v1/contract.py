@@ -51,7 +51,7 @@ _CAME_WITH: Final = {
     DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
     EnvResetInput.guaranteed_memory GetStatusResponse.lost GetStatusResponse.wanted HostedService.demand LostManager
     ManagerStatus.leaves_by ManagerStatus.leaving ManagerStatus.sandbox_memory_mib ManagerStatus.waiting_for_memory
-    REWARD_PLACE_EMPTY SandboxState.held_mib ServiceState.waiting_for_memory WantedUnits
+    REWARD_PLACE_EMPTY SandboxState.held_mib ServiceState.demand ServiceState.waiting_for_memory WantedUnits
     """,
 }
 """By contract: rpcs, values of enums and fields; a message, or a service, for all that it had at first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from callsheet.cli.errors import describe
 from callsheet.client.errors import ConnectionLostError
@@ -22,6 +24,19 @@ _FAILED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0
             "Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check failed.",
             "for other names than the one that was dialled",
         ),
+        (
+            "SSL_ERROR_SSL: OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate is not yet valid: OK",
+            f"{datetime.now(UTC):%Y-%m-%d} ",
+        ),
+        (
+            "SSL_ERROR_SSL: OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate is not yet valid: OK",
+            "set the clock of this machine",
+        ),
+        (
+            "SSL_ERROR_SSL: OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK",
+            "renew it, or set the clock",
+        ),
+        ("Socket closed", "valid by its clock (this one says 2"),
         ("Failed to create security handshaker.", "certificates and a key that fit, as PEM"),
         ("Tls handshake failed: SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: OK", "does not use TLS"),
     ],

@@ -56,10 +56,11 @@ def score_by_actions(
         row = {"data_source": data_source, "ground_truth": ground_truth, "extra_info": dict(extra_info or {})}
         job = await job_of(client, job_id)
         for _attempt in range(attempts):
-            if isinstance(action, str):
-                submitted = job.reward_function(action, {**row, "solution_str": solution_str}, image=image)
-            else:
-                submitted = action(job, solution_str, row)
+            submitted = (
+                job.reward_function(action, {**row, "solution_str": solution_str}, image=image)
+                if isinstance(action, str)
+                else action(job, solution_str, row)
+            )
             decided = await reward_of_action(submitted, rule)
             if decided.reward is not None:
                 told = failure_fields(decided)

@@ -294,7 +294,11 @@ async def rewarded(monkeypatch: pytest.MonkeyPatch, action: RewardAction | str) 
     fake = FakeClient()
     fake.on_reward_script(run_function)
     monkeypatch.setattr(Client, "from_env", lambda **_: fake)
-    columns = {"least": [2, 8], "trainer_state": object(), "completion_ids": [np.array([1]), np.array([2, 3])]}
+    columns: dict[str, Any] = {
+        "least": [2, 8],
+        "trainer_state": object(),
+        "completion_ids": [np.array([1]), np.array([2, 3])],
+    }
     return await CallsheetReward("fake:1", action, job_id="j")(["?", "?"], ["four", "four"], **columns)
 
 

@@ -20,6 +20,7 @@ from callsheet.client import (
     Outcome,
     Reason,
     RewardResult,
+    RewardScript,
     Succeeded,
     TrainingSample,
 )
@@ -207,8 +208,13 @@ async def test_rewards_by_actions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_function_of_verl_is_called_as_verl_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeClient()
-    fake.on_reward_script(run_function)
+    fake, images = FakeClient(), []
+
+    def run(script: RewardScript) -> Outcome[RewardResult]:
+        images.append(script.image)
+        return run_function(script)
+
+    fake.on_reward_script(run)
     monkeypatch.setattr(Client, "from_env", lambda **_: fake)
     compute_score = score_by_actions("fake:1", f"{MODULE}:verl_like", job_id="job", image="graders")
     # verl says the turns by numpy.
@@ -216,7 +222,7 @@ async def test_a_function_of_verl_is_called_as_verl_calls_it(monkeypatch: pytest
     assert [(await compute_score(**row, ground_truth=truth))["score"] for truth in (4, 5)] == [1.0, 0.0]
     failed = await compute_score(**{**row, "extra_info": {}}, ground_truth=4)
     assert (failed["score"], failed["callsheet_failure"]) == (0.0, "ENV/script_failed")
-    assert {submission.action.image for submission in fake.submitted} == {"graders"}
+    assert images == ["graders"] * 3
 
 
 def test_what_goes_to_actors_pickles_unconnected() -> None:

@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed, job_request
@@ -154,7 +154,7 @@ def test_calls_that_need_but_a_slot_go_where_their_model_is() -> None:
 
 
 @pytest.mark.parametrize("planner", [FirstComePlanner, ElasticPlanner])
-def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(planner: type[Planner]) -> None:
+def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(planner: type[ReviewingPlanner]) -> None:
     world = CoreWorld(planner=planner())
     world.job()
     search = ServiceDescription("search", frozenset({ActionKind.TOOL_CALL}), 64, {}, instances=64)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ssl
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 import structlog
+from callsheet.credentials.validity import why_not_valid
 
 _log = structlog.get_logger(__name__)
 
@@ -86,4 +88,7 @@ class CertificateFiles:
     def _read(self) -> grpc.ServerCertificateConfiguration:
         roots = self._client_ca.read_bytes() if self._client_ca is not None else None
         pair = (self._key.read_bytes(), self._cert.read_bytes())
+        if (problem := why_not_valid(pair[1], datetime.now(UTC))) is not None:
+            # Others may have better clocks.
+            _log.warning("certificate_not_valid_now", cert=str(self._cert), reason=f"it is {problem}")
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
