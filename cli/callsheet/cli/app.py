@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from callsheet.cli.bench_command import bench_app
 from callsheet.cli.buffer_command import buffer
 from callsheet.cli.compose_command import compose_setup
+from callsheet.cli.config_file import ConfiguredGroup
 from callsheet.cli.demo_command import demo
-from callsheet.cli.errors import CallsheetGroup
 from callsheet.cli.eval_command import evaluate
 from callsheet.cli.facade_command import facade_app
 from callsheet.cli.fleet_commands import fleet_app
@@ -28,7 +29,7 @@ from callsheet.cli.up_command import up
 
 app = typer.Typer(
     name="callsheet",
-    cls=CallsheetGroup,
+    cls=ConfiguredGroup,
     help="Schedules single actions of agentic-RL trajectories.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -48,6 +49,16 @@ def _callsheet(
     _: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="CALLSHEET_CONFIG",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="A TOML file with values of options, in a table for each command.",
+        ),
+    ] = None,
 ) -> None:
     """Schedules single actions of agentic-RL trajectories."""
 

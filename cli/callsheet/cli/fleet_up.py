@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 Fleet = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file that says what a fleet of nodes wants.", exists=True, dir_okay=False, metavar="FILE"
+        help="A TOML file that says what a fleet of nodes wants, by itself or in its table [fleet].",
+        show_default="[fleet] of --config",
+        exists=True,
+        dir_okay=False,
+        metavar="FILE",
     ),
 ]
 On = Annotated[str | None, typer.Option(metavar="local|ray", help="Who has the fleet's nodes.", show_default="local")]
@@ -43,6 +47,8 @@ def fleet_of(
         if address is not None:
             raise CommandError("address: goes with --on or --fleet", usage=True)
         return None
+    if file is not None and nodes is not None:
+        raise CommandError(f"nodes: {nodes}: must not be given with a fleet's file, here {file}", usage=True)
     with needs("local"):
         from dataclasses import replace
 

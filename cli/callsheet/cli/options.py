@@ -24,6 +24,9 @@ from callsheet.options.declaration import (
 )
 
 F = TypeVar("F", bound=Callable[..., None])
+_FILE = "DEFAULT_MAP"
+# The best one first, by the names of typer.
+_SOURCES = ("COMMANDLINE", "ENVIRONMENT", _FILE, "DEFAULT")
 
 
 def options_of(**settings: type) -> Callable[[F], F]:
@@ -34,11 +37,14 @@ def options_of(**settings: type) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
-        def run(**values: Any) -> None:
+        def run(*, context: typer.Context, **values: Any) -> None:
+            _drop_outdone(context, values)
             try:
                 made: dict[str, Any] = {name: from_values(kind, values) for name, kind in settings.items()}
             except ValueError as error:
-                raise CommandError(str(error), usage=True) from error
+                config = context.find_root().params.get("config")
+                of_file = config and _source(context, str(error).partition(":")[0]) == _FILE
+                raise CommandError(f"{config}: {error}" if of_file else str(error), usage=True) from error
             command(**made, **{name: values[name] for name in own})
 
         parameters = inspect.signature(command, eval_str=True).parameters
@@ -48,11 +54,25 @@ def options_of(**settings: type) -> Callable[[F], F]:
             for name, parameter in parameters.items()
             for each in (map(_parameter, declared_options(settings[name])) if name in settings else [parameter])
         ]
+        offered.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         run.__signature__ = inspect.Signature(offered)  # type: ignore[attr-defined]
         run.__annotations__ = {}
         return run  # type: ignore[return-value]
 
     return decorate
+
+
+def _source(context: typer.Context, name: str) -> str:
+    """Where the value of an option comes from; empty for no option."""
+    return getattr(context.get_parameter_source(name), "name", "")
+
+
+def _drop_outdone(context: typer.Context, values: dict[str, Any]) -> None:
+    """Of a secret and the file of a secret only that stays which the better source gives."""
+    for file in [name for name in values if name.endswith("_file")]:
+        pair = [name for name in (file.removesuffix("_file"), file) if values.get(name) is not None]
+        best = min((_SOURCES.index(_source(context, name)) for name in pair), default=0)
+        values.update((name, None) for name in pair if _SOURCES.index(_source(context, name)) > best)
 
 
 def _parameter(declared: DeclaredOption) -> inspect.Parameter:

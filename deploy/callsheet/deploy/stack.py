@@ -37,6 +37,8 @@ _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
 _OF_FACADES = ("FACADE_TOKEN", "FACADE_TOKEN_FILE")
 _OF_GATEWAYS = ("GATEWAY_CERT", "GATEWAY_KEY", "GATEWAY_DATABASE_URL", "GATEWAY_DATABASE_URL_FILE")
 _NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES + _OF_GATEWAYS}
+# The tables that a file has for single processes are not the stack's.
+_NO_CREDENTIALS["CALLSHEET_CONFIG"] = ""
 # Passwords may stand there, and managers have no use for them.
 _OF_STORES = ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE")
 _NO_SECRETS = _NO_CREDENTIALS | {f"CALLSHEET_{name}": "" for name in _OF_STORES}

@@ -109,12 +109,15 @@ class FleetSettings:
 
 
 def read_fleet(text: str) -> FleetSettings:
-    """Reads a fleet's file.
+    """Reads a fleet's file, or the table of it in the file of all settings.
 
     Raises:
         ValueError: It is no TOML, or a value breaks its rule; the message names the field, the value and the rule.
     """
     table = tomllib.loads(text)
+    table = table.get("fleet", table)
+    if not isinstance(table, dict):
+        raise ValueError(f"fleet: {table!r} must be a table")
     roles = table.pop("roles", {})
     if not isinstance(roles, dict) or not all(isinstance(each, dict) for each in roles.values()):
         raise ValueError(f"roles: {roles!r} must be tables, for instance [roles.sandbox]")

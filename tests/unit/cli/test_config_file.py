@@ -1,0 +1,179 @@
+"""The file of settings: which source wins, and how a wrong file is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callsheet.cli import scheduler_command, up_command
+from callsheet.deploy import manager_process
+from callsheet.deploy.fleet.settings import FleetSettings
+from callsheet.deploy.scheduler_process import SchedulerOptions
+from callsheet.deploy.stack_settings import StackSettings
+
+from tests.support.command_line import invoke
+
+
+def written(directory: Path, text: str) -> str:
+    file = directory / "callsheet.toml"
+    file.write_text(text)
+    return str(file)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What commands were about to run, which they do not here."""
+    told: list[Any] = []
+    monkeypatch.setattr(scheduler_command, "run_scheduler_process", told.append)
+    monkeypatch.setattr(manager_process, "run_manager_process", lambda *parts: told.extend(parts))
+    monkeypatch.setattr(up_command, "run_until_signal", lambda *parts: told.extend(parts))
+    monkeypatch.setattr(up_command, "require_isolation", lambda *_: None)
+    for variable in ("CALLSHEET_CONFIG", "CALLSHEET_LISTEN", "CALLSHEET_DATA_DIR", "CALLSHEET_LOG_LEVEL"):
+        monkeypatch.delenv(variable, raising=False)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "listen"),
+    [
+        ((), {}, "127.0.0.1:1"),
+        ((), {"CALLSHEET_LISTEN": "127.0.0.1:2"}, "127.0.0.1:2"),
+        (("--listen", "127.0.0.1:3"), {"CALLSHEET_LISTEN": "127.0.0.1:2"}, "127.0.0.1:3"),
+        (("--listen", "127.0.0.1:3"), {}, "127.0.0.1:3"),
+    ],
+)
+def test_an_option_goes_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, ran: list[Any], words: tuple[str, ...], variables: dict[str, str], listen: str
+) -> None:
+    text = '[scheduler]\nlisten = "127.0.0.1:1"\ndata-dir = "/tmp/of-the-file"\n[up]\ncpus = "not looked at"\n'
+    file = written(tmp_path, text)
+    for before, more in ((("--config", file), {}), ((), {"CALLSHEET_CONFIG": file})):
+        result = invoke(*before, "scheduler", *words, **variables, **more)
+        assert result.exit_code == 0, result.output
+        options = ran.pop()
+        assert isinstance(options, SchedulerOptions)
+        assert (options.settings.listen, options.settings.data_dir) == (listen, Path("/tmp/of-the-file"))
+
+
+def test_a_file_has_a_table_for_each_command(tmp_path: Path, ran: list[Any]) -> None:
+    text = """
+    [scheduler]
+    expect = "sandbox"
+    [up]
+    managers = "sandbox"
+    cpus = 1
+    log-files = false
+    stage = ["/usr", "/etc"]
+    drain_s = 3
+    [manager.sandbox]
+    warm_memory_mib = 0
+    keep_set_ups = false
+    """
+    file = written(tmp_path, text)
+    assert invoke("--config", file, "manager", "sandbox").exit_code == 0
+    settings = ran.pop()
+    assert (settings.provisioning.warm_memory_mib, settings.provisioning.keep_set_ups) == (0, False)
+    assert invoke("--config", file, "up").exit_code == 0
+    stack = next(each for each in ran if isinstance(each, StackSettings))
+    assert (stack.managers, stack.cpus, stack.logs_to_files, stack.drain_s) == (("sandbox",), 1, False, 3.0)
+    assert invoke("--config", file, "scheduler").exit_code == 0
+    assert ran[-1].expect == ("sandbox",)
+
+
+WRONG = [
+    ("scheduler", "[scheduler\n", "cannot be read: Expected"),
+    ("scheduler", "[scheduler]\nlisten = 1\nlisten = 2\n", "cannot be read: Cannot overwrite"),
+    ("scheduler", 'listen = "127.0.0.1:1"\n', r"[listen]: '127.0.0.1:1': must be a table"),
+    ("scheduler", "[shceduler]\n", "[shceduler]: is the table of no command; did you mean scheduler?"),
+    ("scheduler", "[elephant]\n", "[elephant]: is the table of no command"),
+    ("scheduler", "[[scheduler]]\n", "[scheduler]: [{}]: must be a table"),
+    ("scheduler", "scheduler = 3\n", "[scheduler]: 3: must be a table"),
+    (
+        "scheduler",
+        "[scheduler]\ndata_dri = '/x'\n",
+        "[scheduler] data_dri: is no option of this command; did you mean data_dir?",
+    ),
+    ("scheduler", "[scheduler]\nhelp = true\n", "[scheduler] help: is no option of this command"),
+    ("scheduler", "[scheduler]\ndata_dir = '/x'\ndata-dir = '/y'\n", "[scheduler] data-dir: is there twice"),
+    ("scheduler", "[scheduler]\nlisten = 7077\n", "[scheduler] listen: 7077: '7077' must be HOST:PORT"),
+    ("scheduler", "[scheduler]\nexpect = ['sandbox']\n", "[scheduler] expect: ['sandbox']: must be one value"),
+    ("scheduler", "[scheduler]\nexpect = 3\n", "[scheduler] expect: 3: 3 must be a text"),
+    ("scheduler", "[scheduler]\nlog_level = 'loud'\n", "[scheduler] log_level: 'loud': "),
+    ("scheduler", "[scheduler]\ninsecure = 'yes'\n", "[scheduler] insecure: 'yes': must be true or false"),
+    ("scheduler", "[scheduler]\nlisten = true\n", "[scheduler] listen: True: must be a text or a number"),
+    ("scheduler", "[scheduler]\ntls_cert = '/nowhere.pem'\n", "[scheduler] tls_cert: '/nowhere.pem': "),
+    ("scheduler", "[scheduler]\ndatabase_url = 'postgresql://u:hidden@h/n'\n", "[scheduler] database_url: is a secret"),
+    ("up", "[up]\ncpus = '1'\n", "[up] cpus: '1': '1' must be a number"),
+    ("up", "[up]\ncpus = 1.5\n", "[up] cpus: 1.5: "),
+    ("up", "[up]\ncpus = 0\n", "[up] cpus: 0: "),
+    ("up", "[up]\ncpus = 1979-05-27\n", "[up] cpus: datetime.date(1979, 5, 27): "),
+    ("up", "[up.cpus]\nmost = 3\n", "[up] cpus: {'most': 3}: "),
+    ("up", "[up]\nstage = '/usr'\n", "[up] stage: '/usr': must be a list"),
+    ("up", "[up]\nnetwork = [443]\n", "[up] network: [443]: 443 must be a text"),
+    ("up", "[up]\nnetwork = ['nowhere']\n", "callsheet.toml: network: "),
+    ("up", "[up]\nmanagers = 'sandbox,nonsense'\n", "callsheet.toml: managers: 'nonsense' is none of"),
+    (
+        "up",
+        "[fleet.roles.sandbox]\ncores = 'two'\n",
+        "callsheet.toml: roles.sandbox.cores: 'two' must be a whole number",
+    ),
+    ("up", "fleet = 3\n", "callsheet.toml: fleet: 3 must be a table"),
+    ("manager sandbox", "[manager.sanbox]\n", "[manager.sanbox]: is the table of no command; did you mean sandbox?"),
+    ("manager sandbox", "[manager]\ncpus = 1\n", "[manager.cpus]: 1: must be a table"),
+    ("manager sandbox", "[manager.sandbox]\nwarm_memory_mib = -1\n", "[manager.sandbox] warm_memory_mib: -1: "),
+]
+
+
+@pytest.mark.parametrize(("command", "text", "told"), WRONG)
+def test_a_wrong_file_is_refused_in_one_line(
+    tmp_path: Path, ran: list[Any], command: str, text: str, told: str
+) -> None:
+    result = invoke("--config", written(tmp_path, text), *command.split())
+    assert result.exit_code == 2, result.output
+    assert not ran
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"callsheet: {tmp_path}/callsheet.toml: ")
+    assert told in line
+    assert "hidden" not in line
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path, ran: list[Any]) -> None:
+    result = invoke("scheduler", CALLSHEET_CONFIG=str(tmp_path / "nowhere"))
+    assert (result.exit_code, ran) == (2, [])
+    assert "nowhere" in result.output
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    result = invoke("--config", str(tmp_path / "binary"), "scheduler")
+    assert (result.exit_code, ran) == (2, [])
+    assert "binary: cannot be read" in result.output
+
+
+def test_the_file_of_a_secret_yields_to_a_secret_of_a_better_source(tmp_path: Path, ran: list[Any]) -> None:
+    (tmp_path / "url").write_text("postgresql://u:of_the_file@h/n")
+    file = written(tmp_path, f"[scheduler]\ndatabase_url_file = '{tmp_path / 'url'}'\n")
+    asked = {
+        "postgresql://u:of_the_file@h/n": {},
+        "postgresql://u:other@h/n": {"CALLSHEET_DATABASE_URL": "postgresql://u:other@h/n"},
+    }
+    for url, variables in asked.items():
+        result = invoke("--config", file, "scheduler", **variables)
+        assert result.exit_code == 0, result.output
+        assert ran.pop().settings.database_url == url
+
+
+def test_a_fleet_is_a_table_of_the_file(tmp_path: Path, ran: list[Any]) -> None:
+    text = "[fleet.roles.sandbox]\nnodes = [0, 2]\ncores = 1\nmemory_mib = 512\n[up]\ncpus = 1\n"
+    file = written(tmp_path, text)
+    for words in (("--config", file, "up"), ("up", "--cpus", "1", "--fleet", file)):
+        result = invoke(*words)
+        assert result.exit_code == 0, result.output
+        wanted = next(each for each in ran if isinstance(each, FleetSettings))
+        assert wanted.roles["sandbox"].nodes == (0, 2)
+        ran.clear()
+    result = invoke("--config", file, "up", "--nodes", "2")
+    assert result.exit_code == 2
+    assert "nodes: 2: must not be given with a fleet's file" in result.output
+    other = tmp_path / "fleet.toml"
+    other.write_text("[roles.noop]\ncores = 1\nmemory_mib = 1\n")
+    assert invoke("--config", file, "up", "--fleet", str(other)).exit_code == 0
+    assert list(next(each for each in ran if isinstance(each, FleetSettings)).roles) == ["noop"]
