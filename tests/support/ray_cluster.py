@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import psutil
 
-from tests.support.clusters import ROOT
 from tests.support.ports import free_port
 
+_ROOT: Final = Path(__file__).resolve().parents[2]
 MEMORY_MIB: Final = 1000
 """What each raylet says that its machine has, beside one core."""
 _LEAN: Final = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
@@ -85,7 +85,7 @@ def ray_cluster(nodes: int, most: int = 0) -> Iterator[RayCluster]:
         most: Up to so many there are once Ray's autoscaler finds that they are needed; 0 for those that there are.
     """
     command = [sys.executable, "-m", "tests.support.ray_cluster", str(nodes), str(most)]
-    told = {**os.environ, **_LEAN, **(_GROWS | {"PYTHONPATH": str(ROOT)} if most else {})}
+    told = {**os.environ, **_LEAN, **(_GROWS | {"PYTHONPATH": str(_ROOT)} if most else {})}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=told) as process:
         try:
             yield RayCluster(process)

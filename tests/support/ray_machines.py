@@ -16,6 +16,12 @@ HEAD_VARIABLES: Final = {
     "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
 }
 
+# Of what Ray does on machines that it reaches over SSH.
+_LISTS: Final = (
+    *("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands", "setup_commands"),
+    *("head_setup_commands", "worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands"),
+)
+
 
 class Machines(FakeMultiNodeProvider):
     """The provider. What it starts finds its memory itself, as Ray's class has no way to say it."""
@@ -33,7 +39,7 @@ def write_config(path: Path, address: str, resources: dict[str, float], most: in
     Args:
         path: Where.
         address: Of the cluster's control store.
-        resources: What each machine has.
+        resources: What each machine has, the head's too.
         most: Machines beside the head's.
     """
     provider = {
@@ -44,7 +50,7 @@ def write_config(path: Path, address: str, resources: dict[str, float], most: in
         "gcs_address": address,
     }
     types = {
-        "ray.head.default": {"resources": {}, "node_config": {}, "max_workers": 0},
+        "ray.head.default": {"resources": resources, "node_config": {}, "max_workers": 0},
         "machine": {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": most},
     }
     config = {
@@ -54,5 +60,10 @@ def write_config(path: Path, address: str, resources: dict[str, float], most: in
         "provider": provider,
         "available_node_types": types,
         "head_node_type": "ray.head.default",
+        "upscaling_speed": 1.0,
+        "auth": {},
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        **{key: [] for key in _LISTS},
     }
     path.write_text(json.dumps(config))

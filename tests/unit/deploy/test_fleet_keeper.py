@@ -36,6 +36,7 @@ class ScriptedWorld(Provider):
         self.wanted = RoleWanted(0, {}, {})
         self.unreadable: set[str] = set()
         self.busy: set[str] = set()
+        self.end_slowly = False
         self.known: set[str] = set()
         self.looks = 0
         self.room = 3
@@ -80,7 +81,8 @@ class ScriptedWorld(Provider):
             self.managers[manager_id] = ManagerSeen(connected=True, leaving=True, leaves_by=leaves_by)
             return
         del self.managers[manager_id]
-        self.there[manager_id] = FleetNode(manager_id, "noop", NodePhase.ENDED)
+        if not self.end_slowly:
+            self.there[manager_id] = FleetNode(manager_id, "noop", NodePhase.ENDED)
 
     async def more_looks(self, count: int = 3) -> None:
         goal = self.looks + count
@@ -216,3 +218,19 @@ async def test_nodes_that_are_gone_are_known_no_longer(tmp_path: Path) -> None:
         tasks.cancel_scope.cancel()
     await keeper.close()
     assert world.known == set()
+
+
+async def test_no_other_node_leaves_while_one_that_has_left_still_ends(tmp_path: Path) -> None:
+    world, files = ScriptedWorld(), FleetFiles(tmp_path)
+    keeper = keeper_of(world, tmp_path)
+    await keeper.start()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        files.ask(Orders({"noop": 3}))
+        await until(lambda: len(world.there) == 3)
+        world.end_slowly = True
+        files.ask(Orders({"noop": 1}))
+        await until(lambda: len(world.managers) == 1)
+        await world.more_looks()
+        assert [each for each in world.asked if each.startswith("drain")] == ["drain noop-3 None", "drain noop-2 None"]
+        tasks.cancel_scope.cancel()

@@ -192,6 +192,9 @@ class FleetKeeper:
             _log.info("node is to leave", node=name)
             rest = self._down_rest_s()
             await self._scheduler.drain(name, None if rest is None else max(0.0, rest))
+            # It may be gone from the scheduler at the next look, and still end on its node.
+            by = None if rest is None else time.time() + rest
+            self._leaving[name] = replace(seen.managers[name], leaving=True, leaves_by=by)
         for name in steps.stop:
             _log.info("node is given back", node=name)
             await in_thread(self._provider.stop, name, self._grace_s)
