@@ -15,8 +15,14 @@ from typing import Any
 import anyio
 from callsheet.deploy.child import ParentLink
 
-# Ray at its best, alone and quiet: no usage reports, no token check, no warnings about accelerators.
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+# Ray at its best, alone and quiet: no usage reports, no token check, no warnings about accelerators, and workers that
+# were started stay, also those of tasks that take less than a core.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_num_workers_soft_limit": "64",
+}
 
 
 class RayRunFailedError(Exception):

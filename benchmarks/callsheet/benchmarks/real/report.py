@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.measuring.statistics import rounded, significant
+from callsheet.benchmarks.real.ray_tasks import RAY_POLICIES
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs
 from callsheet.benchmarks.runner import BenchmarkReport, Column, cell, new_table
@@ -27,7 +28,9 @@ _COLUMNS: tuple[Column, ...] = (
 )
 NOTES = {
     "callsheet_asleep": "its commands sleep for as long as the others' take alone",
-    "ray": "its commands sleep likewise, and nothing is reset, as Ray has no sandboxes: one action less a trajectory",
+    "ray_tasks": "a task of one logical core per command, workers warm; no sandbox and no reset: one action less",
+    "ray_shared": "tasks of a tenth of a logical core, so that all run at once and the system shares the cores",
+    "ray": "its commands sleep likewise, in tasks of one logical core",
 }
 """What is to be known of a policy's figures."""
 
@@ -98,6 +101,8 @@ class RealReport(BenchmarkReport):
             table.add_row(name, *cells, service, style="bold" if name == "callsheet" else None)
         yield table
         yield from (f"{name}: {note}." for name, note in NOTES.items() if name in self.policies)
+        if missing := [each.name for each in RAY_POLICIES if each.name not in self.policies]:
+            yield f"{', '.join(missing)}: left out, as Ray is not installed: pip install 'callsheet[ray]'."
         yield (
             f"The smallest command takes {costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
             f"{costs.overhead_s * 1000:.0f} ms more. A sandbox takes the service {costs.reset_cpu_s * 1000:.0f} ms of "

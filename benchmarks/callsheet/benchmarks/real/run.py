@@ -12,7 +12,7 @@ from statistics import median
 
 import psutil
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
+from callsheet.benchmarks.real.ray_tasks import RAY_POLICIES, ray_is_here, run_ray
 from callsheet.benchmarks.real.report import Pair, RealReport
 from callsheet.benchmarks.real.rollouts import POLICIES, RealPolicy, run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
@@ -94,9 +94,11 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
         given = sleeping if policy.sleeps else scenario
         progress(f"{policy.name}: {scenario.live} trajectories for real")
         pairs[policy.name] = await _compare(policy, given, costs, cores)
-    progress(f"ray: {scenario.live} trajectories for real, asleep")
-    in_ray = (await run_ray_asleep(sleeping, cores)).figures(cores)
-    pairs["ray"] = Pair(in_ray, _simulate("fixed_1_warm", without_resets(sleeping)), None)
+    for in_ray in RAY_POLICIES if ray_is_here() else ():
+        given = sleeping if in_ray.sleeps else scenario
+        progress(f"{in_ray.name}: {scenario.live} trajectories for real")
+        figures = (await run_ray(given, in_ray, cores)).figures(cores)
+        pairs[in_ray.name] = Pair(figures, _simulate(in_ray.simulated, without_resets(given)), None)
     return RealReport(
         settings=settings,
         load=load_of(scenario),

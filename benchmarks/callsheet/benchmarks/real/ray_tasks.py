@@ -1,0 +1,128 @@
+"""The same trajectories through Ray: a task per command, and no resets, as Ray's tasks have no sandboxes.
+
+Real CPU work among more tasks than cores measures the operating system: Ray's cores are tickets, and nothing keeps a
+task on its own. With commands that sleep, what is measured is Ray's own queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+import os
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from callsheet.benchmarks.measuring.ray_process import answer_with_ray, ask_ray_process
+from callsheet.benchmarks.real import burner
+from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction
+from callsheet.benchmarks.simulator.scenario import Scenario
+
+_DEADLINE_S = 900.0
+# So long are tasks that make Ray start its workers.
+_WARM_UP_S = 3.0
+# Of a command: what it takes alone, its CPU seconds and the cores that it uses.
+_Command = tuple[float, float, float]
+# Of each trajectory: pairs of a generation, in seconds, and the commands after it.
+_Script = list[list[tuple[float, list[_Command]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RayPolicy:
+    """One way to run commands as Ray's tasks.
+
+    Attributes:
+        simulated: The simulator's policy of the same kind.
+        cores: Of Ray's logical cores a command takes so many.
+        sleeps: Whether its commands sleep instead of using the CPU.
+    """
+
+    name: str
+    simulated: str
+    cores: float = 1.0
+    sleeps: bool = False
+
+
+RAY_POLICIES: Final = (
+    RayPolicy("ray_tasks", "fixed_1_warm"),
+    RayPolicy("ray_shared", "os_sharing", cores=0.1),
+    RayPolicy("ray", "fixed_1_warm", sleeps=True),
+)
+
+
+def ray_is_here() -> bool:
+    """Whether Ray is installed."""
+    return importlib.util.find_spec("ray") is not None
+
+
+async def run_ray(scenario: Scenario, policy: RayPolicy, cores: int) -> RealRun:
+    """Runs the trajectories through Ray.
+
+    Raises:
+        RayRunFailedError: It failed, or took too long.
+    """
+    script = [
+        [(turn.generation.seconds, [(work.alone_s(), work.cpu_s, work.use) for work in turn.actions]) for turn in turns]
+        for turns in (rollout.turns for rollout in scenario.rollouts[: scenario.live])
+    ]
+    values = await ask_ray_process(__name__, cores, [asdict(policy), script], _DEADLINE_S)
+    values["actions"] = [TimedAction(**action) for action in values["actions"]]
+    values["held"] = [Span(*span) for span in values["held"]]
+    return RealRun(**values)
+
+
+async def _roll_out(script: _Script, run: Callable[..., Awaitable[tuple[float, float]]]) -> RealRun:
+    measured = RealRun()
+
+    async def step(alone_s: float, cpu_s: float, use: float) -> None:
+        submitted = time.perf_counter()
+        ran_s, used_s = await run(alone_s, cpu_s, use)
+        ended = time.perf_counter()
+        act_s = ended - submitted
+        measured.acting_s += act_s
+        measured.actions.append(TimedAction(act_s, alone_s, used_s))
+        measured.held.append(Span(ended - ran_s, ended, 1))
+
+    async def trajectory(turns: list[tuple[float, list[_Command]]]) -> None:
+        started = time.perf_counter()
+        for generation_s, commands in turns:
+            await asyncio.sleep(generation_s)
+            await asyncio.gather(*(step(*command) for command in commands))
+        measured.lives_s += time.perf_counter() - started
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(trajectory, script))
+    measured.step_s = time.perf_counter() - began
+    return measured
+
+
+def _sleep(alone_s: float, cpu_s: float, use: float) -> tuple[float, float]:
+    time.sleep(alone_s)
+    return alone_s, 0.0
+
+
+def _burn(alone_s: float, cpu_s: float, use: float) -> tuple[float, float]:
+    """Runs the command that sandboxes run; returns how long it was there, and its CPU seconds."""
+    began = time.perf_counter()
+    child = subprocess.Popen(["python3", "-S", burner.__file__, f"{cpu_s:.4f}", f"{use:.4f}"])
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
+
+
+def _run(ray: Any, question: Any) -> dict[str, Any]:
+    policy, script = RayPolicy(**question[0]), question[1]
+    task = functools.partial(ray.remote, num_cpus=policy.cores)
+    # Workers start with the first tasks; that is no part of the step.
+    at_once = int(ray.cluster_resources()["CPU"] / policy.cores)
+    ray.get([task()(_sleep).remote(_WARM_UP_S, 0.0, 1.0) for _ in range(min(at_once, 2 * len(script)))])
+    return asdict(asyncio.run(_roll_out(script, task()(_sleep if policy.sleeps else _burn).remote)))
+
+
+if __name__ == "__main__":
+    answer_with_ray(_run)
