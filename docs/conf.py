@@ -27,7 +27,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"callsheet\..*\.(S|\w*T(_co)?)"),  # type variables
     ("py:.*", r"callsheet\.v1\..*"),  # the contract has a page of its own
     ("py:.*", r"callsheet\.scheduler\.core\..*"),  # not for programs outside
-    ("py:.*", r"callsheet\.client\.(backend\.(Backend|Connector)|sync_job\.CoroutineThread)"),  # the client's own seams
+    ("py:.*", r"callsheet\.client\.(backend\.(Backend|Connector)|sync\.job\.CoroutineThread)"),  # seams
 ]
 
 GENERATED = {"reference/protos": proto_pages, "reference/command-line": command_line_pages}

@@ -1,6 +1,7 @@
 """The client of Callsheet: submit actions, get outcomes. See `Client` (async) and `SyncClient` (for plain threads).
 
-`callsheet.client.testing` has a fake for tests of code that uses the client, `callsheet.client.admin` what tools need.
+`callsheet.client.testing` has a fake for tests of code that uses the client. `callsheet.client.admin` has the client of
+tools and operators.
 """
 
 import callsheet.client.fork_support  # noqa: F401 - before anything imports gRPC

@@ -1,4 +1,4 @@
-"""What operators and tools call: status, explanations, manual control, and single outcomes. One rpc per call.
+"""The client of operators and tools: status, explanations, manual control, and single outcomes. One rpc per call.
 
 async with AdminClient("127.0.0.1:7077") as admin:
     print((await admin.explain("my-job", "a-1")).explanation)
@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CallerIdentity:
-    """Who a caller is to the scheduler, by its token.
+    """The scheduler's view of a caller, by the caller's token.
 
     Attributes:
         scope: "admin", "read-only", "job", "manager" or "gateway"; empty where the scheduler asks for no tokens.
-        subject: The one job or manager that the token is for; empty for the others.
+        subject: The one job or manager that the token is for; empty for the other scopes.
     """
 
     scope: str
@@ -76,9 +76,9 @@ class _Connection:
 
 
 class AdminClient:
-    """A scheduler's address for tools. Connects when first used, once per process and event loop.
+    """A scheduler's address for tools. The client connects at its first use, once per process and event loop.
 
-    Every method may raise ConnectionLostError when there is no answer in time, and RefusedError.
+    Every method may raise RefusedError, and ConnectionLostError if the scheduler does not answer in time.
     """
 
     def __init__(self, target: str, options: ClientOptions | None = None) -> None:
@@ -88,10 +88,10 @@ class AdminClient:
         self._connections: PerLoop[_Connection] = PerLoop()
 
     async def identity(self) -> CallerIdentity:
-        """Returns whose token this client shows.
+        """Returns the scope and the subject of this client's token.
 
         Raises:
-            AccessDeniedError: The scheduler does not know it.
+            AccessDeniedError: The scheduler does not know the token.
         """
         info = await self._call(self._connection().client.GetServerInfo, greeting())
         return CallerIdentity(info.caller_scope, info.caller_subject)
@@ -104,11 +104,11 @@ class AdminClient:
         """Returns why an action is where it is, and its whole story.
 
         Args:
-            job_id: Its job; empty where the action id is unique among open jobs.
+            job_id: The action's job; empty where the action id is unique among open jobs.
             action_id: The action.
 
         Raises:
-            NotFoundError: It is unknown.
+            NotFoundError: The action is unknown.
         """
         request = admin_service_pb2.ExplainRequest(key=_key(job_id, action_id))
         return decode_explanation(await self._call(self._connection().admin.Explain, request))
@@ -118,7 +118,7 @@ class AdminClient:
 
         Args:
             job_id: The job.
-            at_most: So many, 1 to 1,000.
+            at_most: The most actions to return, 1 to 1,000.
 
         Raises:
             NotFoundError: The job is not open.
@@ -129,7 +129,7 @@ class AdminClient:
         return OpenActions(tuple(map(decode_explanation, response.actions)), response.open)
 
     async def what_if(self, pool: str, nodes: int) -> WhatIf:
-        """Returns what more nodes of a pool would do to what waits and runs now.
+        """Returns the effect of more nodes of a pool on the actions that wait and run now.
 
         Args:
             pool: Name of the pool, or the id of one of its nodes.
@@ -137,7 +137,7 @@ class AdminClient:
 
         Raises:
             InvalidArgumentError: `nodes` is out of its range.
-            NotFoundError: There is no such pool; the message names those there are.
+            NotFoundError: The pool is unknown; the message names the known pools.
         """
         if not 1 <= nodes <= MAX_WHAT_IF_NODES:
             raise invalid("nodes", nodes, f"must be between 1 and {MAX_WHAT_IF_NODES}")
@@ -146,38 +146,39 @@ class AdminClient:
         return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
 
     async def drain(self, manager_id: str, *, deadline_s: float | None = None, dry_run: bool = False) -> DrainReport:
-        """Takes a manager out of service: it gets no new sandboxes, and leaves once the last one of its own has ended.
+        """Takes a manager out of service: it gets no new sandboxes, and leaves after the end of its last sandbox.
 
         Args:
             manager_id: The manager.
-            deadline_s: Seconds after which it leaves with whatever it still has; None waits for the last sandbox.
-            dry_run: Only tell what would die, and change nothing.
+            deadline_s: After so many seconds the manager leaves, whatever it still has; None waits for the last
+                sandbox.
+            dry_run: Return the report, and change nothing.
 
         Returns:
-            What dies with it if it leaves before that ends.
+            The sandboxes and attempts that die with the manager if it leaves before their end.
 
         Raises:
-            NotFoundError: It is not registered.
-            InvalidArgumentError: The deadline is no number of at least 0.
+            NotFoundError: The manager is not registered.
+            InvalidArgumentError: The deadline is below 0, or no number.
         """
         request = admin_service_pb2.DrainManagerRequest(manager_id=manager_id, deadline_s=deadline_s, dry_run=dry_run)
         return decode_drain(await self._call(self._connection().admin.DrainManager, request))
 
     async def heal(self, manager_id: str, *, wait_s: float = 0.0) -> tuple[ServiceStatus, ...]:
-        """Has a manager's quarantined engines go back to the weights that they were started with.
+        """Makes a manager's quarantined engines load the weights that they were started with.
 
-        They serve these until the next publish for their service.
+        The engines serve these weights until the next publish for their service.
 
         Args:
             manager_id: The manager.
-            wait_s: Wait at most so long until all of its engines may serve.
+            wait_s: Wait at most so long until all of the manager's engines may serve.
 
         Returns:
-            Its engines, as they are then.
+            The state of the manager's engines.
 
         Raises:
-            NotFoundError: It is not registered.
-            FailedPreconditionError: It is away or draining, or has no engine.
+            NotFoundError: The manager is not registered.
+            FailedPreconditionError: The manager is away or draining, or has no engine.
         """
         request = admin_service_pb2.HealManagerRequest(manager_id=manager_id)
         await self._call(self._connection().admin.HealManager, request)
@@ -191,7 +192,7 @@ class AdminClient:
             await anyio.sleep(min(_LOOK_S, left))
 
     async def cancel(self, job_id: str, action_id: str, reason: str = "") -> None:
-        """Asks for a cancel of an action; the outcome follows.
+        """Asks for the cancel of an action; the outcome follows later.
 
         Raises:
             NotFoundError: The action is unknown.
@@ -205,7 +206,7 @@ class AdminClient:
         return tuple(map(decode_job_status, response.jobs))
 
     async def buffered(self, job_id: str) -> tuple[FinishedTrajectory, ...]:
-        """Returns what is in a job's buffer, the oldest first, at most 10,000 and without payloads.
+        """Returns the finished trajectories in a job's buffer, the oldest first, at most 10,000 and without payloads.
 
         Raises:
             NotFoundError: The job is not open.
@@ -215,11 +216,14 @@ class AdminClient:
         return tuple(decode_finished(each, BlobReader({})) for each in response.trajectories)
 
     async def rollouts(self, job_id: str, *, wait_s: float = 0.0) -> tuple[RolloutStatus, ...]:
-        """Returns how far the weights are that a job published, by service; raises NotFoundError if it is not open.
+        """Returns the engines' progress with a job's published weights, by service.
 
         Args:
             job_id: The job.
-            wait_s: Wait at most so long until all engines have proved them.
+            wait_s: Wait at most so long until all engines have proved the weights.
+
+        Raises:
+            NotFoundError: The job is not open.
         """
         ends = anyio.current_time() + wait_s
         while True:
@@ -232,10 +236,10 @@ class AdminClient:
             await anyio.sleep(min(_LOOK_S, left))
 
     async def cancel_work(self, job_id: str, *, group_id: str = "", trajectory_id: str = "", reason: str = "") -> None:
-        """Gives up what is unfinished in a job, or in one group or trajectory of it. The job stays open.
+        """Cancels the unfinished work of a job, or of one group or trajectory of the job. The job stays open.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The job, the group or the trajectory does not exist.
         """
         request = client_service_pb2.CancelWorkRequest(
             job_id=job_id, group_id=group_id, trajectory_id=trajectory_id, reason=reason
@@ -246,24 +250,24 @@ class AdminClient:
         """Closes a job: closes its trajectories and cancels its actions.
 
         Raises:
-            NotFoundError: It is not open.
+            NotFoundError: The job is not open.
         """
         await self._call(self._connection().client.CloseJob, client_service_pb2.CloseJobRequest(job_id=job_id))
 
     async def outcome(self, job_id: str, action_id: str, *, wait_s: float = 0.0) -> Outcome[Any] | None:
-        """Returns the outcome of an action; None if it has not ended.
+        """Returns the outcome of an action; None if the action has not ended.
 
         Args:
-            job_id: Its job.
+            job_id: The action's job.
             action_id: The action.
-            wait_s: Seconds to wait for it, at most 600.
+            wait_s: Seconds to wait for the outcome, at most 600.
 
         Raises:
             NotFoundError: The action is unknown.
-            PayloadError: A result by reference could not be read.
+            PayloadError: A stored result could not be read.
         """
         if not 0 <= wait_s <= MAX_OUTCOME_WAIT_S:
-            raise invalid("wait", wait_s, f"between 0 and {MAX_OUTCOME_WAIT_S:g} s")
+            raise invalid("wait", wait_s, f"must be between 0 and {MAX_OUTCOME_WAIT_S:g} s")
         request = client_service_pb2.GetOutcomeRequest(key=_key(job_id, action_id), wait=duration("wait", wait_s))
         connection = self._connection()
         response: client_service_pb2.GetOutcomeResponse = await self._call(
@@ -272,7 +276,7 @@ class AdminClient:
         return await read_outcome(response.outcome, connection.payloads) if response.HasField("outcome") else None
 
     async def close(self) -> None:
-        """Closes the connection of the running loop, and those of other loops that still run."""
+        """Closes the connections of the running loop and of other loops that still run."""
         self._closed = True
         running = asyncio.get_running_loop()
         for loop, connection in self._connections.take_all().items():
@@ -285,7 +289,7 @@ class AdminClient:
                 closing.close()
 
     async def __aenter__(self) -> Self:
-        """Returns the client; it connects when it is first used."""
+        """Returns the client, which connects at its first use."""
         return self
 
     async def __aexit__(
@@ -295,7 +299,7 @@ class AdminClient:
         await self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the address and the options; connections stay here."""
+        """Pickles the address and the options, without connections."""
         return {"target": self.target, "options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -34,20 +34,21 @@ logger = logging.getLogger("callsheet.client")
 
 
 class Client:
-    """A scheduler's address and how to talk to it.
+    """A scheduler's address, and the options of the connections to it.
 
-    Connects when it is first used, once per process and event loop; so it can be made anywhere, used from several loops
-    at once, and pickled: a copy connects by itself. A broken connection is made again and resumed without losing or
-    repeating an outcome. A process forked after its parent had connected cannot connect (ForkedProcessError).
+    A client connects at its first use, once per process and event loop. So a client can be made anywhere, used from
+    several loops at once, and pickled: a copy connects by itself. The client makes a broken connection again and
+    resumes it; no outcome is lost or repeated. A process forked after its parent had connected cannot connect
+    (ForkedProcessError).
 
     Attributes:
         target: The scheduler's address, "host:port".
-        options: How to connect, wait and give up.
-        steps: What was counted of its jobs' actions, for `Job.step_summary`.
+        options: Timeouts, credentials and the gateway's address.
+        steps: Counts of the actions of the client's jobs, for `Job.step_summary`.
     """
 
     def __init__(self, target: str, options: ClientOptions | None = None) -> None:
-        """Notes the address; raises InvalidArgumentError if it is none."""
+        """Notes the address; raises InvalidArgumentError if `target` is no address."""
         self.options = ClientOptions() if options is None else options
         self.target = check_target(target, self.options)
         self.steps = StepTallies()
@@ -57,14 +58,14 @@ class Client:
 
     @classmethod
     async def connect(cls, target: str, options: ClientOptions | None = None) -> Self:
-        """Returns a client that has connected, and that the scheduler serves.
+        """Returns a connected client; the scheduler has accepted its contract number.
 
         Args:
             target: The scheduler's address, "host:port".
-            options: How to connect, wait and give up.
+            options: Timeouts, credentials and the gateway's address.
 
         Raises:
-            InvalidArgumentError: The address is none.
+            InvalidArgumentError: `target` is no address.
             ConnectionLostError: No scheduler answered within `connect_timeout_s`.
             FailedPreconditionError: The scheduler or this client is too old for the other.
         """
@@ -78,16 +79,16 @@ class Client:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, target: str | None = None) -> Self:
-        """Returns a client as environment variables say; it connects when it is first used.
+        """Returns a client with the settings of environment variables; the client connects at its first use.
 
-        CALLSHEET_SCHEDULER is the address (127.0.0.1:7077), CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE the token,
-        CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`; "system" in place of the
-        first stands for the authorities that the operating system trusts. CALLSHEET_GATEWAY is the gateway's URL.
-        CALLSHEET_USE_PROXY=1 reaches both through the proxy that the environment names.
+        CALLSHEET_SCHEDULER is the address (127.0.0.1:7077). CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE is the token.
+        CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`; CALLSHEET_TLS_CA=system
+        stands for the authorities that the operating system trusts. CALLSHEET_GATEWAY is the gateway's URL.
+        CALLSHEET_USE_PROXY=1 reaches scheduler and gateway through the proxy that the environment names.
 
         Args:
-            environ: The variables; None takes those of the process.
-            target: An address in place of the variable's; None or empty takes that.
+            environ: The variables; None takes the variables of the process.
+            target: An address in place of CALLSHEET_SCHEDULER; None or empty takes the variable.
 
         Raises:
             InvalidArgumentError: A variable is wrong.
@@ -111,30 +112,31 @@ class Client:
         failure_policy: FailurePolicy | None = None,
         new: bool = False,
     ) -> Job:
-        """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
+        """Opens a job, or attaches to an open job of the same arguments; `Job.opening` tells which.
 
         Args:
             job_id: 1 to 256 characters, unique in the scheduler.
             share: Fair share relative to other jobs; above 0.
-            priority_class: Its class.
-            max_actions: The most actions it may have queued or running at once; None means no limit of its own.
-            staleness: What becomes of trajectories that fall behind the newest policy version; None: nothing does.
+            priority_class: The job's class.
+            max_actions: The most actions that the job may have queued or running at once; None means no limit of its
+                own.
+            staleness: The rule for trajectories that fall behind the newest policy version; None means no rule.
             grace_s: How many seconds the job lives on after its last client is gone; None takes the server's default
                 (120 s).
             detached: The job lives on without any client, until it is closed.
-            idle_timeout_s: After so many seconds without any work the job is closed, even while a client holds it. None
-                takes the server's default (7 days), and means never if detached.
+            idle_timeout_s: The scheduler closes the job after so many seconds without work, even while a client holds
+                it. None takes the server's default (7 days); for a detached job None means never.
             dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA, not as ENV.
-            max_buffered: From so many finished trajectories in its buffer on no new one begins, and from twice as many
-                on `finish` waits; None takes the server's default (4,096).
-            failure_policy: What failures of rollouts mean for groups of the returned job; None replaces members that
-                are lost to INFRA failures. It is this object's and is not kept by the scheduler.
-            new: Take no part in a job that is open under this id. One that no client holds, as that of a script which
-                crashed, is closed first, with all that is in it.
+            max_buffered: With so many finished trajectories in the job's buffer no new trajectory begins. With twice as
+                many `finish` waits. None takes the server's default (4,096).
+            failure_policy: The meaning of rollouts' failures for groups of the returned job. None replaces members that
+                are lost to INFRA failures. The returned object keeps the policy; the scheduler does not.
+            new: Never attach to an open job of this id. A job that no client holds, as after a script's crash, is
+                closed first, with everything in it.
 
         Raises:
-            InvalidArgumentError: A value out of its range, or of another type.
-            AlreadyExistsError: It is open with other arguments; with `new`, a client holds it.
+            InvalidArgumentError: A value is out of its range, or of another type.
+            AlreadyExistsError: The job is open with other arguments; with `new`, a client holds it.
             ConnectionLostError: There was no connection for too long.
         """
         described = JobDescription(
@@ -166,7 +168,7 @@ class Client:
         return opening
 
     def job(self, job_id: str) -> Job:
-        """Returns a job that is open already, for instance in another process."""
+        """Returns a job that is open already, for instance one that another process opened."""
         return Job(self, job_id)
 
     async def jobs(self) -> list[JobStatus]:
@@ -174,7 +176,7 @@ class Client:
         return await self.backend().jobs("")
 
     async def close(self) -> None:
-        """Closes the connections of all loops. Calls that wait raise ClientClosedError; accepted actions go on."""
+        """Closes the connections of all loops. Waiting calls raise ClientClosedError; accepted actions go on."""
         self._closed = True
         running = asyncio.get_running_loop()
         for loop, backend in self._backends.take_all().items():
@@ -184,7 +186,7 @@ class Client:
                 loop.call_soon_threadsafe(backend.stop)
 
     async def __aenter__(self) -> Self:
-        """Returns the client; it connects when it is first used."""
+        """Returns the client, which connects at its first use."""
         return self
 
     async def __aexit__(
@@ -194,7 +196,7 @@ class Client:
         await self.close()
 
     def backend(self) -> Backend:
-        """Returns what carries requests out in the running loop.
+        """Returns the running loop's connection to the scheduler.
 
         Raises:
             ClientClosedError: The client was closed.
@@ -209,11 +211,11 @@ class Client:
         return backend
 
     def __repr__(self) -> str:
-        """The address."""
+        """Returns the class and the address."""
         return f"{type(self).__name__}({self.target!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the address and the options; connections stay here."""
+        """Pickles the address and the options, without connections."""
         return {"target": self.target, "options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -234,17 +236,17 @@ async def _close_abandoned(backend: Backend, job_id: str) -> None:
 
 
 def _held(job_id: str) -> RefusedError:
-    rule = "it is open, and a client holds it: end that client, or run `callsheet close JOB`"
+    rule = "the job is open, and a client holds it: end that client, or run `callsheet close JOB`"
     return refused(RefusalCode.ALREADY_EXISTS, field="job_id", value=job_id, rule=rule)
 
 
 async def _tell_of_forerunner(backend: Backend, job_id: str) -> None:
-    """Says in the log that a job was joined which no other client holds: its ids and its work are a former script's."""
+    """Logs that the joined job has no other client: a former script left its ids and its work."""
     with suppress(CallsheetError):
         (found,) = await backend.jobs(job_id)
         if found.sessions <= 1 and not found.spec.detached:
             logger.warning(
-                "joined a job that no other client holds job=%s open_trajectories=%d actions=%s: it is its former "
-                "client's, which may have crashed; open_job(..., new=True) closes it first",
+                "joined a job that no other client holds job=%s open_trajectories=%d actions=%s: the work is that of a "
+                "former client, which may have crashed; open_job(..., new=True) closes such a job first",
                 job_id, found.open_trajectories, dict(found.actions),
             )  # fmt: skip

@@ -1,11 +1,11 @@
-"""What the client raises.
+"""The exceptions of the client.
 
     CallsheetError
     ├── ClientClosedError            the client was closed before there was an answer
     ├── ConnectionLostError          (also a ConnectionError) no connection to the scheduler for too long
     ├── ForkedProcessError           gRPC cannot work in this process: use "spawn" or "forkserver"
     ├── WeightsNotProvedError        no engine serves the weights that were published; the message has each one's reason
-    ├── PayloadError                 stored bytes could not be read or written, or are not what they should be
+    ├── PayloadError                 stored bytes could not be read or written, or are other bytes than asked for
     ├── NotSucceededError            `unwrap()` of an outcome that is no success; `outcome` is that outcome
     │   ├── PolicyError              the model's own fault
     │   ├── EnvError                 the environment's own fault
@@ -17,17 +17,17 @@
     │   └── ActionExpiredError       a deadline ran out before the action could finish
     └── RefusedError                 the scheduler refused a request: `code`, `field`, `value`, `rule`, `retry_after_s`
         ├── InvalidArgumentError     (also a ValueError) the request breaks a rule of the contract
-        │   └── BadTextError         a text that no program, file or message can be given
-        ├── NotFoundError            (also a LookupError) what the request names is not there
-        ├── AlreadyExistsError       the id is taken by another body
-        ├── ForgottenError           the action had its outcome long ago; it is no longer kept and does not run again
+        │   └── BadTextError         a text that no program, file or message can take
+        ├── NotFoundError            (also a LookupError) the request names something that does not exist
+        ├── AlreadyExistsError       something with another body has the id
+        ├── ForgottenError           the action ended long ago; its outcome is forgotten, and it does not run again
         ├── FailedPreconditionError  the request does not fit the state of the scheduler
         ├── QueueFullError           a queue or quota is full: try again after `retry_after_s`
         ├── UnavailableError         the scheduler cannot serve now: try again after `retry_after_s`
-        ├── UnimplementedError       (also a NotImplementedError) the request asks for what is not built yet
-        └── AccessDeniedError        the client is not who it must be
+        ├── UnimplementedError       (also a NotImplementedError) the scheduler does not serve the request (yet)
+        └── AccessDeniedError        the client's token is unknown, or lacks the right
 
-How an action of the user ends is never an exception: that is an `Outcome`. `unwrap()` makes it one for those who ask.
+The end of an action is never an exception: it is an `Outcome`. `unwrap()` raises one for callers who want exceptions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HALF: Final = "\ud800"
 
 
 class RefusalCode(StrEnum):
-    """Why a request was refused: the canonical codes of gRPC, in the order of their numbers from 1."""
+    """The reason of a refusal: the canonical codes of gRPC, in the order of their numbers from 1."""
 
     CANCELLED = "CANCELLED"
     UNKNOWN = "UNKNOWN"
@@ -65,38 +65,38 @@ class RefusalCode(StrEnum):
 
 
 class CallsheetError(Exception):
-    """The base of everything the client raises."""
+    """The base of all exceptions of the client."""
 
     def __str__(self) -> str:
-        """What is wrong, with the control characters of others' texts as escapes."""
+        """Returns the message, with control characters as escapes."""
         return _as_text(super().__str__())
 
 
 class ClientClosedError(CallsheetError):
-    """The client was closed before there was an answer. Actions that were accepted go on in the scheduler."""
+    """The client was closed before the scheduler answered. Accepted actions go on in the scheduler."""
 
 
 class ConnectionLostError(CallsheetError, ConnectionError):
     """There was no connection to the scheduler for longer than the client may wait.
 
-    Actions that were accepted go on in the scheduler: submit one again under the same action id to attach to it.
+    Accepted actions go on in the scheduler. Submit such an action again under its action id to attach to it.
     """
 
 
 class ForkedProcessError(CallsheetError):
-    """This process was forked after its parent had used gRPC, which does not survive that."""
+    """This process was forked after its parent had used gRPC, and gRPC does not work after such a fork."""
 
 
 class PayloadError(CallsheetError):
-    """Stored bytes could not be read or written, or are not the bytes that were asked for."""
+    """Stored bytes could not be read or written, or are other bytes than asked for."""
 
 
 class WeightsNotProvedError(CallsheetError):
-    """No engine serves the weights that were published. The message has each engine's reason."""
+    """No engine serves the published weights. The message has each engine's reason."""
 
 
 class NotSucceededError(CallsheetError):
-    """An outcome was unwrapped that is no success.
+    """`unwrap()` of an outcome other than a success.
 
     Attributes:
         outcome: The outcome: `Failed`, `Cancelled` or `Expired`.
@@ -107,7 +107,7 @@ class NotSucceededError(CallsheetError):
         self.outcome = outcome
 
     def __str__(self) -> str:
-        """One line: kind, reason, message and action."""
+        """Returns one line: kind, reason, message and action."""
         return _as_text(str(self.outcome))
 
 
@@ -120,7 +120,7 @@ class EnvError(NotSucceededError):
 
 
 class InfraError(NotSucceededError):
-    """Machines, processes or networks failed: says nothing about the model, so never a reward of 0."""
+    """Machines, processes or networks of the service failed. The model is not at fault, so never a reward of 0."""
 
 
 class ActionTimeoutError(NotSucceededError, TimeoutError):
@@ -128,7 +128,7 @@ class ActionTimeoutError(NotSucceededError, TimeoutError):
 
 
 class QuotaError(NotSucceededError):
-    """An outside quota has nothing left; `outcome.retry_after_s` may say for how long."""
+    """An outside quota is used up; `outcome.retry_after_s` may tell for how long."""
 
 
 class ResourceLimitError(NotSucceededError):
@@ -147,11 +147,11 @@ class RefusedError(CallsheetError):
     """The scheduler (or the client on its behalf) refused a request.
 
     Attributes:
-        code: Why, as the canonical code of gRPC.
-        field: Path of the offending field from the request's root; empty if it is not about one field.
+        code: The canonical code of gRPC.
+        field: Path of the offending field from the request's root; empty if no single field is at fault.
         value: The offending value, shortened.
-        rule: The rule that was broken, as a sentence.
-        retry_after_s: Seconds to wait before another try; None if trying again cannot help.
+        rule: The broken rule, as a sentence.
+        retry_after_s: Seconds to wait before another try; None if another try cannot help.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class RefusedError(CallsheetError):
         self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
-        """One line: code, field, value and rule."""
+        """Returns one line: code, field, value and rule."""
         subject = f" {self.field} = {self.value!r}:" if self.field else ""
         retry = "" if self.retry_after_s is None else f" (try again after {self.retry_after_s:g} s)"
         return _as_text(f"{self.code}:{subject} {self.rule}{retry}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles by the attributes: the keyword-only parameters would be lost by Exception's own rule."""
+        """Pickles the attributes; Exception's own rule would lose the keyword-only parameters."""
         given = {"field": self.field, "value": self.value, "rule": self.rule, "retry_after_s": self.retry_after_s}
         return _rebuild, (type(self), self.code, given)
 
@@ -187,35 +187,35 @@ class InvalidArgumentError(RefusedError, ValueError):
 
 
 class BadTextError(InvalidArgumentError):
-    """A text that no program, file or message can be given; mostly a model wrote it.
+    """A text that no program, file or message can take; mostly a model wrote it.
 
-    The verbs of jobs and trajectories return it as the outcome POLICY `bad_command`, but for resets and generations.
+    The verbs of jobs and trajectories return the outcome POLICY `bad_command` instead, except resets and generations.
 
     Attributes:
-        culprit: The part that breaks the rule: a NUL, `HALF` for half of a surrogate pair, or ".."; empty for others.
+        culprit: The offending part: a NUL, `HALF` for half of a surrogate pair, or ".."; empty for other parts.
     """
 
     culprit = ""
 
 
 class NotFoundError(RefusedError, LookupError):
-    """The job, trajectory, action or manager is not there."""
+    """The job, trajectory, action or manager does not exist, or is no longer open."""
 
 
 class AlreadyExistsError(RefusedError):
-    """The id is taken by something with another body."""
+    """Something with another body has the id."""
 
 
 class ForgottenError(RefusedError):
-    """The action had its outcome long ago, and the scheduler no longer keeps it. It does not run again.
+    """The action ended long ago, and the scheduler no longer keeps its outcome. The action does not run again.
 
-    Likewise a trajectory or a group that was closed long ago; it is not opened again. The code is ALREADY_EXISTS for a
-    submit or an open, and NOT_FOUND where the outcome of an earlier one was asked for.
+    The same holds for a trajectory or a group that was closed long ago: it does not open again. The code is
+    ALREADY_EXISTS for a submit or an open, and NOT_FOUND for a question about the earlier outcome.
     """
 
 
 class FailedPreconditionError(RefusedError):
-    """The request does not fit the state of the scheduler, for instance no manager can ever serve the action."""
+    """The request does not fit the scheduler's state: for instance, no manager can ever serve the action."""
 
 
 class QueueFullError(RefusedError):
@@ -227,11 +227,12 @@ class UnavailableError(RefusedError):
 
 
 class UnimplementedError(RefusedError, NotImplementedError):
-    """The request asks for something that is named but not built yet, or the scheduler is older than this client."""
+    """The scheduler does not serve the request: the part is not built yet, or the scheduler is older than the
+    client."""
 
 
 class AccessDeniedError(RefusedError):
-    """The client is not known, or may not do this."""
+    """The scheduler does not know the client's token, or the token lacks the right."""
 
 
 _CLASSES: dict[RefusalCode, type[RefusedError]] = {
@@ -251,17 +252,17 @@ _CLASSES: dict[RefusalCode, type[RefusedError]] = {
 def refused(
     code: RefusalCode, *, field: str = "", value: str = "", rule: str = "", retry_after_s: float | None = None
 ) -> RefusedError:
-    """Returns the exception of the class that belongs to `code`; plain RefusedError for a code without a class."""
+    """Returns an exception of the class of `code`; plain RefusedError for a code without a class."""
     return _CLASSES.get(code, RefusedError)(code, field=field, value=value, rule=rule, retry_after_s=retry_after_s)
 
 
 def invalid(field: str, value: object, rule: str) -> InvalidArgumentError:
-    """Returns the refusal of a value that the client itself can tell to be wrong.
+    """Returns the refusal of a value that the client itself knows to be wrong.
 
     Args:
-        field: Its path, as the scheduler would name it.
+        field: The path of the field, as the scheduler would name it.
         value: The value; shortened to 200 characters.
-        rule: The rule it breaks, as a sentence.
+        rule: The broken rule, as a sentence.
     """
     return InvalidArgumentError(RefusalCode.INVALID_ARGUMENT, field=field, value=str(value)[:200], rule=rule)
 
@@ -274,20 +275,20 @@ def bad_text(field: str, value: str, rule: str, culprit: str = "") -> BadTextErr
 
 
 def not_found(field: str, value: str, rule: str) -> RefusedError:
-    """Returns the refusal of a name of what is not there."""
+    """Returns the refusal of a name that names nothing."""
     return refused(RefusalCode.NOT_FOUND, field=field, value=value, rule=rule)
 
 
 def unfit(field: str, value: str, rule: str) -> RefusedError:
-    """Returns the refusal of what does not fit the present state."""
+    """Returns the refusal of a request that does not fit the present state."""
     return refused(RefusalCode.FAILED_PRECONDITION, field=field, value=value, rule=rule)
 
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raises the first of the errors that end a block of tasks: its author looks for that; the others are alike.
+    """Raises the first of the errors that end a block of tasks; the others are alike.
 
-    An exception group around a mistake in a rollout hides its few lines among those of every task.
+    An exception group would hide the few lines of a mistake in a rollout among the lines of every task.
     """
     try:
         yield
@@ -296,7 +297,7 @@ def one_error() -> Iterator[None]:
 
 
 def raise_alone(error: Exception) -> NoReturn:
-    """Raises an error, the first of a group, without what went on where it is raised: that says nothing of it."""
+    """Raises an error, the first of a group, without the context of the place that raises it again."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     raise error from (error.__cause__ if error.__suppress_context__ else error.__context__)
@@ -307,5 +308,5 @@ def _rebuild(error: type[RefusedError], code: RefusalCode, given: dict[str, Any]
 
 
 def _as_text(said: str) -> str:
-    """Returns a text as a terminal shows it without obeying it; with escapes as those of JSON and of commands."""
+    """Returns a text that a terminal shows without obeying; escapes are those of JSON and of the command line."""
     return "".join(each if each.isprintable() or each in "\n\t\xa0" else json.dumps(each)[1:-1] for each in said)

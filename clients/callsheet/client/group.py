@@ -52,11 +52,11 @@ class Member(Generic[T]):
     """A member of a group that has ended.
 
     Attributes:
-        trajectory_id: Its trajectory.
-        end: How it ended.
-        value: What its rollout returned; None unless it completed here.
-        error: What ended its rollout; None unless it did. As `unwrap()` raised it, or the refusal of a verb, since the
-            trajectory had been closed by the scheduler: for a quorum, staleness, a deadline, idleness or a cancel.
+        trajectory_id: The member's trajectory.
+        end: The trajectory's end.
+        value: The value that the rollout returned; None unless the rollout completed in this process.
+        error: The error that ended the rollout; None for a rollout that returned. `unwrap()` raised it, or a verb whose
+            trajectory the scheduler had closed: for a quorum, staleness, a deadline, idleness or a cancel.
     """
 
     trajectory_id: str
@@ -66,14 +66,15 @@ class Member(Generic[T]):
 
 
 class Group:
-    """Siblings of one prompt. Its `async with` block ends once all rollouts that it started have ended.
+    """Siblings of one prompt. Its `async with` block ends once all rollouts that `start` began have ended.
 
-    A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it, and then
-    `on_infra` says what follows: by default another trajectory takes its place, up to `max_replacements`. If these run
-    out below the quorum, the block ends the group, so that a trainer gets the members that finished. One that raises
-    another NotSucceededError abandons its member, which keeps its seat with the failure as its reason. So does one that
-    raises a refusal since the scheduler has closed its trajectory, or has had no room for longer than the client
-    waits. Any other exception is a mistake in the rollout: it ends the block, which raises it::
+    A rollout that returns completes its member. A rollout that raises the InfraError of an `unwrap()` loses its member,
+    and `on_infra` says what follows. By default another trajectory takes the place, up to `max_replacements`. If
+    replacements run out below the quorum, the block ends the group, so that a trainer gets the finished members.
+
+    A rollout that raises another NotSucceededError abandons its member, which keeps its seat with the failure as its
+    reason. A refusal does the same, where the scheduler has closed the trajectory or lacked room for longer than the
+    client waits. Any other exception is a mistake in the rollout: it ends the block, which raises it::
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)
@@ -81,10 +82,10 @@ class Group:
                 print(done.trajectory_id, done.value)
 
     Attributes:
-        job_id: Its job.
-        group_id: Its id.
-        size: Seats.
-        quorum: Completed members after which the others are redundant and are cancelled.
+        job_id: The group's job.
+        group_id: The group's id.
+        size: Number of seats.
+        quorum: After so many completed members the others are redundant and are cancelled.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Group:
         idle_timeout_s: float | None = None,
         deadline_s: float | None = None,
     ) -> Trajectory:
-        """Returns the next member, to be driven by the caller; it opens when its `async with` block is entered.
+        """Returns the next member for the caller to drive; its `async with` block opens it.
 
         Args:
             trajectory_id: 1 to 256 characters, unique in the job; None numbers the members of this object: "p7/0".
@@ -142,10 +143,10 @@ class Group:
         return trajectory
 
     def start(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> None:
-        """Runs a rollout for every seat, all at once, each in an open trajectory. To be called once, in the block.
+        """Runs a rollout for every seat, all at once, each in an open trajectory. Call `start` once, in the block.
 
         Args:
-            rollout: Gets the trajectory; what it returns is the member's value.
+            rollout: A function that takes the trajectory and returns the member's value.
 
         Raises:
             FailedPreconditionError: The block was not entered, or rollouts were started before.
@@ -162,31 +163,31 @@ class Group:
                 self._tasks.start_soon(self._seat, rollout, ended.clone())
 
     def __aiter__(self) -> AsyncIterator[Member[Any]]:
-        """Members as they end, until the quorum has completed or no seat can end any more; after `start`."""
+        """Yields members as they end, until the quorum has completed or no seat is left; after `start`."""
         return self._members_as_they_end()
 
     @property
     def members(self) -> tuple[Member[Any], ...]:
-        """Members of this process that have ended and have a seat, those that were redundant included."""
+        """The ended members of this process that have a seat, redundant ones included."""
         return tuple(member for member in self._known() if member.end is not TrajectoryEnd.LOST or member.error)
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Trajectories of this process that were lost to INFRA failures."""
+        """Ids of this process's trajectories that INFRA failures lost."""
         return tuple(each.trajectory_id for each in self._given if each.end is TrajectoryEnd.LOST)
 
     @property
     def has_quorum(self) -> bool:
         """Whether enough members have completed, as far as this process knows.
 
-        It counts its own, and learns of those of other processes where a rollout of its own ends for them; `status`
-        asks.
+        This process counts its own members. It learns of the quorum of other processes where that ends a rollout here,
+        and from `status`.
         """
         completed = sum(each.end is TrajectoryEnd.COMPLETED for each in self._given)
         return self._has_quorum_there or completed >= self.quorum
 
     async def status(self) -> GroupStatus:
-        """Returns what the scheduler knows of the group, members that others drive included.
+        """Returns the scheduler's state of the group, members that others drive included.
 
         Raises:
             NotFoundError: No member was opened yet, or the job is not open.
@@ -197,10 +198,10 @@ class Group:
         raise not_found("group_id", self.group_id, "there is no such group")
 
     async def cancel(self, reason: str = "") -> None:
-        """Closes its open members as abandoned, cancels their actions, and takes no more.
+        """Closes the open members as abandoned and cancels their actions; the group takes no more members.
 
         Args:
-            reason: Why, for outcomes; shortened to 256 characters.
+            reason: The reason that outcomes tell; shortened to 256 characters.
 
         Raises:
             NotFoundError: No member was opened yet, or the job is not open.
@@ -209,13 +210,13 @@ class Group:
         self.stop()
 
     def stop(self, besides: anyio.CancelScope | None = None) -> None:
-        """Cancels the rollouts of this process, but for the one in a scope."""
+        """Cancels the rollouts of this process, except the rollout of `besides`."""
         for scope in self._seats:
             if scope is not besides:
                 scope.cancel()
 
     async def __aenter__(self) -> Self:
-        """Makes room for rollouts; nothing is opened yet."""
+        """Prepares the block for rollouts; no trajectory is open yet."""
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         return self
@@ -223,7 +224,7 @@ class Group:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """Waits for the rollouts; after an error in the block it cancels them first."""
+        """Waits for the rollouts; after an error in the block the rollouts are cancelled first."""
         assert self._tasks is not None
         try:
             handled = await self._tasks.__aexit__(kind, error, traceback)
@@ -242,14 +243,14 @@ class Group:
         return handled
 
     async def _end_if_short(self) -> None:
-        """Cancels the group if lost members of it are replaced no more: a trainer would wait for them for nothing.
+        """Cancels the group if its lost members are no longer replaced: a trainer would wait for them in vain.
 
         While a member of another process is open, the group goes on.
         """
         with anyio.move_on_after(self.client.options.close_timeout_s), suppress(CallsheetError):
             status = await self.status()
             if status.lost and status.completed and not (status.has_quorum or status.open):
-                await self.cancel("no more of its lost members are replaced")
+                await self.cancel("the group's lost members are no longer replaced")
 
     async def _members_as_they_end(self) -> AsyncIterator[Member[Any]]:
         if self._ended is None:
@@ -267,7 +268,7 @@ class Group:
     async def _seat(
         self, rollout: Callable[[Trajectory], Awaitable[Any]], ended: MemoryObjectSendStream[Member[Any]]
     ) -> None:
-        """Fills one seat: members that are lost are followed by others."""
+        """Fills one seat: another member follows a lost one."""
         with ended, anyio.CancelScope() as scope:
             self._seats.append(scope)
             try:
@@ -287,7 +288,7 @@ class Group:
                 self.stop(besides=scope)
 
     async def _is_redundant(self, member: Member[Any]) -> bool:
-        """Whether a member ended as its group has its quorum. The scheduler knows of that before this process does."""
+        """Returns whether the quorum ended a member; the scheduler knows the quorum before this process does."""
         if member.end is TrajectoryEnd.COMPLETED:
             return False
         if member.end is TrajectoryEnd.ABANDONED and not self.has_quorum:
@@ -323,7 +324,7 @@ class Group:
         return None
 
     def _with_retries(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Callable[[Trajectory], Awaitable[Any]]:
-        """A rollout that starts over in its trajectory where that would be lost, as long as there are retries."""
+        """Returns a rollout that starts over in its trajectory, instead of losing it, while retries are left."""
 
         async def tried(trajectory: Trajectory) -> Any:
             while True:
@@ -340,7 +341,7 @@ class Group:
 
 
 async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any]:
-    """Runs a rollout in an open trajectory, closes that, and tells how it ended."""
+    """Runs a rollout in an open trajectory, closes the trajectory, and returns the member."""
     value, error = None, None
     try:
         async with AsyncExitStack() as block:
@@ -362,7 +363,7 @@ async def _leave(
     error: BaseException | None,
     traceback: TracebackType | None,
 ) -> None:
-    """Closes a member's trajectory. A quorum of others cannot take back that a rollout has returned."""
+    """Closes a member's trajectory, even while a quorum of others cancels the rollout that has returned."""
     with anyio.move_on_after(trajectory.client.options.close_timeout_s, shield=True) as scope:
         await trajectory.__aexit__(kind, error, traceback)
     if scope.cancelled_caught:
@@ -370,7 +371,7 @@ async def _leave(
 
 
 async def _end_of_rollout(trajectory: Trajectory, raised: Exception) -> CallsheetError | None:
-    """What ended a rollout that made no mistake; None for a mistake. Its tasks may raise several errors at once."""
+    """Returns the failure that ended a rollout; None for a mistake. A rollout's tasks may raise several errors."""
     errors = list(_leaves(raised))
     failures = [error for error in errors if isinstance(error, NotSucceededError)]
     refusals = [error for error in errors if isinstance(error, RefusedError) and _may_tell_of_closing(error)]
@@ -392,7 +393,7 @@ def _leaves(raised: Exception) -> Iterator[Exception]:
 
 
 def _may_tell_of_closing(error: RefusedError) -> bool:
-    """Whether a verb, or a close with another end, would be refused so in a trajectory that was closed."""
+    """Returns whether a refusal may come from a closed trajectory: of a verb, or of a close with another end."""
     if isinstance(error, AlreadyExistsError):
         return error.field == "end"
     return isinstance(error, FailedPreconditionError) and error.field == "trajectory_id"

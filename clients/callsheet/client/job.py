@@ -1,4 +1,4 @@
-"""A training or evaluation run, as users hold it."""
+"""A training or evaluation run: `Job`."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _LOOK_S = 0.5
 class Job(ActionVerbs):
     """A training or evaluation run. Its verbs submit actions that belong to no trajectory.
 
-    While the client lives it holds the job, which therefore does not expire. `close` ends it for everybody.
+    A living client holds the job, so that the job does not expire. `close` ends the job for all clients.
 
     Attributes:
-        client: The client it was opened with.
-        job_id: Its id.
-        opening: What opening it found: CREATED or ATTACHED; None for a job that was only named, by `Client.job`.
-        failure_policy: What failures mean for its groups, unless they say so themselves.
+        client: The client of the job.
+        job_id: The job's id.
+        opening: The answer to `open_job`: CREATED or ATTACHED; None for a job that `Client.job` only named.
+        failure_policy: The meaning of failures for groups that name no rule of their own.
     """
 
     def __init__(
@@ -66,13 +66,14 @@ class Job(ActionVerbs):
     def trajectory(
         self, trajectory_id: str, *, idle_timeout_s: float | None = None, deadline_s: float | None = None
     ) -> Trajectory:
-        """Returns a trajectory, which opens when its `async with` block is entered.
+        """Returns a trajectory, whose `async with` block opens it.
 
         Args:
             trajectory_id: 1 to 256 characters, unique in the job.
-            idle_timeout_s: Without any action for so many seconds it is closed as abandoned; None takes the server's
-                default (1 hour).
-            deadline_s: So many seconds after it was opened it is closed as abandoned; None means never.
+            idle_timeout_s: The scheduler closes the trajectory as abandoned after so many seconds without an action.
+                None takes the server's default (1 hour).
+            deadline_s: The scheduler closes the trajectory as abandoned so many seconds after its opening; None means
+                never.
         """
         return Trajectory(
             self.client, TrajectoryDescription(self.job_id, trajectory_id, None, idle_timeout_s, deadline_s)
@@ -94,15 +95,15 @@ class Job(ActionVerbs):
         Args:
             group_id: Unique in the job.
             size: Seats: trajectories that may complete.
-            quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
-            on_infra: What becomes of a member that is lost to an INFRA failure; None takes the job's failure policy.
+            quorum: After so many completed trajectories the others are redundant and are cancelled; None means `size`.
+            on_infra: The treatment of a member that an INFRA failure lost; None takes the job's failure policy.
             max_replacements: The most members that this process replaces; None means `infra_budget`.
-            infra_budget: The most members that `on_infra` is applied to, or retries of RETRY; None takes that of the
-                failure policy if `on_infra` is taken from there, else `size`.
-            lost_to: Kinds of failure that a member is lost to; None takes those of the failure policy.
+            infra_budget: The most members that `on_infra` is applied to, or the most retries of RETRY. None takes the
+                budget of the failure policy if `on_infra` is None, else `size`.
+            lost_to: Kinds of failure that lose a member; None takes those of the failure policy.
 
         Raises:
-            InvalidArgumentError: A number out of its range.
+            InvalidArgumentError: A number is out of its range.
         """
         policy = self.failure_policy
         if on_infra is None:
@@ -115,21 +116,21 @@ class Job(ActionVerbs):
         return Group(self.client, self.job_id, described, max_replacements, lost_to=kinds)
 
     async def status(self) -> JobStatus:
-        """Returns what the scheduler knows of the job; raises NotFoundError if it is not open."""
+        """Returns the scheduler's state of the job; raises NotFoundError if the job is not open."""
         for status in await self.client.backend().jobs(self.job_id):
             return status
         raise not_found("job_id", self.job_id, "the job is not open")
 
     async def trajectories(self, *, closed: bool = False) -> list[TrajectoryStatus]:
-        """Returns its open trajectories, by name order; raises NotFoundError if the job is not open.
+        """Returns the job's open trajectories, ordered by id; raises NotFoundError if the job is not open.
 
         Args:
-            closed: Also those that were closed.
+            closed: Return closed trajectories, too.
         """
         return await self.client.backend().trajectories(self.job_id, closed=closed)
 
     async def groups(self) -> list[GroupStatus]:
-        """Returns its groups, by name order; raises NotFoundError if the job is not open."""
+        """Returns the job's groups, ordered by id; raises NotFoundError if the job is not open."""
         return await self.client.backend().groups(self.job_id)
 
     async def take_batch(
@@ -141,24 +142,24 @@ class Job(ActionVerbs):
         lease_s: float | None = None,
         batch_id: str | None = None,
     ) -> Batch:
-        """Takes the oldest finished trajectories out of the job's buffer, groups whole. They are leased to the caller.
+        """Takes the oldest finished trajectories out of the job's buffer, groups whole, as a lease to the caller.
 
-        All that are ready are taken up to `at_most`, once `at_least` are.
+        Once `at_least` trajectories are ready, the batch takes all ready ones up to `at_most`.
 
         Args:
             at_least: The fewest trajectories, 1 to `at_most`.
-            at_most: The most, up to 2,048. The group that completes `at_least` may make it more.
-            wait_s: How many seconds to wait while fewer than `at_least` are ready.
-            lease_s: After so many seconds the batch goes back, unless it was acknowledged or extended before; a day at
+            at_most: The most trajectories, up to 2,048. The group that completes `at_least` may exceed the number.
+            wait_s: Seconds to wait while fewer than `at_least` are ready.
+            lease_s: The batch goes back after so many seconds without an acknowledgement or an extension; a day at
                 most. None takes the server's default (10 minutes).
-            batch_id: 1 to 256 characters, new in the job; None makes one up. The same id again is given the same batch,
-                so that a trainer that notes the id finds what it had taken after a crash.
+            batch_id: 1 to 256 characters, new in the job; None makes an id. The same id again returns the same batch,
+                so that a trainer which notes the id finds its batch again after a crash.
 
         Returns:
-            The batch; an empty one if there were too few in time.
+            The batch; an empty one if too few trajectories were ready in time.
 
         Raises:
-            InvalidArgumentError: A value out of its range; an `at_least` that the buffer never holds.
+            InvalidArgumentError: A value is out of its range, or the buffer never holds `at_least` trajectories.
             AlreadyExistsError: A batch of this id was acknowledged, or went back.
             NotFoundError: The job is not open.
             ConnectionLostError: There was no connection for too long.
@@ -179,32 +180,32 @@ class Job(ActionVerbs):
         timeout_s: float = DEFAULT_UPDATE_TIMEOUT_S,
         wait_s: float = DEFAULT_UPDATE_TIMEOUT_S,
     ) -> RolloutStatus | None:
-        """Tells the scheduler that the trainer has a new policy version; trajectories too stale are cancelled.
+        """Tells the scheduler that the trainer has a new policy version, and cancels trajectories that are too stale.
 
-        With a source the engines of a service take its weights, some at a time, while the others serve. It returns once
-        each engine has proved them or has failed to, and tells what happened; a `TransferGroup` is returned for once it
-        is accepted. An engine is given work only for weights that it has proved: by their version, by its tensors where
-        it can tell them, and by a canary. A newer publish overtakes engines that have not begun. While this job is open
-        no other job may publish weights for the service.
+        With a source the engines of a service take the weights, some at a time, while the others serve. `publish`
+        returns once each engine has proved the weights or has failed to. For a `TransferGroup` it returns at the
+        scheduler's acceptance. An engine gets work only for weights that the engine has proved: by their version, by
+        its tensors where it can tell them, and by a canary. A newer publish overtakes engines that have not begun.
+        While this job is open no other job may publish weights for the service.
 
         Args:
             version: The version, 0 or more.
-            source: Where engines find its weights: a path or a URI, `Tensors` or a `TransferGroup`.
-            mode: What becomes of running requests: "drain" lets them finish first, "abort" ends them with the tokens
-                they have, "keep" changes the weights between two of their tokens.
-            service: Whose engines; may be left out where the managers serve generate under one name only.
-            at_once: The most engines that update at a time. Without an answer in `canary` the first one goes alone.
-            canary: How engines prove the weights; None asks them a usual prompt.
+            source: The place of the weights: a path or a URI, `Tensors` or a `TransferGroup`.
+            mode: The treatment of running requests. "drain" lets them finish first, "abort" ends them with the tokens
+                that they have, and "keep" changes the weights between two of their tokens.
+            service: The engines' service; may be left out where managers serve generate under one name only.
+            at_once: The most engines that update at a time. Without an answer in `canary` the first engine goes alone.
+            canary: The prompt by which engines prove the weights; None takes a usual one.
             timeout_s: The longest wait for a drain and for the update itself, each.
-            wait_s: The longest wait for the engines; 0 returns once it is accepted. See `rollout` then.
+            wait_s: The longest wait for the engines; 0 returns at the acceptance. See `rollout` then.
 
         Returns:
-            How far the engines are, some of which may have failed; None without a source.
+            The progress of the engines, some of which may have failed; None without a source.
 
         Raises:
-            WeightsNotProvedError: No engine has proved them, by then or at all; each one's reason is told.
-            FailedPreconditionError: The version is older than the newest, the service is not clear, or another open job
-                publishes weights for it.
+            WeightsNotProvedError: No engine has proved the weights, in time or at all; the message has each reason.
+            FailedPreconditionError: The version is older than the newest, the service is not clear, or
+                another open job publishes weights for the service.
             AlreadyExistsError: The version was published with other weights.
             InvalidArgumentError: A value is out of its range.
         """
@@ -227,32 +228,32 @@ class Job(ActionVerbs):
         return status
 
     def step_summary(self) -> dict[str, float]:
-        """Returns what became of the job's actions since the last summary, for a trainer to log, and begins anew.
+        """Returns counts and times of the job's actions since the last summary, for a trainer's log, and begins anew.
 
-        It counts the actions that this client submitted and whose outcomes have arrived. Times are seconds, summed over
-        actions, which run side by side: they may be more than `wall_s`. All names are in each summary:
+        The summary counts actions that this client submitted and whose outcomes have arrived. Times are seconds, summed
+        over actions that run side by side, so they may exceed `wall_s`. Each summary has all names:
 
         - `wall_s`: time since the last summary.
-        - `time_s/`: `generation`, `environment` (env_reset and env_step), `tools`, `reward`; `waiting`, all of it: in
-          the `queue`, of which `start_waiting` before trajectories began, and after the dispatch by cause, such as
-          `waiting_cores`; `overhead`, which is transport, dispatch and journal.
-        - `actions/KIND`, `ended/succeeded` and the like, `failures/KIND`, `retried`: how many.
-        - `tokens/generated`, and `staleness/`: by how many policy versions they were behind the newest that this client
-          published or had tokens of, when they arrived: `mean` over tokens, `max`; `stale_tokens`;
+        - `time_s/`: `generation`, `environment` (env_reset and env_step), `tools`, `reward`; `waiting` is all waiting.
+          Its parts are the `queue`, of which `start_waiting` is the time before trajectories began, and the waits after
+          the dispatch by cause, such as `waiting_cores`. `overhead` is transport, dispatch and journal.
+        - `actions/KIND`, `ended/succeeded` and the like, `failures/KIND`, `retried`: numbers of actions.
+        - `tokens/generated`: new tokens. `staleness/`: policy versions by which arriving tokens were behind the newest
+          version that this client had published or seen: `mean` over tokens, `max`; `stale_tokens`;
           `mixed_generations` of several versions; `policy_version`, the newest.
         """
         return self.client.steps.take(self.job_id)
 
     async def rollout(self, version: int | None = None, *, service: str = "", wait_s: float = 0.0) -> RolloutStatus:
-        """Returns how far the weights are that it published last.
+        """Returns the engines' progress with the weights that the job published last.
 
         Args:
             version: Wait for this version, or a newer one; None takes the newest.
-            service: Whose engines; may be left out where it published for one service only.
-            wait_s: Wait at most so long until all engines have proved it. See `RolloutStatus.done` then.
+            service: The engines' service; may be left out where the job published for one service only.
+            wait_s: Wait at most so long until all engines have proved the version. See `RolloutStatus.done` then.
 
         Raises:
-            NotFoundError: It is not open, or published no weights for the service.
+            NotFoundError: The job is not open, or published no weights for the service.
         """
         return await self._look(
             service, wait_s, lambda each: each.done and (version is None or each.version >= version)
@@ -269,32 +270,32 @@ class Job(ActionVerbs):
             await anyio.sleep(min(next(pauses), left))
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancels all its actions and closes all its trajectories as abandoned; the job stays open.
+        """Cancels all actions of the job and closes all its trajectories as abandoned; the job stays open.
 
         Args:
-            reason: Why, for outcomes; shortened to 256 characters.
+            reason: The reason that outcomes tell; shortened to 256 characters.
 
         Raises:
-            NotFoundError: It is not open.
+            NotFoundError: The job is not open.
         """
         await self.client.backend().cancel_work(CancelTarget(self.job_id, reason=reason))
 
     async def close(self) -> None:
-        """Closes the job: closes its trajectories, cancels its actions, forgets their ids.
+        """Closes the job: closes its trajectories, cancels its actions, and forgets their ids.
 
         Raises:
-            NotFoundError: It is not open.
+            NotFoundError: The job is not open.
         """
         await self.client.backend().close_job(self.job_id)
 
     async def __aenter__(self) -> Self:
-        """Nothing more to do: the job is open."""
+        """Returns the job, which is open already."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the job; after an error, or while the caller is being cancelled, within the client's time for that."""
+        """Closes the job; after an error or a cancel of the caller within `close_timeout_s`."""
         if kind is None:
             await self.close()
         else:
@@ -302,10 +303,10 @@ class Job(ActionVerbs):
 
 
 def rollout_of(status: JobStatus, service: str) -> RolloutStatus:
-    """Returns the rollout of a job for a service, or its only one.
+    """Returns the rollout of a job for a service, or the job's only rollout.
 
     Raises:
-        NotFoundError: There is none, or there are several and none is named.
+        NotFoundError: The service has no rollout, or the job has several and none is named.
     """
     found = [each for each in status.rollouts if service in ("", each.service)]
     if len(found) == 1:

@@ -1,4 +1,4 @@
-"""One rollout, as users hold it."""
+"""One rollout: `Trajectory`."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _CLOSED_BEFORE: Final = (NotFoundError, AlreadyExistsError, FailedPreconditionEr
 
 
 class Trajectory(ActionVerbs):
-    """One rollout. Its `async with` block opens it, and closes it by how the block ends.
+    """One rollout. Its `async with` block opens the trajectory, and closes it according to the block's end.
 
-    A block that ends well closes it as COMPLETED, one left by the InfraError of an `unwrap()` as LOST, and one left by
-    any other error as ABANDONED.
+    A block that ends well closes the trajectory as COMPLETED. An InfraError of `unwrap()` that leaves the block closes
+    the trajectory as LOST, and any other error as ABANDONED.
 
     Attributes:
-        client: The client it was opened with.
-        job_id: Its job.
-        trajectory_id: Its id.
-        opening: What opening it found; None before.
-        end: How this process ended it, or found it ended; None before.
-        tries: How often its group has begun its rollout; actions with ids of their own need others in each try.
-        lost_to: Kinds of failure that lose it.
+        client: The client of the job.
+        job_id: The job's id.
+        trajectory_id: The trajectory's id.
+        opening: The answer to `open`: CREATED, ATTACHED or CLOSED; None before.
+        end: The end of the trajectory, as far as this process knows; None before.
+        tries: How often the group has begun this rollout. Action ids of your own must differ between tries.
+        lost_to: Kinds of failure that lose the trajectory.
     """
 
     def __init__(self, client: Connector, description: TrajectoryDescription) -> None:
@@ -64,11 +64,11 @@ class Trajectory(ActionVerbs):
         self._life = ""
 
     def number_actions(self) -> None:
-        """Numbers the actions that are given no id, from here on: the n-th one is "TRAJECTORY_ID#n".
+        """Numbers the actions without an id of your own, from here on: the n-th action is "TRAJECTORY_ID#n".
 
-        A process that was started again and does the same work in the same order submits the same actions so. What had
-        ended is found as it ended, what still runs is attached to, and nothing runs twice. A submit that differs from
-        the earlier one raises AlreadyExistsError. It is for rollouts that do one thing after another.
+        A restarted process that does the same work in the same order then submits the same actions. An ended action
+        returns its outcome, a running one is attached to, and none runs twice. A submit that differs from the earlier
+        one raises AlreadyExistsError. Rollouts that run one action at a time can use this.
         """
         self._numbered = self._numbered or 0
 
@@ -80,22 +80,22 @@ class Trajectory(ActionVerbs):
 
     @property
     def trajectory_id(self) -> str:
-        """Its id, unique in the job."""
+        """The trajectory's id, unique in the job."""
         return self._trajectory_id
 
     async def open(self, *, close_if_cancelled: bool = True) -> Opening:
-        """Opens the trajectory; to be closed by `close`. An `async with` block does both.
+        """Opens the trajectory; `close` closes it. An `async with` block does both.
 
         Args:
-            close_if_cancelled: Whether a caller that is cancelled meanwhile closes it again if it is new. One that
+            close_if_cancelled: A caller that is cancelled meanwhile closes a new trajectory again. A trajectory that
                 others had opened stays open in any case.
 
         Returns:
-            Whether it is new, was open already, or was closed before; then it stays closed, and `end` tells how it
-            ended. ATTACHED also where the answer to a first try was lost with its connection.
+            CREATED for a new trajectory, ATTACHED for an open one, CLOSED for one that has ended; then it stays closed,
+            and `end` tells its end. ATTACHED is also returned where the connection lost the answer to a first try.
 
         Raises:
-            RefusedError: The scheduler refused it.
+            RefusedError: The scheduler refused the trajectory.
             ConnectionLostError: There was no connection for too long.
         """
         found = await self.client.backend().open_trajectory(self._description, close_if_cancelled=close_if_cancelled)
@@ -103,15 +103,15 @@ class Trajectory(ActionVerbs):
         return found.opening
 
     async def close(self, end: TrajectoryEnd = TrajectoryEnd.COMPLETED, *, reason: str = "") -> None:
-        """Closes the trajectory: cancels its open actions and releases its sandbox. Closing it so again does nothing.
+        """Closes the trajectory: cancels its open actions and releases its sandbox. The same close again does nothing.
 
         Args:
-            end: How it ends.
-            reason: Why, for status and for the trainer where it did not complete; shortened to 256 characters.
+            end: The trajectory's end.
+            reason: The reason for an end other than COMPLETED, for status and the trainer; shortened to 256 characters.
 
         Raises:
-            AlreadyExistsError: It has ended otherwise.
-            NotFoundError: There is none, or its job is not open.
+            AlreadyExistsError: The trajectory has another end.
+            NotFoundError: The trajectory does not exist, or its job is not open.
             ConnectionLostError: There was no connection for too long.
         """
         await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end, reason)
@@ -120,16 +120,16 @@ class Trajectory(ActionVerbs):
     async def finish(self, reward: float, payload: bytes = b"") -> None:
         """Closes the trajectory as COMPLETED, and puts it into the buffer that trainers take batches from.
 
-        Doing so again with the same values does nothing.
+        A second call with the same values does nothing.
 
         Args:
-            reward: What it was worth; a finite number.
-            payload: What the trainer needs of it: any bytes, through the payload store above 4 KiB.
+            reward: The trajectory's reward; a finite number.
+            payload: Any bytes for the trainer; above 4 KiB they travel through the payload store.
 
         Raises:
-            AlreadyExistsError: It has ended otherwise, or with another result.
-            InvalidArgumentError: A value does not fit.
-            NotFoundError: There is none, or its job is not open.
+            AlreadyExistsError: The trajectory has another end, or another result.
+            InvalidArgumentError: A value is out of its range.
+            NotFoundError: The trajectory does not exist, or its job is not open.
             QueueFullError: The job's buffer was full for too long.
             ConnectionLostError: There was no connection for too long.
         """
@@ -137,20 +137,24 @@ class Trajectory(ActionVerbs):
         self.end = TrajectoryEnd.COMPLETED
 
     async def status(self) -> TrajectoryStatus:
-        """Returns what the scheduler knows of it; raises NotFoundError if its job is not open or never had it."""
+        """Returns the scheduler's state of the trajectory.
+
+        Raises:
+            NotFoundError: The job is not open, or never had the trajectory.
+        """
         found = await self.client.backend().trajectories(self.job_id, trajectory_id=self.trajectory_id, closed=True)
         for status in found:
             return status
         raise not_found("trajectory_id", self.trajectory_id, "there is no such trajectory")
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancels its open actions and closes it as abandoned.
+        """Cancels the open actions, and closes the trajectory as abandoned.
 
         Args:
-            reason: Why, for outcomes; shortened to 256 characters.
+            reason: The reason that outcomes tell; shortened to 256 characters.
 
         Raises:
-            NotFoundError: There is none, or its job is not open.
+            NotFoundError: The trajectory does not exist, or its job is not open.
         """
         work = CancelTarget(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
         await self.client.backend().cancel_work(work)
@@ -165,13 +169,13 @@ class Trajectory(ActionVerbs):
         top_k: int | None = None,
         max_tokens: int | None = None,
     ) -> GatewayAccess:
-        """Returns what an agent needs to speak to the model in this trajectory's name: a base URL and a key.
+        """Returns a base URL and a key, with which an agent speaks to the model in this trajectory's name.
 
-        The key lets its bearer generate here and do nothing else. What is given of sampling is forced on every call,
-        whatever the agent asks for.
+        The key lets its bearer generate in this trajectory and do nothing else. Sampling parameters given here hold for
+        every call, whatever the agent asks for.
 
         Args:
-            lifetime_s: How long the key is valid, at most 30 days.
+            lifetime_s: The key is valid for so many seconds, at most 30 days.
             temperature: At least 0.
             top_p: Above 0 and at most 1.
             top_k: At least 0; 0 means all.
@@ -180,7 +184,7 @@ class Trajectory(ActionVerbs):
         Raises:
             InvalidArgumentError: A number is out of its range.
             AccessDeniedError: This client's token is not for the job.
-            ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
+            ConnectionLostError: No gateway at `ClientOptions.gateway` answered in time.
         """
         asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_tokens": max_tokens}
         sampling = {name: value for name, value in asked.items() if value is not None}
@@ -188,14 +192,14 @@ class Trajectory(ActionVerbs):
         return await issue_key(self.client.options, self.job_id, self.trajectory_id, body, self._life)
 
     async def samples(self) -> TrajectorySamples:
-        """Returns what the model said to agents in this trajectory, as a trainer takes it; also once it was closed.
+        """Returns the model's replies to agents in this trajectory as training samples, also after its close.
 
-        A trajectory of this id in an earlier job of the same id has no part in it.
+        Replies in a trajectory of this id in an earlier job of the same id are left out.
 
         Raises:
-            NotFoundError: It was never opened, or is forgotten.
+            NotFoundError: The trajectory was never opened, or is forgotten.
             AccessDeniedError: This client's token is not for the job.
-            ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
+            ConnectionLostError: No gateway at `ClientOptions.gateway` answered in time.
         """
         return await read_samples(self.client.options, self.job_id, self.trajectory_id, self._life)
 
@@ -203,20 +207,20 @@ class Trajectory(ActionVerbs):
         """Opens the trajectory.
 
         Raises:
-            FailedPreconditionError: It was closed before, and stays so.
+            FailedPreconditionError: The trajectory has ended, and stays closed.
         """
         if await self.open() is Opening.CLOSED:
             ended = self.end.name if self.end else "closed"
-            rule = f"it has ended before as {ended} and cannot be opened again: take a new id"
+            rule = f"the trajectory has ended before as {ended} and cannot be opened again: take a new id"
             raise unfit("trajectory_id", self.trajectory_id, rule)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the trajectory, even if the caller is being cancelled, within the client's time for closing.
+        """Closes the trajectory within `close_timeout_s`, even if the caller is being cancelled.
 
-        One that the scheduler has closed meanwhile stays as it is; `end` then tells how it ended.
+        A trajectory that the scheduler has closed meanwhile keeps its end, which `end` then tells.
         """
         if error is None:
             await self._close_unless_closed(TrajectoryEnd.COMPLETED)
@@ -236,7 +240,7 @@ class Trajectory(ActionVerbs):
             self.end = await self._end_at_the_scheduler()
 
     async def _end_at_the_scheduler(self) -> TrajectoryEnd:
-        """How it ended; what cannot be asked any more, as its job is closed, was abandoned with that."""
+        """Returns the trajectory's end; the close of a job abandons its trajectories, and answers no such question."""
         try:
             return (await self.status()).end or TrajectoryEnd.ABANDONED
         except CallsheetError as error:
@@ -261,7 +265,7 @@ class Trajectory(ActionVerbs):
     ) -> Outcome[EnvResetResult]:
         """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`.
 
-        The word "gateway" in `network` stands for `ClientOptions.gateway`: an agent in the sandbox reaches it then.
+        The word "gateway" in `network` stands for `ClientOptions.gateway`, which agents in the sandbox then reach.
         """
         reset = EnvReset(
             files,
@@ -294,9 +298,9 @@ class Trajectory(ActionVerbs):
 
         Args:
             command: A text for the shell, a list of a program and its arguments, or a `Command`.
-            files: Written before the command: values of `SandboxFile`, or contents by path.
-            stdin: Its standard input; a text is given as UTF-8.
-            session: Name of the persistent session to run it in.
+            files: Files that are written before the command: values of `SandboxFile`, or contents by path.
+            stdin: The command's standard input; a text is given as UTF-8.
+            session: Name of the persistent session that runs the command.
             download: Paths of files to return.
             **options: See `ActionOptions`.
         """
@@ -305,7 +309,7 @@ class Trajectory(ActionVerbs):
 
 
 def is_loss(error: BaseException, lost_to: frozenset[FailureKind] = LOST_TO_INFRA) -> bool:
-    """Whether an error says that a trajectory is lost, and nothing else: by default that the service failed."""
+    """Returns whether an error consists of failures that lose a trajectory alone: by default INFRA failures."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_loss(each, lost_to) for each in error.exceptions)
     if isinstance(error, NotSucceededError) and isinstance(error.outcome, Failed):
@@ -314,7 +318,7 @@ def is_loss(error: BaseException, lost_to: frozenset[FailureKind] = LOST_TO_INFR
 
 
 def _reason_of(error: BaseException) -> str:
-    """Why an error ended a rollout, in few words: for status and the trainer, not for logs."""
+    """Returns in few words why an error ended a rollout: for status and the trainer, not for logs."""
     if isinstance(error, BaseExceptionGroup):
         return _reason_of(error.exceptions[0])
     if isinstance(error, NotSucceededError) and isinstance(error.outcome, Failed):
@@ -323,7 +327,7 @@ def _reason_of(error: BaseException) -> str:
 
 
 async def close_after_error(client: Connector, what: str, closing: Coroutine[Any, Any, None]) -> None:
-    """Closes what a block leaves behind that raised: the block's own error matters more than one of closing."""
+    """Closes what a failed block leaves open; an error of closing is logged, as the block's own error matters more."""
     with anyio.move_on_after(client.options.close_timeout_s, shield=True) as scope:
         try:
             await closing

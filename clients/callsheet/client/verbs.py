@@ -1,4 +1,4 @@
-"""The verbs that jobs and trajectories share: each submits an action and waits for its outcome."""
+"""The verbs of jobs and trajectories: each submits an action and waits for its outcome."""
 
 from __future__ import annotations
 
@@ -35,26 +35,28 @@ from callsheet.client.words.text_rules import culprits_of
 T = TypeVar("T")
 
 Observer: TypeAlias = Callable[[Action[Any], ActionOptions, Outcome[Any]], None]
-"""Told what a verb did."""
+"""Called with the action, the options and the outcome of a verb."""
 
 _SAMPLING = Sampling()
 
 
 class ActionVerbs:
-    """What jobs and trajectories have in common. Holds ids and a count only, so it pickles with its client.
+    """The verbs of jobs and trajectories. The object holds ids and a count only, so it pickles with its client.
 
-    The verbs wait for the outcome of their action; cancelling the task that waits cancels the action. They raise
-    RefusedError if the scheduler refuses the action, and ConnectionLostError if there is no connection for too long.
-    A keyword argument that no action takes, or a value of a wrong type, raises InvalidArgumentError, which names it. A
-    text that no program can be given, of what a model may have written, is the outcome POLICY `bad_command`.
+    A verb waits for the outcome of its action; cancelling the waiting task cancels the action. A verb raises
+    RefusedError if the scheduler refuses the action, and ConnectionLostError if there was no connection for too long.
+    An unknown keyword argument, or a value of a wrong type, raises InvalidArgumentError, which names the argument. A
+    text that no program can take, such as one with a NUL, gives the outcome POLICY `bad_command`, as a model may have
+    written it.
 
     Attributes:
-        client: The client it was opened with.
-        job_id: The job.
-        waited_s: Seconds that actions spent in queues, of those whose outcome a verb of this object returned.
-        heard: Signs of odd texts in all that a model has written, see `culprits_of`, if a runner of episodes notes
-            them. A text that breaks a rule without a sign of it is a mistake of the environment, and raised.
-        observer: Called with action, options and outcome of each of those, before the verb returns; None for none.
+        client: The client of the job.
+        job_id: The job's id.
+        waited_s: Seconds in queues of all actions whose outcome a verb of this object returned.
+        heard: Signs of odd texts in everything that a model has written, see `culprits_of`; None unless a runner of
+            episodes notes them. A text that breaks a rule without such a sign is a mistake of the environment, and
+            raised.
+        observer: Called with action, options and outcome before the verb returns; None calls nothing.
     """
 
     def __init__(self, client: Connector, job_id: str, trajectory_id: str) -> None:
@@ -69,13 +71,13 @@ class ActionVerbs:
         """Submits an action and returns a handle, once the action is in the client's outbox.
 
         Args:
-            action: What to do.
+            action: The action.
             **options: See `ActionOptions`.
 
         Raises:
             InvalidArgumentError: The action breaks a rule that the client knows.
-            RefusedError: The scheduler refused an action that refers to stored payloads. Any other refusal is raised
-                by the handle.
+            RefusedError: The scheduler refused an action that refers to stored payloads. The handle raises any other
+                refusal.
             ConnectionLostError: There was no connection for too long.
         """
         backend = self.client.backend()
@@ -103,7 +105,7 @@ class ActionVerbs:
         idempotent: bool = False,
         **options: Unpack[ActionOptions],
     ) -> Outcome[ToolCallResult]:
-        """Calls an outside API, once unless it is declared idempotent. See `ToolCall` and `ActionOptions`."""
+        """Calls an outside API: once, unless the call is declared idempotent. See `ToolCall` and `ActionOptions`."""
         return await self._try(partial(ToolCall, service, method, arguments, idempotent), options)
 
     async def reward_tests(
@@ -121,7 +123,7 @@ class ActionVerbs:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
+            InvalidArgumentError: A job asks for a sandbox of its own, which a job lacks, or for an empty one.
         """
         suite = partial(
             RewardTests,
@@ -150,7 +152,7 @@ class ActionVerbs:
         """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
+            InvalidArgumentError: A job asks for a sandbox of its own, which a job lacks, or for an empty one.
         """
         script = partial(
             RewardScript,
@@ -218,15 +220,15 @@ class ActionVerbs:
         return await self._try(partial(Judge, model, rubric, text), options)
 
     def _own_action_id(self) -> str | None:
-        """Returns the id of the next action that is given none; None leaves it to the client."""
+        """Returns the id of the next action without an id of the caller; None lets the client make one."""
         return None
 
     def is_heard(self, refused: BadTextError) -> bool:
-        """Whether a model may have written what is refused: always, where nobody notes what it writes in `heard`."""
+        """Returns whether a model may have written the refused text: always, where `heard` is not kept."""
         return self.heard is None or refused.culprit in self.heard
 
     async def _try(self, make: Callable[[], Action[T]], options: ActionOptions) -> Outcome[T]:
-        """Performs an action whose texts a model may have written; one that breaks a rule is the model's failure."""
+        """Performs an action whose texts a model may have written; a text that breaks a rule is the model's failure."""
         try:
             return await self._perform(make(), options)
         except BadTextError as refused:

@@ -45,31 +45,32 @@ class Where(Enum):
     """Where a reward runs."""
 
     FRESH = "fresh"
-    """In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with the
-    files that the trajectory's sandbox has then, and `files` replace what has their paths. Without a sandbox of the
-    trajectory it is empty and needs `files`."""
+    """In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
+    begins with the present files of the trajectory's sandbox, and `files` replace files of the same paths. Without a
+    sandbox of the trajectory it is empty and needs `files`."""
     IN_SANDBOX = "in_sandbox"
     """In the trajectory's sandbox, beside its files."""
     EMPTY = "empty"
-    """In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards."""
+    """In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards."""
 
 
 class BackgroundProcesses(Enum):
-    """What becomes of processes that earlier actions left in the sandbox while a reward runs there.
+    """The treatment of processes that earlier actions left in the sandbox, while a reward runs there.
 
-    Without one they are stopped where nothing inside can undo that or look into the reward's processes, else killed.
+    None stops the processes where nothing inside can undo the stop or look into the reward's processes. Elsewhere None
+    kills them.
     """
 
     STOP = "stop"
-    """They stand still, and go on afterwards."""
+    """The processes stand still, and go on afterwards."""
     KILL = "kill"
-    """They are killed before, sessions too."""
+    """The processes are killed before the reward, sessions too."""
     RUN = "run"
-    """They go on beside it, for tests of a server that the trajectory began. They can change the score."""
+    """The processes go on, for tests of a server that the trajectory began. They can change the score."""
 
 
 def _set_fields(action: Action[Any], *values: object) -> None:
-    """Sets the fields of a frozen value that is being made, in their order."""
+    """Sets the fields of a frozen value under construction, in their order."""
     names: tuple[str, ...] = action.__slots__
     for name, value in zip(names, values, strict=True):
         object.__setattr__(action, name, value)
@@ -79,7 +80,7 @@ class Action(Generic[ResultT_co]):
     """The base of all actions; `ResultT_co` is the value of their success.
 
     Attributes:
-        kind: What the scheduler plans it as.
+        kind: The kind by which the scheduler plans the action.
     """
 
     __slots__ = ()
@@ -92,7 +93,7 @@ class Generate(Action[GenerateResult]):
 
     Attributes:
         prompt_token_ids: The prompt, at least one token.
-        sampling: How to sample.
+        sampling: Parameters of the sampling.
         model: Name of the hosted model; empty takes any.
     """
 
@@ -104,25 +105,26 @@ class Generate(Action[GenerateResult]):
 
 @dataclass(frozen=True, slots=True, init=False)
 class EnvReset(Action[EnvResetResult]):
-    """Creates a fresh sandbox for the trajectory; one it already has is destroyed first.
+    """Creates a fresh sandbox for the trajectory; the trajectory's earlier sandbox is destroyed first.
 
     Attributes:
-        files: Written before the set-up command.
-        set_up: Run once the files are there; a non-zero exit fails the action as ENV.
-        disk_mib: Size of the writable file system in MiB; what is used of it counts as memory. None takes half of the
+        files: Files that are written before the set-up command.
+        set_up: Command that runs after the files are written; a non-zero exit fails the action as ENV.
+        disk_mib: Size of the writable file system in MiB; its used part counts as memory. None takes half of the
             memory, at most 256.
         max_processes: The most processes; None takes the default (128).
-        service: Name of the hosted service that must serve it; empty takes any that has the image.
-        image: Name of the root file system it sees, all of it writable: in the managers' stores, or in a registry that
-            they may pull from. Empty is the manager's system, read-only.
-        repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
-        network: Places it can connect to by TCP: "host:port" with a name, `*.` and a name for any below it, or an
-            address; empty reaches nothing. A port of 127.0.0.1 is the manager's machine's. All else is reached through
-            the proxy of HTTPS_PROXY and HTTP_PROXY.
-        defaults: What the sandbox's commands take where they say nothing themselves.
-        build: A Dockerfile that the image is built of, in place of `image`.
-        memory: "guaranteed" keeps the whole memory of the demand for the sandbox as long as it lives. By default it has
-            that while something runs in it, and between its actions what it holds; so an action may wait for memory.
+        service: Name of the hosted service that must serve the sandbox; empty takes any that has the image.
+        image: Name of the sandbox's root file system, writable as a whole. The image is in the managers' stores, or in
+            a registry that they may pull from. Empty takes the manager's system, read-only.
+        repeat_set_up: Run the set-up command even where the files of an earlier run of the same set-up are kept.
+        network: Places that the sandbox can connect to by TCP: "host:port" with a name, with `*.` before a name for any
+            name below, or with an address. Empty reaches nothing. A port of 127.0.0.1 is one of the manager's machine.
+            The sandbox reaches all other places through the proxy of HTTPS_PROXY and HTTP_PROXY.
+        defaults: Defaults for the sandbox's commands.
+        build: A Dockerfile to build the image of, in place of `image`.
+        memory: "guaranteed" keeps the whole memory of the demand for the sandbox's life. By default the sandbox has the
+            whole memory while something runs in it, and between its actions the memory that it holds. So an action may
+            wait for memory.
     """
 
     kind = ActionKind.ENV_RESET
@@ -174,17 +176,17 @@ class EnvReset(Action[EnvResetResult]):
 
 @dataclass(frozen=True, slots=True, init=False)
 class EnvStep(Action[CommandResult]):
-    """Runs a command in the sandbox of the trajectory. Once started it is never replayed.
+    """Runs a command in the sandbox of the trajectory. A started command never runs again.
 
     Attributes:
-        command: What to run. In a session a text without working directory and stdin.
-        files: Written before the command.
-        session: Name of the persistent session to run it in: 1 to 64 letters, digits, "-", "_" or "."; empty runs it as
-            a program of its own. A session begins with the first step that names it. It keeps directory, variables,
-            functions and modules until it ends, for instance by `exit`, or the sandbox does. Shell and Python have
-            sessions of their own.
-        download: Paths of files to return once the command has ended, at most 32; like those of `files`.
-        stream_output: Output is also sent while the command runs, see `ActionHandle.output`.
+        command: The command. In a session a text, without working directory and stdin.
+        files: Files that are written before the command.
+        session: Name of the persistent session that runs the command: 1 to 64 letters, digits, "-", "_" or ".". Empty
+            runs a program of its own. A session begins with the first step that names it. It keeps directory,
+            variables, functions and modules until it ends, for instance by `exit`, or the sandbox ends. Shell and
+            Python have sessions of their own.
+        download: Paths of files to return after the command's end, at most 32, as paths of `files`.
+        stream_output: Send output also while the command runs; see `ActionHandle.output`.
     """
 
     kind = ActionKind.ENV_STEP
@@ -216,9 +218,9 @@ class ToolCall(Action[ToolCallResult]):
     Attributes:
         service: Name of the service.
         method: Method or path, as the service defines it.
-        arguments: As the service defines them.
-        idempotent: A second call does no harm, so a call that may have begun may be attempted again. By default it is
-            made once; only what certainly did not begin, or was refused by a quota, is tried again.
+        arguments: Arguments, as the service defines them.
+        idempotent: A second call does no harm, so a call that may have begun may be attempted again. By default a call
+            is made once. Only a call that certainly did not begin, or that a quota refused, is tried again.
     """
 
     kind = ActionKind.TOOL_CALL
@@ -235,13 +237,15 @@ class RewardTests(Action[RewardResult]):
     Attributes:
         command: The runner. "{units}" in an argument becomes the cores granted, and "{report}" a path for a JUnit XML
             report. Without "{report}" the score is 1 for exit code 0, else 0.
-        where: Where it runs; see `Where`.
-        files: Written before the run; the place for pristine test files. What has their paths is replaced, links too.
+        where: The place of the run; see `Where`.
+        files: Files that are written before the run, such as pristine tests. They replace files and links of their
+            paths.
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
-        service: Name of the hosted service that must serve it; empty takes any.
-        background: In the trajectory's sandbox, what becomes of processes that are there already.
-        tests: How many tests run, skipped ones left out. A report of fewer does not count, and further ones add nothing
-            to the score. 0 takes the number that the same run has in the trajectory's state after its reset.
+        service: Name of the hosted service that must serve the reward; empty takes any.
+        background: In the trajectory's sandbox, the treatment of processes that run there already.
+        tests: Number of tests that run, skipped tests left out. A report of fewer tests does not count, and further
+            tests add nothing to the score. 0 takes the number that the same run has in the trajectory's state after its
+            reset.
     """
 
     kind = ActionKind.REWARD
@@ -272,20 +276,20 @@ class RewardTests(Action[RewardResult]):
 class RewardScript(Action[RewardResult]):
     """Scores by a script that writes the score to a file.
 
-    The file holds a number as text, a JSON number, or a JSON object of numbers: "score" (or "reward", or the only one)
-    is the score, and all are components. A missing file, or one without a finite number, fails the action as ENV
-    `score_missing` or `score_malformed`; it is never a score of 0.
+    The file holds a number as text, a JSON number, or a JSON object of numbers. In an object "score" (or "reward", or
+    the only number) is the score, and all numbers are components. A missing file fails the action as ENV
+    `score_missing`, and a file without a finite number as ENV `score_malformed`; neither is ever a score of 0.
 
     Attributes:
         command: The script. "{units}" in an argument becomes the cores granted, and "{score}" a path for the score that
             nothing else in the sandbox knows.
-        where: Where it runs; see `Where`.
-        score_file: Path of the file with the score; empty: the command has "{score}". What was there before the run is
-            removed first.
-        files: Written before the run, as those of `RewardTests`.
+        where: The place of the run; see `Where`.
+        score_file: Path of the file with the score; empty where the command has "{score}". An earlier file of that path
+            is removed before the run.
+        files: Files that are written before the run, as for `RewardTests`.
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
-        service: Name of the hosted service that must serve it; empty takes any.
-        background: In the trajectory's sandbox, what becomes of processes that are there already.
+        service: Name of the hosted service that must serve the reward; empty takes any.
+        background: In the trajectory's sandbox, the treatment of processes that run there already.
     """
 
     kind = ActionKind.REWARD
@@ -318,8 +322,8 @@ class ChatMessage:
     """A message of a conversation.
 
     Attributes:
-        role: Who says it, for instance "system", "user" or "assistant".
-        content: What is said.
+        role: The speaker, for instance "system", "user" or "assistant".
+        content: The message's text.
     """
 
     role: str
@@ -328,12 +332,12 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ConversationText:
-    """A conversation as text, which a model's own tokenizer and chat template make tokens of.
+    """A conversation as text; a model's own tokenizer and chat template turn it into tokens.
 
     Attributes:
-        prompt: What was asked; becomes a message of the user behind `messages`.
-        response: What was answered; becomes a message of the assistant behind that.
-        messages: What was said before, or all of it.
+        prompt: The question; it becomes a message of the user after `messages`.
+        response: The answer; it becomes a message of the assistant after the question.
+        messages: The earlier messages, or the whole conversation.
     """
 
     prompt: str = ""
@@ -359,13 +363,14 @@ class RewardModel(Action[RewardResult]):
 
 @dataclass(frozen=True, slots=True)
 class TeacherLogProbs(Action[RewardResult]):
-    """Asks a teacher model for the log-probabilities of tokens, given those before them.
+    """Asks a teacher model for the log-probabilities of tokens, given the tokens before them.
 
     Attributes:
         model: Name of the hosted model.
-        token_ids: The tokens to look at; empty where `text` is given. Without a prompt the first one has none.
-        prompt_token_ids: The tokens before them.
-        text: The same as text instead: its `response` is looked at.
+        token_ids: The tokens to look at; empty where `text` is given. Without a prompt the first token has no
+            log-probability.
+        prompt_token_ids: The tokens before `token_ids`.
+        text: A conversation as text instead; the teacher looks at its `response`.
     """
 
     kind = ActionKind.REWARD
@@ -377,14 +382,15 @@ class TeacherLogProbs(Action[RewardResult]):
 
 @dataclass(frozen=True, slots=True)
 class Judge(Action[RewardResult]):
-    """Asks a generative model for a judgement by a rubric; it answers with a text, decoded greedily.
+    """Asks a generative model for a judgement by a rubric; the model answers with a text, decoded greedily.
 
-    The score is found in the text. A text without one fails the action as ENV `score_missing`, never a score of 0.
+    The score is read from the answer. An answer without a score fails the action as ENV `score_missing`; it is never a
+    score of 0.
 
     Attributes:
         model: Name of the hosted model.
-        rubric: What to judge by, and how to write the score.
-        text: What to judge.
+        rubric: The criteria, and the form of the score.
+        text: The conversation to judge.
     """
 
     kind = ActionKind.REWARD
@@ -395,14 +401,14 @@ class Judge(Action[RewardResult]):
 
 @dataclass(frozen=True, slots=True)
 class Submission(Generic[ResultT_co]):
-    """An action on its way: what is submitted, for whom and how.
+    """An action on its way to the scheduler, with its ids and options.
 
     Attributes:
-        job_id: The job it belongs to.
-        trajectory_id: The trajectory it belongs to; empty if it has none.
-        action_id: The idempotency key, given or made.
-        action: What to do.
-        options: The keyword arguments that were given.
+        job_id: The action's job.
+        trajectory_id: The action's trajectory; empty if it has none.
+        action_id: The idempotency key, of the caller or of the client.
+        action: The action.
+        options: The caller's keyword arguments.
     """
 
     job_id: str

@@ -1,4 +1,4 @@
-"""What became of an action: data, never an exception.
+"""The outcome of an action: data, never an exception.
 
     match await trajectory.env_step("make test"):
         case Succeeded(value=result):
@@ -37,10 +37,10 @@ _MAX_LINE = 200
 
 
 class FailureKind(Enum):
-    """Who or what a failure is due to."""
+    """The side at fault in a failure."""
 
     UNSPECIFIED = "unspecified"
-    """Not told, or a kind newer than this client."""
+    """No kind was told, or a kind newer than this client."""
     POLICY = "policy"
     """The model's own fault."""
     ENV = "env"
@@ -54,14 +54,14 @@ class FailureKind(Enum):
     RESOURCE_LIMIT = "resource_limit"
     """The attempt passed a limit of its sandbox: memory, processes or disk."""
     CANCELLED = "cancelled"
-    """The attempt was stopped on request. Clients see `Cancelled` instead."""
+    """A request stopped the attempt. Clients see `Cancelled` instead."""
 
 
 class TimeoutKind(Enum):
-    """Which of the four timeouts ran out."""
+    """The timeout that ran out, of four."""
 
     UNSPECIFIED = "unspecified"
-    """None did."""
+    """No timeout ran out."""
     SCHEDULE_TO_START = "schedule_to_start"
     START_TO_CLOSE = "start_to_close"
     SCHEDULE_TO_CLOSE = "schedule_to_close"
@@ -70,19 +70,19 @@ class TimeoutKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When things happened; None where a step was never reached.
+    """The times of an action's steps; None for a step that was never reached.
 
     Attributes:
-        submitted_at: The submit arrived.
-        first_dispatched_at: The first attempt was dispatched.
-        dispatched_at: The last attempt was dispatched; its grant began.
-        started_at: The manager said the last attempt started.
-        ended_at: The last attempt's end arrived.
-        queue_s: Waiting to be dispatched, over all attempts.
-        execution_s: The manager executing the last attempt, by its own clock; what it waited for is no part of it.
-        overhead_s: Everything else between submit and end: transport, dispatch and journal.
-        start_wait_s: The part of `queue_s` before its trajectory was let begin.
-        waited_s: Waiting after the dispatch, by cause, such as "cores" or "image"; see docs/concepts/outcomes.md.
+        submitted_at: The scheduler received the submit.
+        first_dispatched_at: The scheduler dispatched the first attempt.
+        dispatched_at: The scheduler dispatched the last attempt, whose grant began.
+        started_at: The manager reported the start of the last attempt.
+        ended_at: The scheduler received the last attempt's end.
+        queue_s: Time in the queue before a dispatch, over all attempts.
+        execution_s: Execution of the last attempt by the manager's clock, without waits.
+        overhead_s: The rest of the time between submit and end: transport, dispatch and journal.
+        start_wait_s: The part of `queue_s` before the scheduler let the trajectory begin.
+        waited_s: Waits after the dispatch, by cause, such as "cores" or "image"; see docs/concepts/outcomes.md.
     """
 
     submitted_at: float | None = None
@@ -98,19 +98,19 @@ class Timeline:
 
     @property
     def waiting_s(self) -> float:
-        """All waiting after the dispatch. With queue, execution and overhead it is the time from submit to end."""
+        """All waits after the dispatch. With queue, execution and overhead their sum is the time from submit to end."""
         return sum(self.waited_s.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What the last attempt used.
+    """The resources that the last attempt used.
 
     Attributes:
-        cpu_s: CPU seconds, user and system, of all its processes.
-        peak_memory_bytes: Largest memory use; None if it was not measured.
-        granted_unit_s: Units granted while it executed, in unit-seconds by resource ("cpu": core-seconds). Nothing
-            that waits is granted.
+        cpu_s: CPU seconds, user and system, of all processes of the attempt.
+        peak_memory_bytes: Largest memory use; None if nothing measured it.
+        granted_unit_s: Units granted during the execution, in unit-seconds by resource ("cpu": core-seconds). A waiting
+            attempt has no grant.
     """
 
     cpu_s: float = 0.0
@@ -124,15 +124,15 @@ _NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What every outcome tells.
+    """The common part of all outcomes.
 
     Attributes:
         job_id: The job of the action.
         action_id: The action.
-        timeline: When things happened.
-        usage: What the last attempt used.
-        attempts: Attempts that were dispatched.
-        manager_id: The manager of the last attempt; empty if it was never dispatched.
+        timeline: The times of the action's steps.
+        usage: The resources that the last attempt used.
+        attempts: Number of dispatched attempts.
+        manager_id: The manager of the last attempt; empty if no attempt was dispatched.
     """
 
     job_id: str = ""
@@ -145,7 +145,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded(Ended, Generic[T]):
-    """The action ran to its end. For commands this includes non-zero exit codes."""
+    """The action ran to its end. A command with a non-zero exit code succeeds, too."""
 
     value: T
 
@@ -163,10 +163,10 @@ class Failed(Ended, Generic[T]):
     """The action's last attempt failed.
 
     Attributes:
-        kind: Due to whom.
+        kind: The side at fault.
         reason: A word for programs, of a closed vocabulary.
         message: A sentence for people.
-        partial: What was produced before, for instance the output of a command that timed out.
+        partial: The result up to the failure, for instance the output of a command that timed out.
         timeout: The timeout, where `kind` is TIMEOUT or a heartbeat was missed; else UNSPECIFIED.
         retry_after_s: For QUOTA: the provider's Retry-After; None if it gave none.
     """
@@ -179,7 +179,7 @@ class Failed(Ended, Generic[T]):
     retry_after_s: float | None = None
 
     def unwrap(self) -> NoReturn:
-        """Raises the NotSucceededError that belongs to `kind`, for instance InfraError."""
+        """Raises the NotSucceededError of `kind`, for instance InfraError."""
         raise _ERRORS.get(self.kind, NotSucceededError)(self)
 
     def __str__(self) -> str:
@@ -192,8 +192,8 @@ class Cancelled(Ended, Generic[T]):
     """The action was cancelled by its client, its trajectory, its group or staleness.
 
     Attributes:
-        reason: Why, as a sentence.
-        partial: What was produced before, for instance partial tokens.
+        reason: The reason, as a sentence.
+        partial: The result up to the cancel, for instance partial tokens.
     """
 
     reason: str = ""
@@ -204,7 +204,7 @@ class Cancelled(Ended, Generic[T]):
         raise ActionCancelledError(self)
 
     def __str__(self) -> str:
-        """One line: why, and the action."""
+        """One line: the reason, and the action."""
         return _line("cancelled", self.reason, self)
 
 
@@ -213,7 +213,7 @@ class Expired(Ended):
     """A deadline ran out before the action could finish.
 
     Attributes:
-        timeout: Which one.
+        timeout: The deadline that ran out.
     """
 
     timeout: TimeoutKind = TimeoutKind.UNSPECIFIED

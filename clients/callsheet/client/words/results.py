@@ -1,4 +1,4 @@
-"""What a success brings: tokens, sandboxes, finished commands, responses, scores. Durations are seconds."""
+"""The values of successes: tokens, sandboxes, finished commands, responses, scores. Durations are seconds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from callsheet.client.words.sampling import LogProbsMode
 
 
 class FinishReason(Enum):
-    """Why generation ended."""
+    """The reason of a generation's end."""
 
     UNSPECIFIED = "unspecified"
-    """Not told, or a reason newer than this client."""
+    """No reason was told, or a reason newer than this client."""
     STOP = "stop"
-    """A stop token was produced."""
+    """The model produced a stop token."""
     LENGTH = "length"
-    """`max_new_tokens` or the model's context was reached."""
+    """The generation reached `max_new_tokens` or the model's context."""
     ABORT = "abort"
-    """It was aborted; the tokens so far are here."""
+    """The generation was aborted; the result has the tokens up to then."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersionSpan:
-    """Output tokens `begin` up to `end` (exclusive) were made by policy version `version`."""
+    """Policy version `version` made the output tokens `begin` up to `end` (exclusive)."""
 
     version: int
     begin: int
@@ -40,16 +40,16 @@ class GenerateResult:
         token_ids: New tokens, the prompt left out; shape (n,).
         log_probs: Natural logarithm of each token's probability, of the distribution that `log_probs_mode` names; shape
             (n,).
-        finish_reason: Why it ended.
-        policy_versions: Which version made which tokens; covers all tokens in order.
+        finish_reason: The reason of the end.
+        policy_versions: The versions that made the tokens, in order; they cover all tokens.
         cached_tokens: Prompt tokens found in the engine's cache.
-        log_probs_mode: Of which distribution the log-probabilities are.
-        seed: The seed that was used, given or drawn; the same prompt and weights give the same tokens with it. None if
-            the engine does not tell.
+        log_probs_mode: The distribution of the log-probabilities.
+        seed: The seed of the sampling, given or drawn. The same prompt, weights and seed give the same tokens. None if
+            the engine does not tell the seed.
         text: Text of the new tokens, special tokens left out; None if the engine has no tokenizer.
-        begun_version: The policy version that its engine served when it was let begin; None if that is not told. Where
-            the first of `policy_versions` is another one, an update with mode "keep" came before its first token: the
-            KV of its prompt may be of both.
+        begun_version: The policy version that the engine served at the start; None if the engine does not tell it.
+            Where the first of `policy_versions` differs, an update with mode "keep" came before the first token, and
+            the KV of the prompt may be of both versions.
     """
 
     token_ids: tuple[int, ...]
@@ -64,23 +64,23 @@ class GenerateResult:
 
 
 class OutputStream(Enum):
-    """Which of a command's two outputs."""
+    """One of a command's two outputs."""
 
     UNSPECIFIED = "unspecified"
-    """Not told, or newer than this client."""
+    """No output was told, or one newer than this client."""
     STDOUT = "stdout"
     STDERR = "stderr"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
-    """A part of what a command prints, while it runs.
+    """A part of a running command's output.
 
     Attributes:
-        stream: Which output.
+        stream: The output.
         content: The bytes.
-        offset: Bytes of this output before them.
-        dropped_bytes: Bytes of this output between the part before and this one that were lost on the way.
+        offset: Number of bytes of this output before `content`.
+        dropped_bytes: Bytes of this output between the part before and this part that were lost on the way.
     """
 
     stream: OutputStream
@@ -91,12 +91,12 @@ class OutputChunk:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """What a step was in its session.
+    """The place of a step in its session.
 
     Attributes:
-        started: The session began with it: what an earlier session of this name held is not there.
-        ended: The session ended with it, for instance by `exit` or because it could not be stopped otherwise. The next
-            step that names it begins another.
+        started: The session began with this step, without the state of an earlier session of the name.
+        ended: The session ended with this step, for instance by `exit` or because nothing else could stop the step. The
+            next step that names the session begins another one.
     """
 
     started: bool = False
@@ -105,13 +105,13 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """A file that was asked for.
+    """A file that an `EnvStep` asked for.
 
     Attributes:
-        path: As it was asked for.
-        content: Its bytes; None if there are none to give.
-        refusal: Why there are none: "missing", "not_a_file" (a directory, a symbolic link or a path through one),
-            "too_large" (the files of one step together) or "unreadable"; empty if there are.
+        path: The path in the request.
+        content: The file's bytes; None for a refusal.
+        refusal: The reason for a missing content: "missing", "not_a_file" (a directory, a symbolic link or a path
+            through one), "too_large" (the files of one step together) or "unreadable"; empty with content.
     """
 
     path: str
@@ -124,15 +124,15 @@ class CommandResult:
     """A finished command.
 
     Attributes:
-        exit_code: Meaningless if `signal` is set.
-        stdout: Standard output, head and tail if it was too long.
-        stderr: Standard error, likewise.
-        signal: The signal that ended it; None if it exited by itself.
-        stdout_dropped_bytes: Bytes left out between head and tail.
-        stderr_dropped_bytes: Likewise.
+        exit_code: The exit code; without meaning if `signal` is set.
+        stdout: Standard output; head and tail if the output was too long.
+        stderr: Standard error; head and tail if the output was too long.
+        signal: The signal that ended the command; None if the command exited by itself.
+        stdout_dropped_bytes: Bytes left out between head and tail of `stdout`.
+        stderr_dropped_bytes: Bytes left out between head and tail of `stderr`.
         wall_s: Wall-clock seconds.
-        session: What the step was in its session; None if it ran in none.
-        downloads: The files that were asked for, in that order; none if the command was stopped.
+        session: The place of the step in its session; None without a session.
+        downloads: The requested files, in the order of the request; none if the command was stopped.
     """
 
     exit_code: int
@@ -152,9 +152,10 @@ class EnvResetResult:
 
     Attributes:
         sandbox_id: Identifies this incarnation of the trajectory's sandbox.
-        set_up: The set-up command's result; None if there was none.
-        set_up_reused: The sandbox began with the files of an earlier run of the same set-up, whose result `set_up` is.
-        image_digest: "sha256:..." of an image that came from a registry, which names exactly these files; else empty.
+        set_up: The set-up command's result; None without a set-up command.
+        set_up_reused: The sandbox began with the files of an earlier run of the same set-up; `set_up` is that run's
+            result.
+        image_digest: "sha256:..." of an image from a registry, which names exactly these files; else empty.
     """
 
     sandbox_id: str
@@ -175,17 +176,17 @@ class RewardResult:
     """A score.
 
     Attributes:
-        score: For tests the share passed, 0 to 1; for models what they return: the raw logit of a head, the sum of a
-            teacher's log-probabilities, or what a judge gave.
+        score: For tests the share that passed, 0 to 1. For models their answer: the raw logit of a head, the sum of a
+            teacher's log-probabilities, or the score of a judge.
         passed: Tests that passed; 0 for models.
-        total: Tests that ran, skipped ones left out; 0 for models.
-        command: The test run, or the script's; None for models.
-        components: Named parts of the score, for scorers that tell them.
-        log_probs: Of a teacher: natural logarithms, one for each of `token_ids`; shape (n,).
-        token_ids: Of a teacher: the tokens that it looked at; shape (n,).
-        text: Of a judge: its whole answer, in a failure too.
-        line_s: Of a hosted model: seconds at its manager before its batch began, the restore included.
-        restore_s: Of a hosted model: seconds of `line_s` in which its weights were brought in.
+        total: Tests that ran, skipped tests left out; 0 for models.
+        command: The run of the tests or of the script; None for models.
+        components: Named parts of the score, for scorers that have parts.
+        log_probs: For a teacher: natural logarithms, one for each of `token_ids`; shape (n,).
+        token_ids: For a teacher: the tokens that it looked at; shape (n,).
+        text: For a judge: its whole answer, also in a failure.
+        line_s: For a hosted model: seconds at its manager before its batch began, the restore included.
+        restore_s: For a hosted model: seconds of `line_s` in which the manager brought the weights in.
     """
 
     score: float
