@@ -20,6 +20,7 @@ import ray.cloudpickle
 import torch
 import verl
 from callsheet.client.sync import SyncClient
+from callsheet.integrations.borrowed_sandbox import client_of
 from callsheet.integrations.verl import (
     CallsheetServerClient,
     CountingAgentLoopManager,
@@ -27,7 +28,6 @@ from callsheet.integrations.verl import (
     group_advantages,
     score_by_actions,
 )
-from callsheet.integrations.verl.lent import client_of
 from callsheet.integrations.verl.rows import VERSIONS
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf

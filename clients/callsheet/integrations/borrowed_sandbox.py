@@ -1,15 +1,19 @@
-"""A trajectory's sandbox as a trainer's own loop of tools uses it. Nothing here imports a trainer."""
+"""A trajectory's sandbox as other programs' own loops use it. Nothing here imports such a program."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Literal
 
 import anyio
 from callsheet.client import (
     AlreadyExistsError,
+    Client,
     Command,
     CommandDefaults,
     CommandResult,
@@ -17,9 +21,12 @@ from callsheet.client import (
     Failed,
     FailedPreconditionError,
     FailureKind,
+    Hold,
+    ImageBuild,
     NotFoundError,
     Outcome,
     Reason,
+    Resource,
     SandboxFile,
     Succeeded,
     Timeouts,
@@ -37,6 +44,27 @@ _EXIT_CODES: Final = {
 _TIMED_OUT, _KILLED, _FAILED = 124, 137, 125
 _SIGNALLED: Final = 128
 _IN_BACKGROUND: Final = 'log=$1; shift; "$@" >"$log" 2>&1 </dev/null &'
+# Files are read and written by programs of the sandbox, as its user: any path of it will do. These programs end with an
+# errno, or their last words tell it. Pipes are refused, as a step that waits for one keeps all others from the sandbox.
+_READ: Final = f"""\
+[ -e "$1" ] || exit {errno.ENOENT}
+[ -d "$1" ] && exit {errno.EISDIR}
+[ -f "$1" ] || exit {errno.EINVAL}
+[ -r "$1" ] || exit {errno.EACCES}
+[ "$2" -gt 1 ] || exec head -c "$3" <"$1"
+command -v tail >/dev/null || {{ echo "no tail to read a large file with" >&2; exit {errno.EIO}; }}
+tail -c "+$2" <"$1" | head -c "$3"
+"""
+_WRITE: Final = f"""\
+[ -d "$1" ] && exit {errno.EISDIR}
+[ -p "$1" ] && exit {errno.EINVAL}
+case $1 in */*) mkdir -p -- "${{1%/*}}/" || exit {errno.EIO} ;; esac
+cat >"$1" || exit {errno.EIO}
+"""
+_EXITS: Final = (errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.EACCES)
+_WORDS: Final = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
+PART_BYTES: Final = 8 << 20
+"""Of a file that one step reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +79,13 @@ class BorrowedSandboxSettings:
         command_s: The most seconds of a command; None takes the server's default.
         program_s: The most seconds of an agent's main program.
         max_output_bytes: Bytes of stdout and of stderr to keep, each.
+        build: A Dockerfile that the image is built of, in place of `image`.
+        making_s: The most seconds of making the sandbox; None takes the server's default.
+        memory_mib: Memory of the sandbox, files included; None takes the server's default.
+        memory: "guaranteed" keeps all of it for the sandbox as long as it lives.
+        disk_mib: Room for files; None takes the server's default.
+        working_directory: Where relative paths begin; empty takes the sandbox's own.
+        user: Whom its commands run as; empty takes the sandbox's own.
     """
 
     image: str = ""
@@ -60,6 +95,13 @@ class BorrowedSandboxSettings:
     command_s: float | None = None
     program_s: float = 3600.0
     max_output_bytes: int = 4 << 20
+    build: ImageBuild | None = None
+    making_s: float | None = None
+    memory_mib: int | None = None
+    memory: Literal["guaranteed"] | None = None
+    disk_mib: int | None = None
+    working_directory: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +133,7 @@ class BorrowedSandbox:
         self._making = anyio.Lock()
         self._made = False
         self._opened = False
+        self._user: tuple[str, ...] | None = None
 
     async def open(self) -> None:
         """Opens the trajectory; once it is open, does nothing."""
@@ -117,7 +160,7 @@ class BorrowedSandbox:
         """
         most = self.settings.max_output_bytes
         command = Command.argv(*argv, environment=environment, max_output_bytes=most)
-        return program_end(await self._step(command, timeout_s or self.settings.command_s, label=label_of(argv)))
+        return program_end(await self.step(command, timeout_s, label=label_of(argv)))
 
     async def start_background(self, argv: Sequence[str], environment: Mapping[str, str], log: str) -> None:
         """Starts a program that runs until the sandbox ends.
@@ -131,31 +174,38 @@ class BorrowedSandbox:
             NotSucceededError: There is no sandbox, or no shell in it.
         """
         command = Command.argv("sh", "-c", _IN_BACKGROUND, "sh", log, *argv, environment=environment)
-        (await self._step(command, self.settings.command_s, label="background")).unwrap()
+        (await self.step(command, label="background")).unwrap()
 
     async def write(self, path: str, content: bytes) -> None:
-        """Writes a file; raises NotSucceededError if it cannot be written."""
-        step = self._step(["true"], self.settings.command_s, files=[SandboxFile(path, content)], label="write")
-        (await step).unwrap()
+        """Writes a file, and the directories above it.
+
+        Raises:
+            OSError: It cannot be written, as its class and number tell.
+            NotSucceededError: There is no sandbox, or no shell in it.
+        """
+        await self._file(path, Command.argv("sh", "-c", _WRITE, "sh", path, stdin=content), "write")
 
     async def read(self, path: str, most: int | None = None) -> bytes:
         """Returns a file, or its first `most` bytes.
 
         Raises:
-            FileNotFoundError: There is none.
-            OSError: It is no file, or too large to be returned whole.
-            NotSucceededError: There is no sandbox.
+            OSError: There is none, or it cannot be read, as its class and number tell.
+            NotSucceededError: There is no sandbox, or no shell in it.
         """
-        if most is not None:
-            return await self._read_head(path, most)
-        (file,) = (
-            (await self._step(["true"], self.settings.command_s, download=[path], label="read")).unwrap().downloads
-        )
-        if file.content is not None:
-            return file.content
-        if file.refusal == "missing":
-            raise FileNotFoundError(path)
-        raise OSError(f"{path}: {file.refusal}")
+        content = bytearray()
+        while True:
+            wanted = PART_BYTES if most is None else min(PART_BYTES, most - len(content))
+            words = ("sh", "-c", _READ, "sh", path, str(len(content) + 1), str(wanted))
+            part = await self._file(path, Command.argv(*words, max_output_bytes=PART_BYTES), "read")
+            content += part
+            if len(part) < PART_BYTES or len(content) == most:
+                return bytes(content)
+
+    async def own_user(self) -> tuple[str, ...]:
+        """Returns number and name of whom its commands run as; the number alone where it has no name."""
+        if self._user is None:
+            self._user = tuple((await self.run(["sh", "-c", "id -u; id -un 2>/dev/null"])).stdout.split())
+        return self._user
 
     async def close(self, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes the trajectory, which ends the sandbox; does nothing where it is not open."""
@@ -166,44 +216,71 @@ class BorrowedSandbox:
         except (AlreadyExistsError, FailedPreconditionError, NotFoundError) as refusal:
             logger.info("trajectory was closed trajectory=%s: %s", self.trajectory.trajectory_id, refusal)
 
-    async def _read_head(self, path: str, most: int) -> bytes:
-        command = Command.argv("head", "-c", str(most), "--", path, max_output_bytes=max(1, most))
-        result = (await self._step(command, self.settings.command_s, label="read")).unwrap()
-        if result.exit_code != 0:
-            raise FileNotFoundError(f"{path}: {result.stderr.decode(errors='replace').strip()[-500:]}")
-        return result.stdout
+    async def make(self) -> None:
+        """Makes the sandbox, unless it is made.
 
-    async def _step(
-        self,
-        command: Command | list[str],
-        timeout_s: float | None,
-        *,
-        files: Sequence[SandboxFile] = (),
-        download: Sequence[str] = (),
-        label: str,
-    ) -> Outcome[CommandResult]:
-        await self._ready()
-        return await self.trajectory.env_step(
-            command,
-            files=files,
-            download=download,
-            label=label,
-            demand=Demand(cpu=self.settings.cpu),
-            timeouts=Timeouts(start_to_close_s=timeout_s),
-        )
-
-    async def _ready(self) -> None:
+        Raises:
+            NotSucceededError: It cannot be made.
+        """
         async with self._making:
             if self._made:
                 return
             await self.open()
             of = self.settings
-            defaults = CommandDefaults(environment=of.environment)
+            memory = [Resource("memory", of.memory_mib, hold=Hold.TRAJECTORY)] if of.memory_mib else []
             outcome = await self.trajectory.env_reset(
-                image=of.image, network=of.network, defaults=defaults, label="env_reset"
+                image=of.image,
+                build=of.build,
+                network=of.network,
+                disk_mib=of.disk_mib,
+                memory=of.memory,
+                defaults=CommandDefaults(of.environment, of.working_directory, of.user),
+                demand=Demand(*memory, cpu=1) if memory else None,
+                timeouts=Timeouts(start_to_close_s=of.making_s),
+                label="env_reset",
             )
             outcome.unwrap()
             self._made = True
+
+    async def step(
+        self,
+        command: Command,
+        timeout_s: float | None = None,
+        *,
+        files: Sequence[SandboxFile] = (),
+        label: str,
+    ) -> Outcome[CommandResult]:
+        """Runs a command in the sandbox, which is made first.
+
+        Args:
+            command: What to run.
+            timeout_s: The most seconds; None takes the settings'.
+            files: Written before the command.
+            label: Class of work.
+        """
+        await self.make()
+        return await self.trajectory.env_step(
+            command,
+            files=files,
+            label=label,
+            demand=Demand(cpu=self.settings.cpu),
+            timeouts=Timeouts(start_to_close_s=timeout_s or self.settings.command_s),
+        )
+
+    async def _file(self, path: str, command: Command, label: str) -> bytes:
+        result = (await self.step(command, label=label)).unwrap()
+        if result.exit_code == 0 and result.signal is None:
+            return result.stdout
+        told = result.stderr.decode(errors="replace").strip()[-500:] or "a signal ended its program"
+        named = [each for each in _EXITS if each == result.exit_code]
+        named += [each for each in _WORDS if os.strerror(each) in told]
+        raise OSError(named[0], os.strerror(named[0]), path) if named else OSError(errno.EIO, told, path)
+
+
+@lru_cache(maxsize=8)
+def client_of(scheduler: str) -> Client:
+    """Returns this process's client, as the environment's variables say; an empty address takes theirs, too."""
+    return Client.from_env(target=scheduler)
 
 
 def program_end(outcome: Outcome[Any]) -> ProgramEnd:

@@ -23,7 +23,8 @@ from callsheet.environments import (
 from callsheet.environments.environment import AgentEnvironment
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.held_tokenizer import renderer_of
-from callsheet.integrations.verl.lent import client_of, job_of
+from callsheet.integrations.borrowed_sandbox import client_of
+from callsheet.integrations.verl.lent import job_of
 from callsheet.integrations.verl.policy import ServerPolicy
 from callsheet.integrations.verl.rows import output_fields, reward_of, takes_nothing, task_of
 from callsheet.integrations.verl.sampling import sampling_of

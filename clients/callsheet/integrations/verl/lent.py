@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from callsheet.client import CallsheetError, Client, Job, Trajectory
@@ -52,12 +51,6 @@ def lending(lent: LentTrajectory) -> Iterator[LentTrajectory]:
         yield lent
     finally:
         _LENT.reset(token)
-
-
-@lru_cache(maxsize=8)
-def client_of(scheduler: str) -> Client:
-    """Returns this process's client, as the environment's variables say; an empty address takes theirs, too."""
-    return Client.from_env(target=scheduler)
 
 
 async def job_of(client: Client, job_id: str, settings: dict[str, Any] | None = None) -> Job:

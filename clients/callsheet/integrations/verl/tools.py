@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from callsheet.client import CallsheetError, FailureKind, TrajectoryEnd
 from callsheet.environments import FailureRule, TrainerReward
-from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings
-from callsheet.integrations.verl.lent import LentTrajectory, client_of, job_of, lending, lent_trajectory
+from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings, client_of
+from callsheet.integrations.verl.lent import LentTrajectory, job_of, lending, lent_trajectory
 from callsheet.integrations.verl.rows import TRAJECTORY, failure_fields, reward_info, takes_nothing
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+import random
+import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from callsheet.client import (
     EnvStep,
     Failed,
     FailureKind,
+    ImageBuild,
     InfraError,
     Outcome,
     Reason,
@@ -23,7 +28,7 @@ from callsheet.client import (
 from callsheet.client.testing import FakeClient
 from callsheet.client.words.results import DownloadedFile
 from callsheet.environments import EpisodeEnd, EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
-from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings, ProgramEnd
+from callsheet.integrations.borrowed_sandbox import PART_BYTES, BorrowedSandbox, BorrowedSandboxSettings, ProgramEnd
 from callsheet.integrations.verifiers.notes import note_end, note_episode, note_of
 
 
@@ -51,7 +56,7 @@ async def test_it_is_made_when_it_is_first_used(fake: FakeClient) -> None:
     assert (reset.image, reset.defaults and reset.defaults.environment) == ("python", {"A": "1"})
     assert isinstance(run, EnvStep)
     assert isinstance(write, EnvStep)
-    assert [file.content for file in write.files] == [b"text"]
+    assert (write.command.program[-1], write.command.stdin) == ("file", b"text")
     assert fake.submitted[1].options["label"] == "echo"
     await sandbox.close(TrajectoryEnd.COMPLETED)
     # What was closed by others, too, is closed.
@@ -93,24 +98,97 @@ async def test_a_failure_of_the_service_is_raised(fake: FakeClient) -> None:
         await (await sandbox_of(fake)).run(["program"])
 
 
-async def test_files_are_read_whole_or_up_to_a_bound(fake: FakeClient) -> None:
-    def files(refusal: str) -> Callable[[EnvStep], Outcome[CommandResult]]:
-        content = None if refusal else b"whole"
-        return lambda step: Succeeded(CommandResult(0, b"who", downloads=(DownloadedFile("f", content, refusal),)))
+def run_here(step: EnvStep) -> Outcome[CommandResult]:
+    """Runs a program of a step on this machine, as a sandbox's manager would."""
+    of = step.command
+    done = subprocess.run(list(of.program), check=False, capture_output=True, input=of.stdin, env={**os.environ})
+    assert of.max_output_bytes is None or len(done.stdout) <= of.max_output_bytes
+    return Succeeded(CommandResult(done.returncode, done.stdout, done.stderr))
 
-    fake.on_env_step(files(""))
+
+async def test_files_are_read_whole_or_up_to_a_bound(fake: FakeClient, tmp_path: Path) -> None:
+    fake.on_env_step(run_here)
     sandbox = await sandbox_of(fake)
-    assert await sandbox.read("f") == b"whole"
-    assert await sandbox.read("f", 3) == b"who"
-    fake.on_env_step(files("missing"))
-    with pytest.raises(FileNotFoundError):
-        await sandbox.read("f")
-    fake.on_env_step(files("too_large"))
-    with pytest.raises(OSError, match="too_large"):
-        await sandbox.read("f")
-    fake.on_env_step(lambda _: Succeeded(CommandResult(1, stderr=b"no such file")))
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        await sandbox.read("f", 3)
+    for size in (0, 3, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + 5):
+        content = random.Random(size).randbytes(size)
+        place = tmp_path / "-new" / "a b" / str(size)
+        await sandbox.write(str(place), content)
+        assert place.read_bytes() == await sandbox.read(str(place)) == content
+        for most in (1, PART_BYTES, PART_BYTES + 1, size + 1):
+            assert await sandbox.read(str(place), most) == content[:most]
+    await sandbox.write(str(place), b"less")
+    assert place.read_bytes() == b"less"
+
+
+async def test_a_file_that_cannot_be_read_or_written_says_why(fake: FakeClient, tmp_path: Path) -> None:
+    fake.on_env_step(run_here)
+    sandbox = await sandbox_of(fake)
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError, match="gone"):
+        await sandbox.read(str(tmp_path / "gone"))
+    for refused in (sandbox.read(str(tmp_path)), sandbox.write(str(tmp_path), b"")):
+        with pytest.raises(IsADirectoryError):
+            await refused
+    for refused in (sandbox.read(str(tmp_path / "pipe")), sandbox.write(str(tmp_path / "pipe"), b"")):
+        with pytest.raises(OSError, match="Invalid argument"):
+            await refused
+    with pytest.raises(OSError, match="below"):
+        await sandbox.write(str(tmp_path / "file" / "below"), b"")
+    with pytest.raises(OSError, match="No space left"):
+        await sandbox.write("/dev/full", b"content")
+    with pytest.raises(OSError, match="proc"):
+        await sandbox.write("/proc/no-such-place", b"")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "told", "expected"),
+    [
+        (errno.EACCES, b"", PermissionError),
+        (errno.EIO, b"cat: file: Permission denied", PermissionError),
+        (errno.EIO, b"mkdir: cannot create directory: Read-only file system", OSError),
+        (1, b"head: something of its own", OSError),
+    ],
+)
+async def test_an_exit_code_or_the_last_words_name_the_error(
+    fake: FakeClient, exit_code: int, told: bytes, expected: type[OSError]
+) -> None:
+    fake.on_env_step(lambda _: Succeeded(CommandResult(exit_code, stderr=told)))
+    sandbox = await sandbox_of(fake)
+    for refused in (sandbox.read("file"), sandbox.write("file", b"")):
+        with pytest.raises(expected) as caught:
+            await refused
+        assert type(caught.value) is expected
+        assert "file" in str(caught.value)
+
+
+async def test_a_part_whose_reader_was_killed_is_no_content(fake: FakeClient) -> None:
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0, b"half", signal=9)))
+    with pytest.raises(OSError, match="a signal ended its program"):
+        await (await sandbox_of(fake)).read("file")
+
+
+async def test_the_settings_are_what_the_sandbox_is_made_with(fake: FakeClient) -> None:
+    build = ImageBuild(b"context", timeout_s=60.0)
+    settings = BorrowedSandboxSettings(
+        build=build, memory_mib=512, memory="guaranteed", disk_mib=64, working_directory="/srv", user="agent"
+    )
+    await (await sandbox_of(fake, settings)).make()
+    (made,) = fake.submitted
+    assert isinstance(made.action, EnvReset)
+    assert (made.action.build, made.action.disk_mib, made.action.memory) == (build, 64, "guaranteed")
+    defaults, demand = made.action.defaults, made.options["demand"]
+    assert defaults is not None
+    assert (defaults.working_directory, defaults.user) == ("/srv", "agent")
+    assert demand is not None
+    assert [(each.name, each.min_units) for each in demand.resources if each.name == "memory"] == [("memory", 512)]
+
+
+async def test_the_user_is_asked_for_once(fake: FakeClient) -> None:
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0, b"1000\nsandbox\n")))
+    sandbox = await sandbox_of(fake)
+    assert await sandbox.own_user() == await sandbox.own_user() == ("1000", "sandbox")
+    assert len(fake.submitted) == 2
 
 
 @dataclass

@@ -35,7 +35,7 @@ from callsheet.environments import (
     run_episode,
 )
 from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
-from callsheet.integrations.verl import lent
+from callsheet.integrations.borrowed_sandbox import client_of
 from callsheet.integrations.verl.counts import absent_samples, failure_counts
 from callsheet.integrations.verl.lent import LentTrajectory, lending, lent_trajectory
 from callsheet.integrations.verl.policy import ServerPolicy
@@ -230,7 +230,7 @@ def test_what_goes_to_actors_pickles_unconnected() -> None:
     for action in (passes, "a.b:c"):
         compute_score = cloudpickle.loads(cloudpickle.dumps(score_by_actions("127.0.0.1:1", action, job_id="job")))
         assert callable(compute_score)
-    client = cloudpickle.loads(cloudpickle.dumps(lent.client_of("127.0.0.1:1")))
+    client = cloudpickle.loads(cloudpickle.dumps(client_of("127.0.0.1:1")))
     assert client.target == "127.0.0.1:1"
 
 
