@@ -65,6 +65,8 @@ TRAINERS = {
     "trl": Trainer(package="trl", newest="1.16.0", oldest="1.14.0", besides=("aiohttp", "requests", "peft")),
     # 0.3 has the interface of old, which 0.4 has dropped.
     "verifiers": Trainer(package="verifiers", newest="0.4.0", oldest="0.4.0", besides=("psutil",), first=()),
+    # No trainer; its adapter is a class of the same kind, and is checked by inspect-ai's own check of sandboxes.
+    "inspect_ai": Trainer(package="inspect-ai", newest="0.3.285", oldest="0.3.285", first=()),
     # 0.9.0 has another bookkeeping of tokens in its agent loops.
     "verl": Trainer(package="verl", newest="0.9.1", oldest="0.9.1", besides=("psutil", "TransferQueue>=0.1.10")),
 }

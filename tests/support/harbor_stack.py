@@ -20,7 +20,7 @@ from tests.support.oci_images import Layout, Registry, archive_of_tree, running_
 from tests.support.root_filesystems import PROGRAMS, make_root, require_overlays
 
 TASKS = Path(__file__).resolve().parents[2] / "examples" / "harbor"
-_MORE = ("bash", "awk", "cmp", "cp", "grep", "mkfifo", "nohup", "seq", "sort", "timeout", "tr")
+_MORE = ("bash", "awk", "cmp", "cp", "grep", "gzip", "mkfifo", "nohup", "seq", "sort", "tail", "timeout", "tr")
 _BASE = "debian:bookworm-slim"
 
 

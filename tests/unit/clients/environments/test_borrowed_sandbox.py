@@ -26,7 +26,6 @@ from callsheet.client import (
     TrajectoryEnd,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.results import DownloadedFile
 from callsheet.environments import EpisodeEnd, EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.integrations.borrowed_sandbox import PART_BYTES, BorrowedSandbox, BorrowedSandboxSettings, ProgramEnd
 from callsheet.integrations.verifiers.notes import note_end, note_episode, note_of
