@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterable
+from dataclasses import fields
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, Unpack
+from typing import Any, Final, Self, Unpack, cast
 
 import anyio
 from callsheet.client.backend import CancelTarget, Connector
@@ -22,10 +23,10 @@ from callsheet.client.errors import (
 )
 from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key, named_places, read_samples
 from callsheet.client.verbs import ActionVerbs
-from callsheet.client.words.actions import EnvReset, EnvStep
+from callsheet.client.words.actions import EnvReset, EnvResetOptions, EnvStep
 from callsheet.client.words.arguments import listed
 from callsheet.client.words.batch_values import FinishedResult
-from callsheet.client.words.commands import CommandDefaults, CommandLike, FilesLike, ImageBuild
+from callsheet.client.words.commands import CommandLike, FilesLike
 from callsheet.client.words.jobs import LOST_TO_INFRA, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.words.options import ActionOptions
 from callsheet.client.words.outcomes import Failed, FailureKind, Outcome
@@ -247,40 +248,16 @@ class Trajectory(ActionVerbs):
             logger.debug("no end of trajectory job=%s trajectory=%s: %s", self.job_id, self.trajectory_id, error)
             return TrajectoryEnd.ABANDONED
 
-    async def env_reset(
-        self,
-        *,
-        files: FilesLike = (),
-        set_up: CommandLike | None = None,
-        disk_mib: int | None = None,
-        max_processes: int | None = None,
-        service: str = "",
-        image: str = "",
-        repeat_set_up: bool = False,
-        network: Iterable[str] = (),
-        defaults: CommandDefaults | None = None,
-        build: ImageBuild | None = None,
-        memory: Literal["guaranteed"] | None = None,
-        **options: Unpack[ActionOptions],
-    ) -> Outcome[EnvResetResult]:
-        """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`.
+    async def env_reset(self, **given: Unpack[EnvResetOptions]) -> Outcome[EnvResetResult]:
+        """Creates a fresh sandbox for the trajectory. See `EnvReset` for its fields, and `ActionOptions`.
 
         The word "gateway" in `network` stands for `ClientOptions.gateway`, which agents in the sandbox then reach.
         """
-        reset = EnvReset(
-            files,
-            set_up,
-            disk_mib=disk_mib,
-            max_processes=max_processes,
-            service=service,
-            image=image,
-            repeat_set_up=repeat_set_up,
-            network=named_places(listed(network), self.client.options),
-            defaults=defaults,
-            build=build,
-            memory=memory,
-        )
-        return await self._perform(reset, options)
+        options: dict[str, Any] = dict(given)
+        own = {field.name: options.pop(field.name) for field in fields(EnvReset) if field.name in options}
+        if "network" in own:
+            own["network"] = named_places(listed(own["network"]), self.client.options)
+        return await self._perform(EnvReset(**own), cast("ActionOptions", options))
 
     async def env_step(
         self,

@@ -6,13 +6,14 @@ Where one does not fit, the error names the field, the value and the rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, MutableSequence
+from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from dataclasses import fields
 from enum import Enum
 from numbers import Real
 from typing import Any, Final, TypeVar
 
 from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invalid
+from callsheet.client.words.arguments import items
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -54,6 +55,39 @@ def put(message: Message, where: str, **values: Any) -> None:
             setattr(message, name, value)
         except _MISFITS as error:
             raise _misfit(error, _path(where, name), value, _rule(message, name)) from error
+
+
+def put_same(message: Message, where: str, value: Any, *, but: Collection[str] = ()) -> None:
+    """Sets the fields of a message that a value (a dataclass) has under the same names; see `put`.
+
+    Lists are filled, and durations are of fields with "_s" behind the name. None leaves a field out. A number that has
+    None for the default is at least 1 where the contract says 0 for it.
+
+    Args:
+        message: The message.
+        where: Its path.
+        value: The dataclass.
+        but: Names that are put otherwise. Other messages are always left to the caller.
+    """
+    known = message.DESCRIPTOR.fields_by_name
+    for each in fields(value):
+        given = getattr(value, each.name)
+        field = known.get(each.name) or known.get(each.name.removesuffix("_s"))
+        if field is None or given is None or each.name in but:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            put_map(message, where, field.name, given)
+        elif field.message_type is not None:
+            if field.message_type is duration_pb2.Duration.DESCRIPTOR:
+                put_durations(message, where, **{field.name: given})
+        elif isinstance(getattr(message, field.name), MutableSequence):
+            if field.type == FieldDescriptor.TYPE_STRING:
+                given = items(_path(where, field.name), given, str, "text")
+            put_list(message, where, field.name, given)
+        elif each.default is None and not field.has_presence:
+            put(message, where, **{field.name: at_least_one(_path(where, field.name), given)})
+        else:
+            put(message, where, **{field.name: given})
 
 
 def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> None:

@@ -10,14 +10,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from callsheet.client.codec.blobs import BlobReader, BlobWriter
 from callsheet.client.codec.fields import (
-    at_least_one,
     by_number,
     is_number,
     numbers,
     put,
-    put_durations,
     put_list,
-    put_map,
+    put_same,
 )
 from callsheet.client.errors import invalid
 from callsheet.client.words.actions import (
@@ -96,15 +94,9 @@ def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWrit
     put(spec, "", service=action.model)
     put_list(spec.generate, "generate", "prompt_token_ids", action.prompt_token_ids)
     sampling = spec.generate.sampling
-    put(sampling, where, max_new_tokens=given.max_new_tokens, temperature=given.temperature, top_p=given.top_p)
-    put(sampling, where, top_k=given.top_k)
-    if given.seed is not None:
-        put(sampling, where, seed=given.seed)
-    put_list(sampling, where, "stop", items(f"{where}.stop", given.stop, str, "text"))
-    put_list(sampling, where, "stop_token_ids", given.stop_token_ids)
+    put_same(sampling, where, given, but=("log_probs_mode",))
     if mode is not LogProbsMode.SAMPLED:
         sampling.log_probs_mode = _LOG_PROBS_MODE[mode]
-    put(sampling, where, ignore_eos=given.ignore_eos)
 
 
 def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> GenerateResult:
@@ -128,18 +120,10 @@ def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWri
     _put_files(message.files, "env_reset", action.files, blobs)
     if action.set_up is not None:
         _put_command(message.set_up, "env_reset.set_up", action.set_up, blobs)
-    put(
-        message,
-        "env_reset",
-        disk_mib=at_least_one("env_reset.disk_mib", action.disk_mib),
-        max_processes=at_least_one("env_reset.max_processes", action.max_processes),
-        image=action.image,
-        repeat_set_up=action.repeat_set_up,
-        guaranteed_memory=action.memory == "guaranteed",
-    )
+    put_same(message, "env_reset", action, but=("service",))
+    put(message, "env_reset", guaranteed_memory=action.memory == "guaranteed")
     if action.memory not in {None, "guaranteed"}:
         raise invalid("env_reset.memory", action.memory, "None or 'guaranteed'; a demand says how much")
-    put_list(message, "env_reset", "network", items("env_reset.network", action.network, str, "text"))
     defaults = optional("env_reset.defaults", action.defaults, CommandDefaults, "a CommandDefaults")
     if defaults is not None:
         _put_defaults(message.defaults, defaults)
@@ -151,22 +135,11 @@ def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWri
 def _put_build(message: action_pb2.ImageBuild, build: ImageBuild, blobs: BlobWriter) -> None:
     where = "env_reset.build"
     message.context.CopyFrom(blobs.blob(f"{where}.context", build.context))
-    put(message, where, dockerfile=build.dockerfile)
-    put_map(message, where, "arguments", build.arguments)
-    put_durations(message, where, timeout=build.timeout_s)
+    put_same(message, where, build)
 
 
 def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults) -> None:
-    where = "env_reset.defaults"
-    put_map(message, where, "environment", defaults.environment)
-    put(
-        message,
-        where,
-        working_directory=defaults.working_directory,
-        user=defaults.user,
-        max_output_bytes=at_least_one(f"{where}.max_output_bytes", defaults.max_output_bytes),
-    )
-    put_durations(message, where, start_to_close=defaults.start_to_close_s)
+    put_same(message, "env_reset.defaults", defaults)
 
 
 def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
@@ -178,16 +151,14 @@ def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWrite
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
     check_session("env_step.session", action.session)
-    put(spec.env_step, "env_step", session=action.session, stream_output=action.stream_output)
-    download = items("env_step.download", action.download, str, "text")
-    check_downloads("env_step.download", download)
-    put_list(spec.env_step, "env_step", "download", download)
+    check_downloads("env_step.download", items("env_step.download", action.download, str, "text"))
+    put_same(spec.env_step, "env_step", action)
 
 
 def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
     put(spec, "", service=action.service)
     check_service_method("tool_call.method", action.method)
-    put(spec.tool_call, "tool_call", method=action.method, idempotent=action.idempotent)
+    put_same(spec.tool_call, "tool_call", action)
     spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
 
 
@@ -310,14 +281,7 @@ def _put_command(message: action_pb2.Command, where: str, command: Command, blob
     else:
         message.argv.SetInParent()
         put_list(message.argv, f"{where}.argv", "arguments", command.program)
-    if command.environment:
-        put_map(message, where, "environment", command.environment)
-    put(
-        message,
-        where,
-        working_directory=command.working_directory,
-        max_output_bytes=at_least_one(f"{where}.max_output_bytes", command.max_output_bytes),
-    )
+    put_same(message, where, command)
     if command.stdin:
         message.stdin.CopyFrom(blobs.blob(f"{where}.stdin", command.stdin))
 

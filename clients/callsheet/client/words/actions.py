@@ -7,9 +7,9 @@ class here, its result in `results` and a row of `kinds.KINDS`; users get a verb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from callsheet.client.words.commands import (
     Command,
@@ -103,6 +103,27 @@ class Generate(Action[GenerateResult]):
     model: str = "policy"
 
 
+class EnvResetFields(TypedDict, total=False):
+    """Keyword arguments of `EnvReset`: its fields of these names."""
+
+    disk_mib: int | None
+    max_processes: int | None
+    service: str
+    image: str
+    repeat_set_up: bool
+    network: Sequence[str]
+    defaults: CommandDefaults | None
+    build: ImageBuild | None
+    memory: Literal["guaranteed"] | None
+
+
+class EnvResetOptions(EnvResetFields, ActionOptions, total=False):
+    """Keyword arguments of the verb `env_reset`: the fields of `EnvReset`, and what every action takes."""
+
+    files: FilesLike
+    set_up: CommandLike | None
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class EnvReset(Action[EnvResetResult]):
     """Creates a fresh sandbox for the trajectory; the trajectory's earlier sandbox is destroyed first.
@@ -141,37 +162,14 @@ class EnvReset(Action[EnvResetResult]):
     memory: Literal["guaranteed"] | None = None
 
     def __init__(
-        self,
-        files: FilesLike = (),
-        set_up: CommandLike | None = None,
-        *,
-        disk_mib: int | None = None,
-        max_processes: int | None = None,
-        service: str = "",
-        image: str = "",
-        repeat_set_up: bool = False,
-        network: Sequence[str] = (),
-        defaults: CommandDefaults | None = None,
-        build: ImageBuild | None = None,
-        memory: Literal["guaranteed"] | None = None,
+        self, files: FilesLike = (), set_up: CommandLike | None = None, **given: Unpack[EnvResetFields]
     ) -> None:
         """Takes a command as people type it."""
-        command = None if set_up is None else as_command(set_up, "set_up")
-        written = as_files(files)
-        values = (
-            written,
-            command,
-            disk_mib,
-            max_processes,
-            service,
-            image,
-            repeat_set_up,
-            network,
-            defaults,
-            build,
-            memory,
-        )
-        _set_fields(self, *values)
+        values = {each.name: given.pop(each.name, each.default) for each in fields(EnvReset)}  # type: ignore[misc]
+        if given:
+            raise TypeError(f"EnvReset() got an unexpected keyword argument {next(iter(given))!r}")
+        values["set_up"] = None if set_up is None else as_command(set_up, "set_up")
+        _set_fields(self, *(values | {"files": as_files(files)}).values())
 
 
 @dataclass(frozen=True, slots=True, init=False)
