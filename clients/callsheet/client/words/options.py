@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final, TypedDict
 
 from callsheet.client.words.arguments import no_unknown
 from callsheet.client.words.demand import Demand
+from callsheet.client.words.sampling import Sampling
 
 
 class Unservable(Enum):
@@ -82,18 +83,7 @@ class ActionOptions(TypedDict, total=False):
 
 
 _KNOWN: Final = tuple(ActionOptions.__annotations__)
-_SAMPLING: Final = (
-    "max_new_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "log_probs_mode",
-    "ignore_eos",
-)
-_HINTS: Final = {name: f"pass sampling=Sampling({name}=...)" for name in _SAMPLING} | {
+_HINTS: Final = {each.name: f"pass sampling=Sampling({each.name}=...)" for each in fields(Sampling)} | {
     "max_tokens": "pass sampling=Sampling(max_new_tokens=...)",
     "in_sandbox": "pass where=Where.IN_SANDBOX or where=Where.FRESH",
     "timeout": "pass timeouts=Timeouts(start_to_close_s=...)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 from callsheet.client import LogProbsMode, Sampling
@@ -16,9 +17,12 @@ _NO_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     # Log-probabilities always come.
     "logprobs": (None, False, True, 0, 1),
 }
-_TAKEN: Final = frozenset(
-    {"temperature", "top_p", "top_k", "max_tokens", "max_new_tokens", "stop", "stop_token_ids", "seed", "ignore_eos"}
+_TRANSLATED: Final = frozenset(
+    {"temperature", "top_p", "top_k", "max_tokens", "max_new_tokens", "stop", "stop_token_ids", "log_probs_mode"}
 )
+# The others mean the same.
+_ALIKE: Final = frozenset(each.name for each in fields(Sampling)) - _TRANSLATED
+_TAKEN: Final = (_TRANSLATED | _ALIKE) - {"log_probs_mode"}
 
 
 def sampling_of(params: Mapping[str, Any], most: int) -> Sampling:
@@ -44,9 +48,8 @@ def sampling_of(params: Mapping[str, Any], most: int) -> Sampling:
         top_p=1.0 if greedy else float(params.get("top_p", 1.0)),
         # verl says -1 for all.
         top_k=0 if greedy else max(0, top_k),
-        seed=params.get("seed"),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(params.get("stop_token_ids") or ()),
-        ignore_eos=bool(params.get("ignore_eos")),
         log_probs_mode=LogProbsMode.RAW if greedy else LogProbsMode.SAMPLED,
+        **{name: params[name] for name in _ALIKE if params.get(name) is not None},
     )

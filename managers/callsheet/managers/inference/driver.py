@@ -101,6 +101,10 @@ class Sampling:
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
     ignore_eos: bool = False
 
+    def end_tokens(self, of_model: frozenset[int]) -> frozenset[int]:
+        """Returns the tokens after which generation ends, of a model with these end tokens of its own."""
+        return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | of_model
+
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")

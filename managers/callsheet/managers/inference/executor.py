@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import structlog
@@ -266,20 +267,13 @@ def request_of(attempt: Attempt) -> GenerateRequest:
     mode = _LOG_PROBS_MODES.get(sampling.log_probs_mode)
     if mode is None:
         raise ValueError(f"log_probs_mode is {sampling.log_probs_mode}; this engine knows {sorted(_LOG_PROBS_MODES)}")
+    # What is not set has the contract's default, which is the class's own.
+    given: dict[str, Any] = {"max_new_tokens": 0} | {field.name: value for field, value in sampling.ListFields()}
+    given |= {"stop_token_ids": frozenset(sampling.stop_token_ids), "stop": tuple(sampling.stop)}
     return GenerateRequest(
         request_id=request_id_of(attempt.grant),
         prompt_token_ids=tuple(payload.prompt_token_ids),
-        sampling=Sampling(
-            max_new_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
-            top_p=sampling.top_p or 1.0,
-            top_k=sampling.top_k,
-            seed=sampling.seed if sampling.HasField("seed") else None,
-            stop_token_ids=frozenset(sampling.stop_token_ids),
-            stop=tuple(sampling.stop),
-            log_probs_mode=mode,
-            ignore_eos=sampling.ignore_eos,
-        ),
+        sampling=Sampling(**(given | {"log_probs_mode": mode})),
     )
 
 

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from callsheet.managers.inference.driver import (
     EngineBusyError,
@@ -15,6 +16,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     RequestRefusedError,
+    Sampling,
 )
 from callsheet.managers.inference.http_engine.client import HttpAnswer
 
@@ -94,6 +96,17 @@ def new_tokens(request: GenerateRequest, limits: EngineLimits) -> int:
     if limits.context_length is None:
         return wanted
     return max(min(wanted, limits.context_length - len(request.prompt_token_ids)), 1)
+
+
+def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
+    """What all servers call by the same names. What is the server's default is left out: some refuse unknown fields."""
+    optional = {
+        "stop_token_ids": sorted(sampling.stop_token_ids),
+        "stop": list(sampling.stop),
+        "ignore_eos": sampling.ignore_eos,
+    }
+    asked = {name: value for name, value in optional.items() if value}
+    return {"temperature": sampling.temperature, "top_p": sampling.top_p, **asked}
 
 
 def error_of(answer: HttpAnswer) -> EngineError:

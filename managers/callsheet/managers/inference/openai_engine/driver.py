@@ -12,7 +12,12 @@ from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, Engi
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation, log_probs_of
-from callsheet.managers.inference.http_engine.requests import error_of, finish_reason_of, new_tokens
+from callsheet.managers.inference.http_engine.requests import (
+    error_of,
+    finish_reason_of,
+    new_tokens,
+    sampling_parameters,
+)
 from callsheet.managers.inference.http_engine.versions import one_span
 from callsheet.managers.inference.http_engine.watch import Look
 from callsheet.managers.inference.openai_engine.server import (
@@ -76,24 +81,17 @@ class OpenAIDriver(HttpEngineDriver):
 
     def _body(self, live: LiveRequest, how: Derivation, seed: int) -> dict[str, Any]:
         request, sampling = live.request, live.request.sampling
-        body: dict[str, Any] = {
+        body = sampling_parameters(sampling) | {
             "model": self._server.name,
             "prompt": list(request.prompt_token_ids),
             "max_tokens": new_tokens(request, self._server.bounds.limits),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
             "seed": seed & ((1 << _SEED_BITS) - 1),
             "return_token_ids": True,
         }
         # What is not of the original API is sent only to those who ask for it: some servers refuse unknown fields.
         if sampling.top_k:
             body["top_k"] = sampling.top_k
-        if sampling.stop_token_ids:
-            body["stop_token_ids"] = sorted(sampling.stop_token_ids)
-        if sampling.ignore_eos:
-            body["ignore_eos"] = True
         if sampling.stop:
-            body["stop"] = list(sampling.stop)
             body["include_stop_str_in_output"] = True
         if how is Derivation.AS_TOLD:
             body["logprobs"] = 1

@@ -99,7 +99,7 @@ def _random(
 
 
 def _stops(said: list[int], vocabulary: ScriptVocabulary, sampling: Sampling) -> bool:
-    if said[-1] in sampling.stop_token_ids or (said[-1] == vocabulary.end_token and not sampling.ignore_eos):
+    if said[-1] in sampling.end_tokens(frozenset({vocabulary.end_token})):
         return True
     if not sampling.stop:
         return False

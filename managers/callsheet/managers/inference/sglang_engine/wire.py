@@ -14,7 +14,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, log_probs_of
-from callsheet.managers.inference.http_engine.requests import finish_reason_of, new_tokens
+from callsheet.managers.inference.http_engine.requests import finish_reason_of, new_tokens, sampling_parameters
 from callsheet.managers.inference.http_engine.versions import one_span, spans_of
 from callsheet.managers.inference.sglang_engine.server import SGLangServer
 
@@ -50,19 +50,12 @@ def generate_body(live: LiveRequest, server: SGLangServer, how: Derivation, seed
 
 
 def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer, seed: int) -> dict[str, Any]:
-    params: dict[str, Any] = {
+    params = sampling_parameters(sampling) | {
         "max_new_tokens": new_tokens(request, server.bounds.limits),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
         "skip_special_tokens": True,
         "no_stop_trim": True,
-        "ignore_eos": sampling.ignore_eos,
     }
-    if sampling.stop_token_ids:
-        params["stop_token_ids"] = sorted(sampling.stop_token_ids)
-    if sampling.stop:
-        params["stop"] = list(sampling.stop)
     if server.deterministic:
         params["sampling_seed"] = seed & _SEED_MASK
     return params

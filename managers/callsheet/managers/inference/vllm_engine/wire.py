@@ -9,7 +9,7 @@ from typing import Any
 from callsheet.managers.inference.driver import Generation, OthersLoad
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, log_probs_of
-from callsheet.managers.inference.http_engine.requests import finish_reason_of, new_tokens
+from callsheet.managers.inference.http_engine.requests import finish_reason_of, new_tokens, sampling_parameters
 from callsheet.managers.inference.http_engine.versions import one_span, spans_of
 from callsheet.managers.inference.vllm_engine.server import VLLMServer
 
@@ -22,22 +22,15 @@ _LOAD_METRICS = frozenset({_RUNNING, _WAITING, _KV_SHARE})
 def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: int) -> dict[str, Any]:
     """The body of a request."""
     request, sampling = live.request, live.request.sampling
-    params: dict[str, Any] = {
+    params = sampling_parameters(sampling) | {
         "max_tokens": new_tokens(request, server.bounds.limits),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "seed": seed & _SEED_MASK,
-        "ignore_eos": sampling.ignore_eos,
     }
     if how is Derivation.AS_TOLD:
         params["logprobs"] = 0
     elif how is Derivation.OVER_TOP_K:
         params["logprobs"] = sampling.top_k
-    if sampling.stop_token_ids:
-        params["stop_token_ids"] = sorted(sampling.stop_token_ids)
-    if sampling.stop:
-        params["stop"] = list(sampling.stop)
     body: dict[str, Any] = {
         "request_id": live.server_id,
         "token_ids": list(request.prompt_token_ids),
