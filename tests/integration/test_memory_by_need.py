@@ -227,8 +227,9 @@ async def test_ready_sandboxes_are_counted_by_what_they_hold_and_given_up_first(
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(executor.serve)
-        for number in range(3):
-            await make(executor, asked(str(number)))
+        async with anyio.create_task_group() as siblings:  # at once, as single ones are soon forgotten
+            for number in range(3):
+                siblings.start_soon(make, executor, asked(str(number)))
         pool = executor.provisioner.pool
         await until(lambda: pool.ready == 2 and executor.memory.ledger.booked_mib < 2 * DEMAND_MIB)
         assert executor.memory.ledger.booked_mib > 0
