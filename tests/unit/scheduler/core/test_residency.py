@@ -8,6 +8,7 @@ import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
+from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
@@ -176,3 +177,34 @@ def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(pla
     tell(world, managers["a"], ServiceState("search", 0.0, 64))
     start(world)
     assert all(managers["a"].has(name) for name in waiting)
+
+
+def test_a_function_waits_for_its_image_or_brings_it_elsewhere_by_what_that_costs() -> None:
+    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=EXACT)))
+    world.job()
+    kinds = frozenset({ActionKind.ENV_RESET, ActionKind.REWARD})
+    image = ServiceDescription("sandbox:graders", kinds, 0, {}, setup_s=20.0)
+    managers = {name: world.manager(name, image, on=node(name, 2)) for name in ("warm", "cold")}
+    tell(world, managers["warm"], ServiceState("sandbox:graders", 0.0, 2))
+
+    def functions(first: int, count: int, seconds: float) -> list[str]:
+        names = [f"f{number}" for number in range(first, first + count)]
+        for name in names:
+            demand = fixed(cpu=1)
+            request = action_request(
+                name, ActionKind.REWARD, demand=demand, expected=seconds, service="sandbox:graders"
+            )
+            world.submit(request)
+        return names
+
+    first = functions(0, 2, 1.0)
+    assert start(world) == set(first)
+    assert all(managers["warm"].has(name) for name in first)
+    (next_one,) = functions(2, 1, 1.0)
+    assert start(world) == set(), "its turn comes before an image could be there"
+    explained = explain(world.state, world.live(next_one), world.now, world.planner)
+    assert "only with a set-up of 20.0 s" in explained.sentence
+    functions(3, 200, 1.0)
+    started = start(world)
+    assert started, "those who come last wait longer than an image takes"
+    assert all(managers["cold"].has(name) for name in started)
