@@ -2,7 +2,7 @@
 # Makes sure of the programs that come as system packages:
 #
 #   scripts/system_packages.sh demo     bwrap, which sandboxes run in
-#   scripts/system_packages.sh test     bwrap, redis-server, postgres, skopeo, buildah and docker-registry
+#   scripts/system_packages.sh test     bwrap, redis-server, postgres, skopeo, buildah, docker-registry and faketime
 #
 # Does nothing if they are there. Otherwise: apt-get install as root or where `sudo -n` works; elsewhere the packages
 # are downloaded and unpacked into .venv/system, which changes nothing outside of this directory. If neither works, one
@@ -15,7 +15,7 @@ prefix=$root/.venv/system
 
 case ${1-} in
 demo) programs=(bwrap) ;;
-test) programs=(bwrap redis-server postgres skopeo buildah docker-registry) ;;
+test) programs=(bwrap redis-server postgres skopeo buildah docker-registry faketime) ;;
 *) echo "usage: $0 demo|test" >&2 && exit 2 ;;
 esac
 

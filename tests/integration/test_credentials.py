@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 from typer.testing import Result
 
+from tests.support.binaries import faketime_library
 from tests.support.certificates import Authority
 from tests.support.command_line import invoke
 from tests.support.cutting_proxy import cutting_proxy
@@ -124,6 +126,28 @@ async def test_a_certificate_that_is_not_valid_now_is_told_with_the_clock(
         finally:
             manager.terminate()
             await manager.wait()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("clock", "cure"), [("-3600", "set the clock of this machine"), ("+3600", "renew it")])
+async def test_a_machine_whose_clock_is_an_hour_off_is_told_so(place: Place, clock: str, cure: str) -> None:
+    """TLS itself sees the other clock, and not only this code's."""
+    place.authority.sign("server", begins_s=-600.0, ends_s=600.0)
+    shown = datetime.now(UTC) + timedelta(seconds=int(clock))
+    async with running_service(place.settings()) as service:
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(faketime_library()),
+            "FAKETIME": clock,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "CALLSHEET_TLS_CA": str(place.authority.ca),
+        }
+        command = [sys.executable, "-m", "callsheet.cli.main", "status", "--scheduler", service.address]
+        with anyio.fail_after(_DEADLINE_S):
+            told = await anyio.run_process(command, env=environment, check=False)
+    assert told.returncode == 1
+    said = " ".join(told.stderr.decode().split())
+    assert re.search(rf"this machine's clock says, {shown:%Y-%m-%d} \d\d:\d\d:\d\d UTC: .*{cure}", said), said
 
 
 def test_tls_files_are_checked(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ DEBIAN_PACKAGES = {
     "buildah": "buildah",
     "bwrap": "bubblewrap",
     "docker-registry": "docker-registry",
+    "faketime": "faketime",
     "postgres": "postgresql",
     "redis-server": "redis-server",
     "skopeo": "skopeo",
@@ -64,3 +65,11 @@ def require_program(name: str) -> Program:
     if (program := find_program(name)) is None:
         pytest.skip(f"{name} is missing (package {DEBIAN_PACKAGES.get(name, name)} on Debian and Ubuntu)")
     return program
+
+
+def faketime_library() -> Path:
+    """Returns what gives a process another clock as LD_PRELOAD; skips the test if it is not there."""
+    program = require_program("faketime").path
+    # `faketime` itself looks for it below /usr alone.
+    (library, *_) = program.parent.parent.glob("lib/*/faketime/libfaketime.so.1")
+    return library
