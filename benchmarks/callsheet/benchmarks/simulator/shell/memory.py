@@ -41,7 +41,7 @@ class GatedMemory:
                 self._start(task, dispatch)
                 return
         elif work.in_sandbox:
-            ledger.ask(sandbox, dispatch.resources[MEMORY], MemoryTerms())
+            ledger.ask(sandbox, dispatch.resources.get(MEMORY, 0), MemoryTerms())
         else:
             ledger.ask(sandbox, rounded_up(work.peak_memory_mb), MemoryTerms(Stay.ATTEMPT, beside=task.rollout.name))
         self._line[sandbox] = task, dispatch
