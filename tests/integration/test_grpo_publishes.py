@@ -25,7 +25,7 @@ from callsheet.client import (
     WeightsNotProvedError,
 )
 from callsheet.client.words.weights import Source
-from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
+from callsheet.managers.inference.torch_engine.runner import Runner
 from callsheet.managers.models.transformer import LanguageModel
 from safetensors.torch import save
 from torch import Tensor
@@ -151,10 +151,10 @@ def another_than_the_trainers(place: Path, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 def ignored(place: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Canary | None]:
-    def load_nothing(runner: BatchRunner, state: dict[str, Tensor]) -> None:
+    def load_nothing(runner: Runner, state: dict[str, Tensor]) -> None:
         """The engine takes no weights and says that it did."""
 
-    monkeypatch.setattr(BatchRunner, "load_state", load_nothing)
+    monkeypatch.setattr(Runner, "load_state", load_nothing)
     return Tensors(save(dict(small_model(1, CONFIG).state_dict()))), None
 
 

@@ -12,10 +12,11 @@ from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver
 from callsheet.managers.inference.scripted_engine.script import EngineScript, ScriptedReply
 from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary
-from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
 from callsheet.managers.models.config import TransformerConfig
 from transformers import PreTrainedModel
 
@@ -77,12 +78,9 @@ async def hf_subject(place: Path) -> AsyncIterator[Subject]:
         return hf_models.loaded_model(directory(seed))
 
     loaded = load_hf_model(directory(0), kv_cache_tokens=4 * CONTEXT_LENGTH, device="cpu")
+    engine = TorchEngine(loaded.runner, prefill_chunk=32, token_bytes=loaded.token_bytes, end_tokens=loaded.end_tokens)
     driver = TorchEngineDriver(
-        loaded.runner,
-        BatchLimits(prefill_chunk=32),
-        max_requests=64,
-        token_bytes=loaded.token_bytes,
-        end_tokens=loaded.end_tokens,
+        engine, WeightSources(loaded.runner), kv_cache_tokens=4 * CONTEXT_LENGTH, max_requests=64
     )
     try:
         yield Subject(
@@ -125,9 +123,10 @@ async def torch_subject(place: Path) -> AsyncIterator[Subject]:
     def expected(seed: int, tokens: tuple[int, ...], output: tuple[int, ...]) -> list[float]:
         return full_pass_log_probs(small_model(seed, CONFIG), tokens, output)
 
-    runner = ModelRunner(small_model(0, CONFIG), kv_cache_tokens=4 * CONFIG.context_length)
+    runner = ModelRunner(small_model(0, CONFIG))
+    engine = TorchEngine(runner, prefill_chunk=32, token_bytes=tokenizer.token_bytes)
     driver = TorchEngineDriver(
-        runner, BatchLimits(prefill_chunk=32), max_requests=64, token_bytes=tokenizer.token_bytes
+        engine, WeightSources(runner), kv_cache_tokens=4 * CONFIG.context_length, max_requests=64
     )
     try:
         yield Subject(

@@ -8,7 +8,8 @@ import random
 from pathlib import Path
 
 import torch
-from callsheet.managers.inference.driver import GenerateRequest, Sampling
+from callsheet.managers.inference.driver import GenerateRequest, Generation, Sampling
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE
 from callsheet.managers.models.transformer import LanguageModel, initialise
@@ -52,3 +53,12 @@ def full_pass_log_probs(model: LanguageModel, tokens: tuple[int, ...], output: t
     with torch.no_grad():
         table = torch.log_softmax(model(whole)[0].double(), dim=-1)
     return [float(table[len(tokens) - 1 + index, token]) for index, token in enumerate(output)]
+
+
+def run_out(engine: TorchEngine, *requests: GenerateRequest) -> list[Generation]:
+    """Computes requests side by side, a turn of each in turn, to their ends."""
+    sequences = [engine.sequence(each) for each in requests]
+    while any(each.ended is None for each in sequences):
+        for each in sequences:
+            engine.turn(each)
+    return [each.generation() for each in sequences]

@@ -127,7 +127,7 @@ class InferenceSettings:
     threads: EngineThreads = None
     cores: tuple[int, ...] = ()
     gpus: Annotated[int, AtLeast(0)] = 0
-    kv_cache_tokens: Annotated[int, Setting("Tokens of the KV cache; a multiple of 16.", least=16)] = 32_768
+    kv_cache_tokens: Annotated[int, Setting("Tokens of the KV cache of all sequences together.", least=16)] = 32_768
     load_at_first_use: LoadAtFirstUse = False
 
     def __post_init__(self) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from callsheet.managers.inference.driver import FinishReason, Generation
-from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.hf.text import token_bytes_of
 from callsheet.managers.inference.torch_engine.sequence import StopTexts
@@ -13,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.support.hf_models import byte_level_tokenizer, model_directory, sentencepiece_tokenizer
-from tests.support.torch_models import prompt, request
+from tests.support.torch_models import prompt, request, run_out
 
 TEXTS = ["the agent says: 42", "grüße, 世界 🎉", "  two  spaces\n\ttab ", "ça <|im_end|> va"]
 
@@ -69,15 +68,9 @@ def test_a_stop_text_is_found_where_characters_are_cut_by_tokens(name: str) -> N
 def generate(end_tokens: frozenset[int], **sampling: object) -> Generation:
     """Greedy tokens of a tiny model that takes some tokens for its end."""
     loaded = load_hf_model(model_directory(), kv_cache_tokens=512, device="cpu")
-    engine = Batcher(loaded.runner, BatchLimits(), version=0, token_bytes=loaded.token_bytes, end_tokens=end_tokens)
+    engine = TorchEngine(loaded.runner, token_bytes=loaded.token_bytes, end_tokens=end_tokens)
     asked = request("a", prompt(9), **{"temperature": 0, "ignore_eos": False, **sampling})
-    engine.submit(asked, "a")
-    with torch.inference_mode():
-        while engine.can_step():
-            for one in engine.step():
-                assert isinstance(one.result, Generation)
-                return one.result
-    raise AssertionError("it did not end")
+    return run_out(engine, asked)[0]
 
 
 def test_generation_ends_at_the_models_own_end_unless_that_is_ignored() -> None:

@@ -9,8 +9,10 @@ import pytest
 import torch
 from callsheet.managers.inference.driver import UpdateMode, WeightUpdate, WeightUpdateError
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory
+from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
 from callsheet.managers.inference.weights import GroupWeights, TensorSpec, TensorWeights
 from callsheet.managers.models.config_file import WeightsError
 from safetensors.torch import load_file, save_file
@@ -44,7 +46,7 @@ def test_of_tied_tensors_only_what_was_given_is_taken() -> None:
 @pytest.mark.anyio
 async def test_an_update_that_is_given_up_leaves_the_old_weights(tmp_path: Path) -> None:
     loaded = load_hf_model(model_directory(), kv_cache_tokens=512, device="cpu")
-    driver = TorchEngineDriver(loaded.runner, token_bytes=loaded.token_bytes)
+    driver = TorchEngineDriver(TorchEngine(loaded.runner), WeightSources(loaded.runner), kv_cache_tokens=512)
     before = await driver.generate(request("a", prompt(9)))
     specs = (TensorSpec("model.norm.weight", "float32", (128,)),)
     nobody = GroupWeights("127.0.0.1", free_port(), "weights", 2, 1, "gloo", specs)

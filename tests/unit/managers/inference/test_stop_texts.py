@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import RequestRefusedError
-from callsheet.managers.inference.torch_engine.batcher import check_request
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
+from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.sequence import StopTexts
 
-from tests.support.torch_models import SMALL, prompt, request
+from tests.support.torch_models import prompt, request, small_model
 
 
 def test_they_need_a_tokenizer() -> None:
     asked = request("a", prompt(4), stop=("x",))
     with pytest.raises(RequestRefusedError) as refusal:
-        check_request(asked, SMALL, stop_texts=False)
+        TorchEngine(ModelRunner(small_model())).sequence(asked)
     assert refusal.value.reason == "no_tokenizer"
-    check_request(asked, SMALL)
 
 
 def of_two_bytes(token_id: int) -> bytes:

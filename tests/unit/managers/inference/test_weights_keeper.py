@@ -16,8 +16,8 @@ from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.engine_kind import UnloadedEngine
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
 from callsheet.managers.inference.torch_engine.kind import torch_engine
+from callsheet.managers.inference.torch_engine.runner import Runner
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.transformer import LanguageModel
@@ -213,27 +213,27 @@ async def test_a_step_that_changes_the_answer_by_less_than_can_be_told_is_proved
     assert (told.version, told.last_update.warning) == (3, "")
 
 
-Spoil = Callable[[BatchRunner, Mapping[str, Tensor]], None]
+Spoil = Callable[[Runner, Mapping[str, Tensor]], None]
 
 
-def nothing(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+def nothing(runner: Runner, state: Mapping[str, Tensor]) -> None:
     """Ignores an update."""
 
 
-def all_but_one(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+def all_but_one(runner: Runner, state: Mapping[str, Tensor]) -> None:
     own = runner.model.state_dict()
     for name, values in state.items():
         own[name].copy_(values if name != "head.weight" else own[name])
 
 
-def one_number(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+def one_number(runner: Runner, state: Mapping[str, Tensor]) -> None:
     own = runner.model.state_dict()
     for name, values in state.items():
         own[name].copy_(values)
     own["head.weight"].view(-1)[7].mul_(1.0 + 1e-6)
 
 
-def in_half_precision(runner: BatchRunner, state: Mapping[str, Tensor]) -> None:
+def in_half_precision(runner: Runner, state: Mapping[str, Tensor]) -> None:
     own = runner.model.state_dict()
     for name, values in state.items():
         own[name].copy_(values.half() if name == "head.weight" else values)
@@ -245,7 +245,7 @@ async def test_an_engine_that_has_other_tensors_than_came_is_refused_by_their_na
 ) -> None:
     await subject.update(subject.order(1))
     save_weights(moved(small_model(1, CONFIG), 1e-6), CONFIG, tmp_path)
-    monkeypatch.setattr(BatchRunner, "load_state", spoil)
+    monkeypatch.setattr(Runner, "load_state", spoil)
     told = await subject.update(subject.order(2, source=weights_pb2.WeightSource(location=str(tmp_path))))
     assert told.standing == weights_pb2.WEIGHTS_STANDING_UNPROVED
     assert "tensors are not as they came (" in told.last_update.failure
@@ -298,7 +298,7 @@ async def test_an_engine_goes_back_to_the_weights_that_it_was_started_with(
 async def test_an_engine_that_cannot_go_back_serves_nothing(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     subject.engine.faults = [Fault.HALF]
     await subject.update(subject.order(1))
-    monkeypatch.setattr(BatchRunner, "load_state", nothing)
+    monkeypatch.setattr(Runner, "load_state", nothing)
     first = weights_pb2.WeightSource(first=weights_pb2.FirstWeights())
     told = await subject.update(subject.order(0, source=first))
     assert told.standing == weights_pb2.WEIGHTS_STANDING_UNPROVED

@@ -1,1 +1,1 @@
-"""A small inference engine in torch: continuous batching, a bounded KV cache, the same tokens in every batch."""
+"""A small inference engine in torch: one request after the other, in turns, so that none changes another's tokens."""

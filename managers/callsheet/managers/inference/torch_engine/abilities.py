@@ -6,22 +6,19 @@ from callsheet.managers.inference.driver import EngineCapabilities
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights, TensorWeights, UpdateMode
 
 
-def torch_abilities(
-    *, prefix_cache: bool, stop_texts: bool, batch_invariant: bool = True, half_precision: bool = False
-) -> EngineCapabilities:
+def torch_abilities(*, prefix_cache: bool, stop_texts: bool, half_precision: bool = False) -> EngineCapabilities:
     """Returns what an engine can do.
 
     Args:
         prefix_cache: Whether it keeps prefixes.
         stop_texts: Whether it knows the text of its tokens.
-        batch_invariant: Whether its tokens do not depend on what else is in the batch.
         half_precision: Whether it computes in numbers of 16 bits.
     """
     return EngineCapabilities(
         update_modes=frozenset(UpdateMode),
         version_spans=True,
         prefix_cache=prefix_cache,
-        batch_invariant=batch_invariant,
+        batch_invariant=True,
         stop_texts=stop_texts,
         weight_sources=frozenset({DiskWeights, TensorWeights, GroupWeights, FirstWeights}),
         kv_namespaces=True,

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 import structlog
+import torch
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineCapabilities,
     EngineDriver,
+    EngineError,
     EngineFailedError,
     EngineHealth,
     EngineLoad,
+    FinishReason,
     GenerateRequest,
     Generation,
     RequestRefusedError,
@@ -25,18 +31,14 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.torch_engine.abilities import torch_abilities
-from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
-from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, check_request
-from callsheet.managers.inference.torch_engine.sequence import TokenBytes
-from callsheet.managers.inference.torch_engine.thread import ComputeThread, in_daemon_thread
-from callsheet.managers.inference.torch_engine.weight_sources import FirstState, WeightSources
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
+from callsheet.managers.inference.torch_engine.sequence import Sequence as Live
+from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
 from torch import Tensor
+from typing_extensions import override
 
 log = structlog.get_logger(__name__)
 
-CALL_TIMEOUT_S = 60.0
-"""The longest wait for the compute thread to come to a step's end."""
 CLOSE_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 600.0
 """The longest that weights may take to be read from a disk; groups have the deadline of their update."""
@@ -45,144 +47,194 @@ T = TypeVar("T")
 
 
 class TorchEngineDriver(EngineDriver):
-    """Drives a `Batcher` in a thread of its own. Must be used from one event loop."""
+    """Computes requests turn by turn in one thread, which alone touches the model. Must be used from one event loop.
+
+    The thread takes turns in the order in which they were asked for, and a request asks for its next one when it has
+    had the last: so all get on alike. A request gets room for its longest possible output before its first turn, first
+    come, and never has to be thrown out again.
+    """
 
     def __init__(
         self,
-        runner: BatchRunner,
-        limits: BatchLimits | None = None,
+        engine: TorchEngine,
+        sources: WeightSources,
         *,
-        policy_version: int = 0,
-        token_bytes: TokenBytes | None = None,
-        end_tokens: frozenset[int] = frozenset(),
+        kv_cache_tokens: int,
+        max_running: int = 64,
         threads: int = 1,
         cores: Sequence[int] = (),
         max_requests: int = 4096,
-        first_weights: FirstState | None = None,
     ) -> None:
         """Starts the engine.
 
         Args:
-            runner: The model and its KV cache; belongs to the engine from now on.
-            limits: Bounds of the batch.
-            policy_version: Version of the weights the model has.
-            token_bytes: What a token adds to the text; None where that is not known, so that stop texts are refused.
-            end_tokens: The model's own tokens that end generation.
+            engine: Belongs to the thread from now on.
+            sources: Reads its new weights.
+            kv_cache_tokens: The most tokens of all requests that have begun, their longest outputs included.
+            max_running: The most requests that have begun.
             threads: Threads of torch's kernels.
             cores: Cores to pin them to; empty leaves the process's cores.
             max_requests: The most live requests, running and waiting; more are refused as busy.
-            first_weights: Reads the weights that the model has now; None where they cannot be had again.
+
+        Raises:
+            ValueError: A request as long as the model's context would never have room.
         """
-        self._runner = runner
-        self._batcher = Batcher(
-            runner, limits or BatchLimits(), policy_version, token_bytes=token_bytes, end_tokens=end_tokens
-        )
-        self._stop_texts = token_bytes is not None
-        self._abilities = torch_abilities(
-            prefix_cache=(limits or BatchLimits()).prefix_cache_tokens > 0 and runner.keeps_prefixes,
-            stop_texts=self._stop_texts,
-            batch_invariant=runner.batch_invariant,
-            half_precision=runner.half_precision,
-        )
-        self._report: Callable[[], None] = _tell_nobody
-        self._sources = WeightSources(runner, first_weights)
-        self._max_requests = max_requests
-        self._live: dict[str, asyncio.Future[Generation]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        context = engine.bounds.context_length
+        if kv_cache_tokens < context:
+            raise ValueError(f"kv_cache_tokens is {kv_cache_tokens}; it must be at least context_length ({context})")
+        self._engine = engine
+        self._sources = sources
+        self._kv_cache_tokens, self._max_running, self._max_requests = kv_cache_tokens, max_running, max_requests
+        self._report: Callable[[], None] = lambda: None
+        self._live: dict[str, Live] = {}
+        self._waiting: list[Live] = []
+        self._running: list[Live] = []
+        self._admits = True
+        self._drained = anyio.Event()
         self._control = anyio.Lock()
-        self._failed = anyio.Event()
-        self._thread = ComputeThread(
-            self._batcher,
-            threads=threads,
-            cores=cores,
-            on_finished=lambda finished: self._in_loop(partial(_deliver, finished)),
-            on_failure=lambda: self._in_loop(self._fail_all),
-        )
+        self._closed = False
+        self._failed: Future[str] = Future()
+        self._thread = ThreadPoolExecutor(1, "torch-engine")
+        self._thread.submit(self._guarded, partial(_set_up, threads, tuple(cores)))
 
     @property
+    @override
     def capabilities(self) -> EngineCapabilities:
-        """See `EngineDriver`."""
-        return self._abilities
+        return self._engine.abilities
 
     @property
+    @override
     def policy_version(self) -> int:
-        """See `EngineDriver`."""
-        return self._batcher.version
+        return self._engine.version
 
     @property
+    @override
     def load(self) -> EngineLoad:
-        """See `EngineDriver`."""
-        return self._thread.load
+        return EngineLoad(len(self._running), len(self._waiting), self._kv_tokens_used, self._kv_cache_tokens)
 
     @property
+    @override
     def health(self) -> EngineHealth:
-        """See `EngineDriver`."""
-        failure = self._thread.dead_reason
-        return EngineHealth(alive=failure is None, reason=failure or "")
+        reason = self._dead_reason
+        return EngineHealth(alive=reason is None, reason=reason or "")
 
+    @override
     def on_change(self, report: Callable[[], None]) -> None:
-        """See `EngineDriver`."""
         self._report = report
 
+    @override
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `EngineDriver`."""
-        check_request(request, self._runner.bounds, stop_texts=self._stop_texts)
+        self._check_alive()
+        live = self._engine.sequence(request)
         if request.request_id in self._live:
             raise RequestRefusedError("duplicate_request", f"request_id {request.request_id!r} is live already")
         if len(self._live) >= self._max_requests:
             raise EngineBusyError(f"{len(self._live)} requests are live; the bound is {self._max_requests}")
-        self._loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Generation] = self._loop.create_future()
-        self._thread.post(partial(self._batcher.submit, request, answer))
-        self._live[request.request_id] = answer
+        self._live[request.request_id] = live
+        self._waiting.append(live)
         try:
-            return await answer
+            self._admit()
+            await live.settled.wait()
+            while live.ended is None:
+                await self._in_thread(partial(self._engine.turn, live))
         finally:
-            del self._live[request.request_id]
-            if answer.cancelled():
-                self._post_if_alive(partial(self._batcher.abort, request.request_id))
+            live.end(FinishReason.ABORT)
+            self._leave(live)
+        return live.generation()
 
+    @override
     async def abort(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-        self._post_if_alive(partial(self._batcher.abort, request_id))
+        if (live := self._live.get(request_id)) is not None:
+            live.end(FinishReason.ABORT)
+            live.settled.set()
 
+    @override
     async def update_weights(self, update: WeightUpdate) -> str:
-        """See `EngineDriver`."""
         if update.version < 0:
             raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
+        self._check_alive()
         # Not a thread of a pool: one that waits for a group that never forms is left behind until its deadline.
-        reading = in_daemon_thread("weights", partial(self._sources.read, update.source, update.timeout_s))
+        reading = _in_daemon_thread(partial(self._sources.read, update.source, update.timeout_s))
         state = await self._in_time(reading, update)
         async with self._control:
             try:
                 if update.mode is UpdateMode.DRAIN:
                     await self._drain(update.timeout_s)
-                await self._call(partial(self._swap, state, update))
+                if update.mode is UpdateMode.ABORT:
+                    for live in self._running:
+                        live.end(FinishReason.ABORT)
+                with anyio.fail_after(update.timeout_s):
+                    await self._in_thread(partial(self._swap, state, update.version))
             except TimeoutError as error:
-                raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s", intact=True) from error
+                raise WeightUpdateError(f"turns before the update took over {update.timeout_s} s") from error
             finally:
-                self._post_if_alive(partial(self._set_admits, True))
+                self._admits = True
+                self._admit()
         log.info("weights updated", version=update.version, mode=update.mode.value)
         self._report()
         return f"all of its {len(state)} tensors that came were compared"
 
+    @override
     async def read_policy_version(self) -> int:
-        """See `EngineDriver`."""
-        return await self._call(lambda: self._batcher.version)
+        self._check_alive()
+        return self._engine.version
 
+    @override
     async def wait_failed(self) -> str:
-        """See `EngineDriver`."""
-        self._loop = asyncio.get_running_loop()
-        if self._thread.failure is None:
-            await self._failed.wait()
-        return self._thread.failure or ""
+        return await asyncio.shield(asyncio.wrap_future(self._failed))
 
+    @override
     async def close(self) -> None:
-        """See `EngineDriver`."""
-        if self._thread.dead_reason is None:
-            await self._call(self._batcher.abort_all)
-        await anyio.to_thread.run_sync(self._thread.close, CLOSE_TIMEOUT_S)
+        self._closed = True
+        for request_id in self._live:
+            await self.abort(request_id)
+        with anyio.move_on_after(CLOSE_TIMEOUT_S) as waiting:
+            await anyio.to_thread.run_sync(self._thread.shutdown, abandon_on_cancel=True)
+        if waiting.cancelled_caught:
+            log.warning("compute thread did not stop", timeout_s=CLOSE_TIMEOUT_S)
         await anyio.to_thread.run_sync(self._sources.close)
+
+    @property
+    def _kv_tokens_used(self) -> int:
+        return sum(live.most_tokens for live in self._running)
+
+    @property
+    def _dead_reason(self) -> str | None:
+        """Why it takes nothing more; None while it does."""
+        if self._failed.done():
+            return self._failed.result()
+        return "the engine is closed" if self._closed else None
+
+    def _check_alive(self) -> None:
+        if (reason := self._dead_reason) is not None:
+            raise EngineFailedError(reason)
+
+    def _admit(self) -> None:
+        """Lets requests begin, strictly first come, so that none starves."""
+        while self._admits and self._waiting and len(self._running) < self._max_running:
+            first = self._waiting[0]
+            if self._kv_tokens_used + first.most_tokens > self._kv_cache_tokens:
+                return
+            self._running.append(self._waiting.pop(0))
+            first.admitted_at = time.monotonic()
+            first.settled.set()
+
+    def _leave(self, live: Live) -> None:
+        del self._live[live.request.request_id]
+        (self._running if live in self._running else self._waiting).remove(live)
+        if not self._running:
+            self._drained.set()
+        self._admit()
+
+    async def _drain(self, timeout_s: float) -> None:
+        """Returns once nothing runs, with admission stopped."""
+        self._admits = False
+        self._drained = anyio.Event()
+        with anyio.move_on_after(timeout_s) as waiting:
+            if self._running:
+                await self._drained.wait()
+        if waiting.cancelled_caught:
+            raise WeightUpdateError(f"the engine did not drain within {timeout_s} s", intact=True)
 
     async def _in_time(self, reading: Future[Mapping[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
         try:
@@ -192,63 +244,58 @@ class TorchEngineDriver(EngineDriver):
             message = f"the weights did not come within {update.timeout_s + READ_TIMEOUT_S:g} s"
             raise WeightUpdateError(message, intact=True) from error
 
-    def _swap(self, state: Mapping[str, Tensor], update: WeightUpdate) -> None:
+    def _swap(self, state: Mapping[str, Tensor], version: int) -> None:
         """Runs in the compute thread."""
-        if update.mode is UpdateMode.ABORT:
-            self._batcher.abort_running()
         try:
-            self._batcher.replace_weights(state, update.version)
+            differing = self._engine.replace_weights(state, version)
         except Exception as error:  # A device may run out of memory between two tensors.
             raise WeightUpdateError(f"the weights were replaced in part: {error}", intact=False) from error
-        if differing := self._runner.differing(state):
+        if differing:
             named = f"{len(differing)} of {len(state)} tensors are not as they came ({', '.join(differing[:5])})"
             raise WeightUpdateError(f"the engine has other weights than were published: {named}")
 
-    async def _drain(self, timeout_s: float) -> None:
-        """Returns once nothing runs, with admission stopped."""
-        await self._call(partial(self._set_admits, False))
-        with anyio.fail_after(timeout_s):
-            await asyncio.wrap_future(self._thread.drained())
-
-    def _set_admits(self, admits: bool) -> None:
-        self._batcher.admits = admits
-
-    async def _call(self, function: Callable[[], T]) -> T:
-        """Runs a function in the compute thread between two steps."""
-        with anyio.fail_after(CALL_TIMEOUT_S):
-            return cast(T, await asyncio.wrap_future(self._thread.call(function)))
-
-    def _post_if_alive(self, command: Callable[[], None]) -> None:
-        if self._thread.dead_reason is None:
-            self._thread.post(command)
-
-    def _in_loop(self, callback: Callable[[], None]) -> None:
-        """Runs a callback in the event loop; called from the compute thread."""
-        if self._loop is None:
-            return
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        """Runs a function in the compute thread, after all that were asked for before."""
+        self._check_alive()
         try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            log.info("event loop is closed, results dropped", live=len(self._live))
+            return await asyncio.wrap_future(self._thread.submit(self._guarded, function))
+        finally:
+            if self._failed.done():
+                for live in self._waiting:
+                    live.settled.set()
 
-    def _fail_all(self) -> None:
-        if self._thread.failure is not None:
-            self._failed.set()
-        for answer in self._live.values():
-            if not answer.done():
-                answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
+    def _guarded(self, function: Callable[[], T]) -> T:
+        """Runs in the compute thread. Whatever a function raises but its own answer, the engine is dead then."""
+        if self._failed.done():
+            raise EngineFailedError(self._failed.result())
+        try:
+            return function()
+        except EngineError:
+            raise
+        except Exception as error:
+            log.exception("engine failed")
+            reason = f"{type(error).__name__}: {error}"
+            self._failed.set_result(reason)
+            raise EngineFailedError(reason) from error
 
 
-def _tell_nobody() -> None:
-    """Stands for whoever wants to know, until there is one."""
+def _set_up(threads: int, cores: Sequence[int]) -> None:
+    if cores:
+        # Pins this thread; the kernels' threads are started by it later and inherit its cores.
+        os.sched_setaffinity(0, cores)
+    torch.set_num_threads(threads)
 
 
-def _deliver(finished: list[Finished]) -> None:
-    for one in finished:
-        answer = cast("asyncio.Future[Generation]", one.tag)
-        if answer.done():
-            continue
-        if isinstance(one.result, Generation):
-            answer.set_result(one.result)
-        else:
-            answer.set_exception(one.result)
+def _in_daemon_thread(function: Callable[[], T]) -> Future[T]:
+    """Runs a function in a thread of its own, which the process's end does not wait for."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except Exception as error:  # Belongs to whoever waits.
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="weights", daemon=True).start()
+    return future

@@ -50,7 +50,6 @@ def _own_model(
     abilities = torch_abilities(
         prefix_cache=torch.prefix_cache_tokens > 0,
         stop_texts=described.tokenizer,
-        batch_invariant=torch.batch_invariant,
         half_precision=dtype != "float32",
     )
     return UnloadedEngine(abilities, capabilities, load)

@@ -9,13 +9,12 @@ from pathlib import Path
 import structlog
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE, token_bytes
-from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
-from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
-from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.engine import TorchEngine
+from callsheet.managers.inference.torch_engine.runner import ModelRunner, Runner
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
-from callsheet.managers.inference.torch_engine.weight_sources import FirstState
+from callsheet.managers.inference.torch_engine.weight_sources import FirstState, WeightSources
 from callsheet.managers.models.transformer import LanguageModel
 from callsheet.managers.models.weights import load_model
 from torch import Tensor
@@ -31,14 +30,13 @@ def load_engine(torch: TorchSettings, settings: InferenceSettings) -> TorchEngin
         WeightsError: The weights cannot be used.
     """
     model = load_model(LanguageModel, settings.weights, torch.shape, settings.seed)
-    runner = ModelRunner(model, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
     # A model with another vocabulary brings no tokenizer with its weights.
-    text = token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None
+    text = token_bytes if model.config.vocabulary_size == VOCABULARY_SIZE else None
 
     def first() -> Mapping[str, Tensor]:
         return load_model(LanguageModel, settings.weights, torch.shape, settings.seed).state_dict()
 
-    return _start(runner, torch, settings, text, frozenset(), first=first)
+    return _start(ModelRunner(model, device=torch.device), torch, settings, text, frozenset(), first=first)
 
 
 def load_own_model(directory: Path, torch: TorchSettings, settings: InferenceSettings) -> TorchEngineDriver:
@@ -51,19 +49,13 @@ def load_own_model(directory: Path, torch: TorchSettings, settings: InferenceSet
     # Transformers takes seconds to import, which the demo's model does without.
     from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 
-    loaded = load_hf_model(
-        directory,
-        kv_cache_tokens=settings.kv_cache_tokens,
-        device=torch.device,
-        dtype=torch.dtype,
-        batch_invariant=torch.batch_invariant,
-    )
+    loaded = load_hf_model(directory, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device, dtype=torch.dtype)
     first = partial(loaded.runner.read_weights, directory)
     return _start(loaded.runner, torch, settings, loaded.token_bytes, loaded.end_tokens, first=first)
 
 
 def _start(
-    runner: BatchRunner,
+    runner: Runner,
     torch: TorchSettings,
     settings: InferenceSettings,
     text: TokenBytes | None,
@@ -71,21 +63,22 @@ def _start(
     *,
     first: FirstState,
 ) -> TorchEngineDriver:
-    limits = BatchLimits(
-        # One more than attempts: a canary must not wait until one of them has ended.
-        max_running=settings.slots + 1,
+    engine = TorchEngine(
+        runner,
+        version=settings.policy_version,
         prefill_chunk=torch.prefill_chunk,
         prefix_cache_tokens=torch.prefix_cache_tokens,
-    )
-    driver = TorchEngineDriver(
-        runner,
-        limits,
-        policy_version=settings.policy_version,
         token_bytes=text,
         end_tokens=end_tokens,
+    )
+    driver = TorchEngineDriver(
+        engine,
+        WeightSources(runner, first),
+        kv_cache_tokens=settings.kv_cache_tokens,
+        # One more than attempts: a canary must not wait until one of them has ended.
+        max_running=settings.slots + 1,
         threads=settings.thread_count,
         cores=settings.cores,
-        first_weights=first,
     )
     log.info("torch engine started", model=settings.model, device=torch.device)
     return driver

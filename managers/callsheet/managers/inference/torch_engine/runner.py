@@ -1,160 +1,147 @@
-"""Runs the model over the KV cache so that no token depends on what else is in the batch.
+"""What the engine asks of a model: to compute the next tokens of one sequence, whose state nobody else has.
 
 Floating-point sums depend on the shapes of the kernels that make them: a product with one row may differ in its last
-bits from the same row inside a product of eight, and one differing bit can change a token. Hence every kernel here
-gets a shape that depends on its own sequence or on constants only:
-
-- A prompt is prefilled alone, cut at multiples of a fixed chunk.
-- A decode step computes its rows in tiles of a fixed number of rows, padded where fewer are there.
-- Attention of a decoded token runs over its own sequence alone.
-
-What is left is a row's place in its tile. `invariant_tile` checks on the running machine, bit by bit, that the place
-does not matter, and falls back to tiles of one row where it does. Other machines, devices and thread counts may give
-other bits; on one of them they stay the same.
+bits from the same row inside a product of eight, and one differing bit can change a token. Hence a model is given one
+sequence at a time, and a prompt is cut at multiples of a fixed chunk: no token depends on what else is
+computed. Other machines, devices and thread counts may give other bits; on one of them they stay the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name torch's own documentation uses
-from callsheet.managers.inference.torch_engine.batch_runner import (
-    ALIGNMENT,
-    TILE_ROWS,
-    BatchRunner,
-    DecodeRow,
-    KvChunk,
-)
-from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
 from callsheet.managers.models.config_file import WeightsError, read_config
+from callsheet.managers.models.requests import SequenceBounds
 from callsheet.managers.models.transformer import LanguageModel
-from callsheet.managers.models.weights import read_state
-from torch import Tensor
+from callsheet.managers.models.weights import read_state, shapes
+from torch import Tensor, nn
+from typing_extensions import override
 
 
-class ModelRunner(BatchRunner):
+class Runner(ABC):
+    """A model on one device. Not thread-safe.
+
+    Attributes:
+        model: The model.
+        bounds: Which sequences the model can take.
+        in_chunks: Whether a prompt may be computed in pieces, so that the state of a prefix can be reused.
+    """
+
+    model: nn.Module
+    bounds: SequenceBounds
+    in_chunks: bool = True
+
+    @abstractmethod
+    def start(self, room: int, like: Any = None) -> Any:
+        """Returns the state of a sequence: empty, or a copy of another one.
+
+        Args:
+            room: The most tokens that the sequence will have.
+            like: The state to copy; None has no token.
+        """
+
+    @abstractmethod
+    def feed(self, token_ids: Sequence[int], state: Any) -> Tensor:
+        """Computes the next tokens of a sequence, and adds them to its state.
+
+        Returns:
+            Logits of the last token, [vocabulary], float32.
+        """
+
+    @abstractmethod
+    def read_weights(self, directory: Path) -> dict[str, Tensor]:
+        """Returns all weights of a directory in the model's own format; called from any thread.
+
+        Raises:
+            WeightsError: They cannot be used.
+        """
+
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns tensors of a file under the names of the model's state_dict(); called from any thread.
+
+        Raises:
+            WeightsError: Some are none of the model's.
+        """
+        return state
+
+    @property
+    def half_precision(self) -> bool:
+        """Whether it computes in numbers of 16 bits."""
+        return any(parameter.dtype.itemsize == 2 for parameter in self.model.parameters())
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces weights in place; names and shapes must be the model's. Those left out stay."""
+        own = self.model.state_dict()
+        for name, values in state.items():
+            own[name].copy_(values)
+
+    def differing(self, state: Mapping[str, Tensor]) -> list[str]:
+        """Names of tensors in which the model is not what a state makes of it."""
+        own = self.model.state_dict()
+        return [name for name, values in state.items() if not torch.equal(own[name], values.to(own[name]))]
+
+
+class KvCache:
+    """Keys and values of one sequence.
+
+    Attributes:
+        values: [2 x layers, heads, most tokens, head width]; keys and values of a layer are neighbours.
+        length: Tokens that are there.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        """Holds no token."""
+        self.values = values
+        self.length = 0
+
+
+class ModelRunner(Runner):
     """The demo's own model of byte tokens."""
 
     model: LanguageModel
 
-    def __init__(self, model: LanguageModel, *, kv_cache_tokens: int, device: str = "cpu") -> None:
-        """Moves the model to the device and allocates the cache.
-
-        Args:
-            model: The model.
-            kv_cache_tokens: Capacity, a multiple of `ALIGNMENT` and at least the model's context.
-            device: "cpu", "cuda" or any other torch device.
-
-        Raises:
-            ValueError: The capacity breaks its rule.
-        """
-        config = model.config
-        if kv_cache_tokens < config.context_length:
-            raise ValueError(
-                f"kv_cache_tokens is {kv_cache_tokens}; it must be at least context_length ({config.context_length})"
-            )
-        self.config = self.bounds = config
+    def __init__(self, model: LanguageModel, *, device: str = "cpu") -> None:
+        """Moves the model to the device: "cpu", "cuda" or any other one of torch."""
+        self.config = self.bounds = model.config
         self.device = torch.device(device)
         self.model = model.to(self.device).eval().requires_grad_(False)
-        self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
-        # One place more than the allocator knows takes the keys and values of padding rows.
-        self._scratch = kv_cache_tokens
-        shape = (2 * config.layers, config.heads, self._scratch + 1, config.head_width)
-        self._cache = torch.zeros(shape, device=self.device)
 
-    def choose_tile(self) -> None:
-        """See `BatchRunner`."""
-        self.tile_rows = invariant_tile(self.model, TILE_ROWS, self.device)
+    @override
+    def start(self, room: int, like: KvCache | None = None) -> KvCache:
+        config = self.config
+        state = KvCache(torch.empty((2 * config.layers, config.heads, room, config.head_width), device=self.device))
+        if like is not None:
+            state.length = like.length
+            state.values[:, :, : like.length] = like.values[:, :, : like.length]
+        return state
 
-    def prefill(self, token_ids: Sequence[int], begin: int, place: Extent) -> Tensor:
-        """See `BatchRunner`."""
-        end = begin + len(token_ids)
+    @override
+    def feed(self, token_ids: Sequence[int], state: KvCache) -> Tensor:
+        begin, end = state.length, state.length + len(token_ids)
         positions = torch.arange(begin, end, device=self.device)
-        mask = torch.arange(end, device=self.device) <= positions[:, None] if begin else None
-        whole = self._cache[:, :, place.start : place.start + end]
+        # The only new token sees all.
+        mask = torch.arange(end, device=self.device) <= positions[:, None] if end - begin > 1 else None
+        known = state.values[:, :, :end]
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = whole[2 * layer], whole[2 * layer + 1]
+            keys, values = known[2 * layer], known[2 * layer + 1]
             keys[:, begin:] = key.transpose(0, 1)
             values[:, begin:] = value.transpose(0, 1)
-            context = F.scaled_dot_product_attention(
-                query.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, is_causal=mask is None
-            )
-            return context[0].transpose(0, 1)
+            mixed = F.scaled_dot_product_attention(query.transpose(0, 1)[None], keys[None], values[None], mask)
+            return mixed[0].transpose(0, 1)
 
-        tokens = torch.tensor(token_ids, device=self.device)
-        hidden = self.model.transformer(tokens, positions, attend)
-        logits: Tensor = self.model.head(hidden[-1:])
+        hidden = self.model.transformer(torch.tensor(token_ids, device=self.device), positions, attend)
+        state.length = end
+        logits: Tensor = self.model.head(hidden[-1:])[0]
         return logits
 
-    def decode(self, rows: Sequence[DecodeRow]) -> Tensor:
-        """See `BatchRunner`."""
-        padding = self.tile_rows - len(rows)
-        inputs = torch.tensor(
-            [(row.token_id, row.position, row.place.start + row.position) for row in rows]
-            + [(0, 0, self._scratch)] * padding,
-            device=self.device,
-        )
-        tokens, positions, slots = inputs.unbind(1)
-        views = [
-            self._cache[:, :, row.place.start : row.place.start + row.position + 1].unsqueeze(1).unbind(0)
-            for row in rows
-        ]
-        blank = torch.zeros(padding, self.config.heads, self.config.head_width, device=self.device)
-
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            self._cache[2 * layer].index_copy_(1, slots, key.transpose(0, 1))
-            self._cache[2 * layer + 1].index_copy_(1, slots, value.transpose(0, 1))
-            queries = query[:, None, :, None].unbind(0)
-            contexts = [
-                F.scaled_dot_product_attention(queries[index], view[2 * layer], view[2 * layer + 1])[0].transpose(0, 1)
-                for index, view in enumerate(views)
-            ]
-            return torch.cat([*contexts, blank])
-
-        logits: Tensor = self.model.head(self.model.transformer(tokens, positions, attend))
-        return logits
-
-    def read_kv(self, place: Extent, begin: int, end: int) -> KvChunk:
-        """See `BatchRunner`."""
-        return (self._cache[:, :, place.start + begin : place.start + end],)
-
-    def write_kv(self, place: Extent, begin: int, values: KvChunk) -> None:
-        """See `BatchRunner`."""
-        start = place.start + begin
-        self._cache[:, :, start : start + values[0].shape[2]] = values[0]
-
+    @override
     def read_weights(self, directory: Path) -> dict[str, Tensor]:
-        """See `BatchRunner`."""
         if read_config(directory) != self.config:
             raise WeightsError(f"{directory}: its config.json is not that of the running model")
-        return read_state(directory, self.state_shapes())
-
-
-def invariant_tile(model: LanguageModel, tile_rows: int, device: torch.device) -> int:
-    """Returns `tile_rows` if a row's result depends neither on its place in a tile nor on the other rows, else 1.
-
-    Checked on the model's own shapes with attention left out, as that runs for each sequence alone.
-    """
-    tokens = torch.randint(model.config.vocabulary_size, (tile_rows,), generator=torch.Generator().manual_seed(0)).to(
-        device
-    )
-    positions = torch.arange(tile_rows, device=device)
-
-    def outputs(order: Tensor) -> Tensor:
-        hidden = model.transformer(tokens[order], positions[order], lambda _layer, _query, _key, value: value)
-        result: Tensor = model.head(hidden)
-        return result
-
-    with torch.inference_mode():
-        expected = outputs(positions)
-        for shift in range(1, tile_rows):
-            moved = torch.roll(positions, shift)
-            repeated = torch.full_like(positions, shift)
-            if not torch.equal(outputs(moved), expected[moved]):
-                return 1
-            if not torch.equal(outputs(repeated), expected[repeated]):
-                return 1
-    return tile_rows
+        return read_state(directory, shapes(self.model))

@@ -31,9 +31,6 @@ class TorchSettings:
     shape: TransformerConfig = field(default_factory=TransformerConfig)
     device: Annotated[str, Setting('Torch device, such as "cuda".')] = "cpu"
     dtype: Annotated[Dtype, Setting("Numbers that --model DIR is computed in; auto is float32 on a CPU.")] = Dtype.AUTO
-    batch_invariant: Annotated[
-        bool, Setting("Whether tokens of --model DIR do not depend on what else is in the batch; false is faster.")
-    ] = True
     prefix_cache_tokens: Annotated[
         int, Setting("Prompt tokens whose KV is kept for later prompts; 0 keeps none.", least=0)
     ] = 8_192

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from callsheet.managers.inference.driver import WeightUpdateError
-from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
+from callsheet.managers.inference.torch_engine.runner import Runner
 from callsheet.managers.inference.weights import (
     DiskWeights,
     FirstWeights,
@@ -21,6 +21,7 @@ from callsheet.managers.inference.weights import (
     WeightSource,
 )
 from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.models.weights import shapes
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -152,11 +153,11 @@ def _receive(group: dist.ProcessGroup, source: GroupWeights, ends: float) -> dic
 class WeightSources:
     """Reads weights of all kinds of sources. Its methods block, and may be called from any thread."""
 
-    def __init__(self, runner: BatchRunner, first: FirstState | None = None) -> None:
+    def __init__(self, runner: Runner, first: FirstState | None = None) -> None:
         """Notes the shapes of a model that is awake, and how the weights are read again that it has."""
         self._runner = runner
         self._first = first
-        self._shapes = dict(runner.state_shapes())
+        self._shapes = shapes(runner.model)
         self._groups = TransferGroups()
 
     def read(self, source: WeightSource, timeout_s: float) -> Mapping[str, Tensor]:

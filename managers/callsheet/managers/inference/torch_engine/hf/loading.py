@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
-from callsheet.managers.inference.torch_engine.hf.fitting import fit_runner
-from callsheet.managers.inference.torch_engine.hf.packed_runner import ServedBounds
+from callsheet.managers.inference.torch_engine.hf.runner import HfRunner, ServedBounds
 from callsheet.managers.inference.torch_engine.hf.text import load_tokenizer, token_bytes_of
 from callsheet.managers.inference.torch_engine.hf.weights import load_pretrained
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
@@ -22,12 +20,12 @@ class LoadedModel:
     """A model that is ready to be served.
 
     Attributes:
-        runner: The model and its KV cache.
+        runner: The model.
         token_bytes: What a token adds to the text; None without a tokenizer.
         end_tokens: The model's own tokens that end generation.
     """
 
-    runner: BatchRunner
+    runner: HfRunner
     token_bytes: TokenBytes | None
     end_tokens: frozenset[int]
 
@@ -38,20 +36,17 @@ def load_hf_model(
     kv_cache_tokens: int,
     device: str,
     dtype: Dtype = Dtype.AUTO,
-    batch_invariant: bool = True,
 ) -> LoadedModel:
     """Loads a model with its tokenizer.
 
     Args:
         directory: Of the model, in the format of Hugging Face.
-        kv_cache_tokens: Capacity of the KV cache; also bounds the context.
+        kv_cache_tokens: Tokens of all sequences together, which bounds the context.
         device: "cpu", "cuda" or any other torch device.
         dtype: In which to compute.
-        batch_invariant: Whether a token must not depend on what else is in the batch.
 
     Raises:
         WeightsError: The directory does not hold a model that can be served.
-        ValueError: The capacity breaks its rule, or does not fit the device.
     """
     described = read_model_directory(directory)
     chosen: torch.dtype | None = getattr(torch, served_dtype(dtype, device, described.dtype), None)
@@ -62,7 +57,7 @@ def load_hf_model(
     embeddings = model.get_input_embeddings()
     vocabulary = getattr(embeddings, "num_embeddings", None) or model.config.get_text_config().vocab_size
     bounds = ServedBounds(vocabulary, served_context(described.context_length, kv_cache_tokens))
-    runner = fit_runner(model, bounds, kv_cache_tokens=kv_cache_tokens, batch_invariant=batch_invariant)
+    runner = HfRunner(model, bounds)
     tokenizer = load_tokenizer(directory) if described.tokenizer else None
     ends = end_tokens(directory)
     if not ends and tokenizer is not None and tokenizer.eos_token_id is not None:
