@@ -1,35 +1,76 @@
-"""The `callsheet` command as a whole. Heavy rooms are imported inside the commands, so that `--help` is quick."""
+"""The `callsheet` command as a whole. Each command is imported when it is looked at, so that it starts quickly."""
 
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
-from callsheet.cli.bench_command import bench_app
-from callsheet.cli.buffer_command import buffer
-from callsheet.cli.compose_command import compose_setup
+import typer.main
 from callsheet.cli.config_file import ConfiguredGroup
-from callsheet.cli.demo_command import demo
-from callsheet.cli.eval_command import evaluate
-from callsheet.cli.facade_command import facade_app
-from callsheet.cli.fleet_commands import fleet_app
-from callsheet.cli.gateway_command import gateway
-from callsheet.cli.health_command import health
-from callsheet.cli.inspect_commands import actions, explain, status, what_if
-from callsheet.cli.job_commands import cancel, close, drain, heal, jobs, rollout
-from callsheet.cli.log_command import logs
-from callsheet.cli.manager_commands import manager_app
 from callsheet.cli.output import say
-from callsheet.cli.scheduler_command import scheduler
-from callsheet.cli.submit_commands import submit_app
-from callsheet.cli.token_commands import token_app
-from callsheet.cli.up_command import up
+
+# Where each command is, in the order of the help.
+_PLACES: Final = {
+    "up": "up_command:up",
+    "scheduler": "scheduler_command:scheduler",
+    "gateway": "gateway_command:gateway",
+    "status": "inspect_commands:status",
+    "explain": "inspect_commands:explain",
+    "actions": "inspect_commands:actions",
+    "jobs": "job_commands:jobs",
+    "rollout": "job_commands:rollout",
+    "buffer": "buffer_command:buffer",
+    "cancel": "job_commands:cancel",
+    "close": "job_commands:close",
+    "drain": "job_commands:drain",
+    "heal": "job_commands:heal",
+    "logs": "log_command:logs",
+    "what-if": "inspect_commands:what_if",
+    "health": "health_command:health",
+    "demo": "demo_command:demo",
+    "compose-setup": "compose_command:compose_setup",
+    "eval": "eval_command:evaluate",
+    "manager": "manager_commands:manager_app",
+    "facade": "facade_command:facade_app",
+    "fleet": "fleet_commands:fleet_app",
+    "submit": "submit_commands:submit_app",
+    "token": "token_commands:token_app",
+    "bench": "bench_command:bench_app",
+}
+
+
+class _Commands(ConfiguredGroup):
+    """All commands by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return list(_PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; for another name None, once all commands are there to be suggested."""
+        for name in [cmd_name] if cmd_name in _PLACES else _PLACES:
+            if name not in self.commands:
+                self.commands[name] = _load(name)
+        return self.commands.get(cmd_name)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = _PLACES[name].partition(":")
+    found = getattr(importlib.import_module(f"callsheet.cli.{module}"), attribute)
+    alone = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    return typer.main.get_group(alone).commands[name]
+
 
 app = typer.Typer(
     name="callsheet",
-    cls=ConfiguredGroup,
+    cls=_Commands,
     help="Schedules single actions of agentic-RL trajectories.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -61,36 +102,3 @@ def _callsheet(
     ] = None,
 ) -> None:
     """Schedules single actions of agentic-RL trajectories."""
-
-
-for command in (
-    up,
-    scheduler,
-    gateway,
-    status,
-    explain,
-    actions,
-    jobs,
-    rollout,
-    buffer,
-    cancel,
-    close,
-    drain,
-    heal,
-    logs,
-    what_if,
-    health,
-    demo,
-):
-    app.command()(command)
-app.command("compose-setup")(compose_setup)
-app.command("eval")(evaluate)
-for name, group in (
-    ("manager", manager_app),
-    ("facade", facade_app),
-    ("fleet", fleet_app),
-    ("submit", submit_app),
-    ("token", token_app),
-    ("bench", bench_app),
-):
-    app.add_typer(group, name=name)
