@@ -30,7 +30,7 @@ FOR_TESTS = [
     "trustme",
 ]
 PROCESSES = (
-    "tests/integration/test_isolation_banner.py",
+    "tests/integration/test_private_data.py",
     "tests/integration/test_local_stack.py",
     "tests/integration/test_coding_tasks.py",
     "tests/faults/test_eval_kill.py",

@@ -102,7 +102,7 @@ class Run:
 async def test_kill_scheduler(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=2, lease_s=_LONG_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=32, actions=25)
+            run = Run(cluster, chance, trajectories=16, actions=25)
             await run.kill_along([(cluster.scheduler,)] * 5)
             await run.finish()
             # Nobody but the scheduler died: its managers finished what they ran, and every sandbox lived on.
@@ -113,7 +113,7 @@ async def test_kill_scheduler(tmp_path: Path, chance: random.Random) -> None:
 async def test_kill_managers(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=3, lease_s=_SHORT_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=32, actions=25)
+            run = Run(cluster, chance, trajectories=16, actions=25)
             *mortal, lasting = cluster.managers
             await run.kill_along([(chance.choice(mortal),) for _ in range(6)])
             # One stays away for good: its lease runs out, and the others take over.
@@ -126,7 +126,7 @@ async def test_kill_managers(tmp_path: Path, chance: random.Random) -> None:
 async def test_kill_client(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=2, lease_s=_LONG_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=32, actions=25)
+            run = Run(cluster, chance, trajectories=16, actions=25)
             await run.kill_along([(run.client,)] * 5)
             await run.finish()
             counts = await run.account(may_lose_state=False)
@@ -136,7 +136,7 @@ async def test_kill_client(tmp_path: Path, chance: random.Random) -> None:
 async def test_kill_each_in_turn_and_together(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=2, lease_s=_SHORT_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=32, actions=35)
+            run = Run(cluster, chance, trajectories=16, actions=35)
             scheduler, client, (first, second) = cluster.scheduler, run.client, cluster.managers
             alone: list[tuple[Part, ...]] = [(scheduler,), (first,), (client,), (second,)]
             together: list[tuple[Part, ...]] = [(scheduler, first), (client, scheduler), (second, client, scheduler)]

@@ -9,9 +9,8 @@ import sys
 import pytest
 from callsheet.benchmarks.sandbox.report import MOST_OVERHEAD
 from callsheet.cli.app import app
+from callsheet.managers.sandbox.probe import probe_bubblewrap
 from typer.testing import CliRunner
-
-from tests.support.sandboxes import require_bubblewrap
 
 _LIMIT_S = 280
 _FIGURES = (
@@ -42,10 +41,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 # A service for each number, one after another: on a machine that is busy otherwise, minutes.
 @pytest.mark.timeout(_LIMIT_S + 10)
-@pytest.mark.parametrize(("isolation", "numbers"), [("bubblewrap", [2]), ("none", [1])])
-def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str, numbers: list[int]) -> None:
-    if isolation == "bubblewrap":
-        require_bubblewrap()
+def test_one_object_is_printed_for_each_number_of_sandboxes() -> None:
+    isolation, numbers = ("bubblewrap" if probe_bubblewrap().works else "none"), [2]
     done = _run(
         "--json", "--isolation", isolation, "--sandboxes", ",".join(map(str, numbers)), "--samples", "2",
         "--long-actions", "1", "--competitors", "2",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.cli.app import app
-from typer.testing import CliRunner
+from typer.testing import Result
+
+from tests.support.command_line import invoke
 
 POLICIES = (
     "callsheet",
@@ -32,14 +31,13 @@ POLICIES = (
 FIGURES = {"act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", "start_wait_mean_s", "held", "used", "per_seed"}
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "callsheet.cli.main", "bench", "sim", "--processes", "1", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=220)
+def _run(*arguments: str) -> Result:
+    return invoke("bench", "sim", "--processes", "1", *arguments)
 
 
 def _report(*arguments: str) -> dict[str, Any]:
     done = _run("--json", *arguments)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert isinstance(report, dict)
     return report
@@ -105,10 +103,10 @@ def test_ranges_decide_the_exit_code(tmp_path: Path) -> None:
     ranges = tmp_path / "ranges.toml"
     arguments = ("--workload", "games", "--trajectories", "4", "--policy", "os_sharing", "--check", str(ranges))
     ranges.write_text('[[range]]\npolicy = "os_sharing"\nfigure = "step_s"\nat_least = 0.0\n')
-    assert _run(*arguments).returncode == 0
+    assert _run(*arguments).exit_code == 0
     ranges.write_text('[[range]]\npolicy = "os_sharing"\nfigure = "step_s"\nat_most = 0.0\n')
     missed = _run(*arguments)
-    assert missed.returncode == 1
+    assert missed.exit_code == 1
     assert "missed: os_sharing step_s: " in missed.stderr
 
 
@@ -119,14 +117,14 @@ def test_what_is_not_given_is_taken_from_the_ranges(tmp_path: Path) -> None:
         '[[range]]\npolicy = "os_sharing"\nfigure = "act_mean_s"\nat_least = 0.0\n'
     )
     done = _run("--check", str(ranges), "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["workload"], report["mode"], report["trajectories"], report["seeds"]) == (
         "games", "sustained", 4, [1, 2],
     )  # fmt: skip
     assert set(report["policies"]) == {"os_sharing"}
     refused = _run("--check", str(ranges), "--trajectories", "5")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "arguments.trajectories is 4, the report has 5" in " ".join(refused.stderr.split())
 
 
@@ -140,6 +138,6 @@ def test_what_is_not_given_is_taken_from_the_ranges(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_by_name(arguments: tuple[str, ...], says: str) -> None:
-    refused = CliRunner().invoke(app, ["bench", "sim", *arguments])
+    refused = invoke("bench", "sim", *arguments)
     assert refused.exit_code == 2
     assert says in refused.stderr

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from callsheet.managers.sandbox.probe import probe_bubblewrap
@@ -23,6 +23,7 @@ _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
 _UP = (*_CALLSHEET, "up", "--json", "--listen", "127.0.0.1:0")
 _START_S = 100.0
 _STOP_S = 40.0
+_BANNER = "NOT ISOLATED: with --isolation none"
 
 
 class RunningStack:
@@ -54,8 +55,9 @@ class RunningStack:
         return printed
 
 
-def start(data_dir: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*_UP, "--data-dir", str(data_dir), *options], stdout=subprocess.PIPE, text=True)
+def start(data_dir: Path, *options: str, stderr: int | IO[str] | None = None) -> subprocess.Popen[str]:
+    words = [*_UP, "--data-dir", str(data_dir), *options]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
@@ -92,8 +94,9 @@ def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
         pytest.skip(f"bubblewrap does not work here: {probe.reason}")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("a second core is missing: the engine keeps one for itself")
-    data_dir = tmp_path_factory.mktemp("data")
-    process = start(data_dir)
+    data_dir, said = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("said") / "stderr"
+    with said.open("w") as stream:
+        process = start(data_dir, stderr=stream)
     try:
         stack = RunningStack(process, read_announcement(process))
         stack.early = [stack.json("submit env-step", "--", "true"), stack.json("submit generate", "hello")]
@@ -102,6 +105,7 @@ def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
         stop(process)
     assert process.returncode == 0
     assert last_event(data_dir, "sandbox") == "left"
+    assert _BANNER not in said.read_text() + (data_dir / "logs" / "sandbox.log").read_text()
 
 
 def last_event(data_dir: Path, role: str) -> str:
@@ -227,8 +231,8 @@ def test_a_broken_isolation_is_refused_by_name(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
-    words = [*_UP, "--data-dir", str(tmp_path), "--managers", "sandbox", "--isolation", "none", "--drain-s", "5"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    options = ("--managers", "sandbox", "--isolation", "none", "--drain-s", "5")
+    process = start(tmp_path, *options, stderr=subprocess.PIPE)
     try:
         stack = RunningStack(process, read_announcement(process))
         submit = (*_CALLSHEET, "submit", "env-step", "--scheduler", str(stack.announcement["address"]))
@@ -246,6 +250,8 @@ def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert "callsheet: sandbox manager is ready after " in shown
     assert re.search(r"callsheet: waiting for 1 attempt, \d s left", shown)
+    # Where nothing keeps commands in, `up` and its manager say so, once.
+    assert shown.count(_BANNER) == (tmp_path / "logs" / "sandbox.log").read_text().count(_BANNER) == 1
 
 
 def test_ctrl_c_ends_everything_in_good_order_and_before_it_the_data_directory_is_held(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.benchmarks.demo import run
+from callsheet.benchmarks.demo import run, scripted
 from callsheet.benchmarks.demo.run import prepare_inputs, run_demo, run_on_stack
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
 from callsheet.benchmarks.runner import render
@@ -24,8 +24,15 @@ async def _no_warm_up(*_: object) -> None:
     """Runs no episodes that are not counted."""
 
 
+@pytest.fixture
+def thinks_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generations of a few tokens: their number is the engine's time, and no other path."""
+    monkeypatch.setattr(scripted, "thinking_tokens", lambda _: 8)
+
+
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("thinks_little")
 async def test_the_demo_falls_back_to_plain_processes_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +102,7 @@ def test_the_machine_decides_what_is_not_set() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("thinks_little")
 async def test_the_workload_runs_on_a_stack_that_is_there(tmp_path: Path) -> None:
     try:
         inputs = prepare_inputs(DemoSettings().cache, lambda _: None)

@@ -5,9 +5,10 @@ The scores are printed at the end of the run.
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 import pytest
 from callsheet.benchmarks.demo.run import DemoInputs, prepare_inputs
@@ -15,8 +16,13 @@ from callsheet.client import Client, Job, PolicyError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.environments.coding.bugs import BUGS, CodingTask, prepare_task
-from callsheet.environments.coding.packages import SourceReleaseError, default_cache_directory
+from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.packages import (
+    PythonPackage,
+    SourceRelease,
+    SourceReleaseError,
+    default_cache_directory,
+)
 from callsheet.environments.coding.tasks import coding_world, project_of
 from callsheet.environments.sandbox_environment import SandboxEnvironment
 from callsheet.managers.sandbox.probe import probe_bubblewrap
@@ -91,9 +97,29 @@ async def job(inputs: DemoInputs, tmp_path_factory: pytest.TempPathFactory) -> A
         yield job
 
 
-def task_of(inputs: DemoInputs, package: str) -> CodingTask:
-    bug = next(bug for bug in BUGS if bug.package == package)
-    return prepare_task(bug, next(each for each in inputs.releases if each.package.name == package))
+SOURCE = "def double(number):\n    return number + {added}\n"
+TESTS = """import pytest
+from small import double
+
+@pytest.mark.parametrize("number", [2, 2, 3])
+def test_double(number):
+    assert double(number) == 2 * number
+"""
+
+
+def small_task() -> CodingTask:
+    """A bug in a package whose tests take no time: two of three pass in each of two files."""
+    package = PythonPackage("small", "1.0", "", "src", ("tests",))
+    files = {"src/small.py": SOURCE.format(added="number"), "tests/test_a.py": TESTS, "tests/test_b.py": TESTS}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path, content in files.items():
+            member = tarfile.TarInfo(f"{package.root}/{path}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content.encode()))
+    bug = Bug(package.name, "src/small.py", "double", 0, "tests/test_a.py")
+    release = SourceRelease(package, packed.getvalue())
+    return CodingTask(bug, release, SOURCE.format(added="2"), 2, "    return number + number", ())
 
 
 async def scored(job: Job, task: CodingTask, name: str, script: str) -> tuple[float, float]:
@@ -117,12 +143,10 @@ async def scored(job: Job, task: CodingTask, name: str, script: str) -> tuple[fl
         return score.value, score.components["tests"]
 
 
-async def test_a_bug_that_is_not_fixed_is_scored_whatever_lies_around(
-    job: Job, inputs: DemoInputs, measured: Measured
-) -> None:
-    task = task_of(inputs, "semver")
+async def test_a_bug_that_is_not_fixed_is_scored_whatever_lies_around(job: Job, measured: Measured) -> None:
+    task = small_task()
     honest = await scored(job, task, "honest", "true")
-    assert 0.3 < honest[0] < 1.0
+    assert honest == (4 / 6, 6.0)
     for name, script in ATTACKS.items():
         found = await scored(job, task, name, script)
         measured(f"coding, {name}: {found[0]:.4f} of {found[1]:g} tests, honest {honest[0]:.4f}")
@@ -130,15 +154,15 @@ async def test_a_bug_that_is_not_fixed_is_scored_whatever_lies_around(
         assert found == honest or ("{source}" in script and found[0] == 0.0), name
 
 
-async def test_a_bug_that_is_fixed_scores_one_in_each_package(job: Job, inputs: DemoInputs, tmp_path: Path) -> None:
-    for package in ("inflection", "parse", "semver", "toolz"):
-        task = task_of(inputs, package)
-        fixed = task.release.read(task.bug.path)
-        environment = SandboxEnvironment(coding_world(task))
-        async with job.trajectory(f"fixed-{package}") as trajectory:
-            await environment.reset(trajectory)
-            place = f"{project_of(task)}/{task.bug.path}"
-            (await trajectory.env_step("true", files={place: fixed})).unwrap()
-            score = await environment.reward(trajectory)
-        assert score.value == 1.0, package
-        assert score.components["tests"] > 50
+async def test_a_bug_that_is_fixed_scores_one(job: Job, inputs: DemoInputs) -> None:
+    """With one real package; test_demo_episodes fixes a bug of each."""
+    bug = next(bug for bug in BUGS if bug.package == "semver")
+    task = prepare_task(bug, next(each for each in inputs.releases if each.package.name == bug.package))
+    environment = SandboxEnvironment(coding_world(task))
+    async with job.trajectory("fixed") as trajectory:
+        await environment.reset(trajectory)
+        place = f"{project_of(task)}/{task.bug.path}"
+        (await trajectory.env_step("true", files={place: task.release.read(task.bug.path)})).unwrap()
+        score = await environment.reward(trajectory)
+    assert score.value == 1.0
+    assert score.components["tests"] > 50

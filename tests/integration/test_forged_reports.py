@@ -290,11 +290,16 @@ async def test_a_script_that_was_signalled_has_no_score(
     judge = Judge(sh("unused"), (inline_file("judge-1f3a/judge.py", SCRIPT),), in_sandbox=in_sandbox).action()
     tests = judge.reward.test_suite
     script = action_pb2.ScriptScoreInput(where=tests.where, files=tests.files)
-    for command in ("exec python3 -P judge-1f3a/judge.py {score}", "python3 -P judge-1f3a/judge.py {score} || exit 1"):
+    attacks = {"nothing": WRONG, **ATTACKS}
+    distinct = ("nothing", "SIGINT", "SIGKILL", "a report of its own, and SIGKILL")
+    for command, chosen in (
+        ("exec python3 -P judge-1f3a/judge.py {score}", distinct if in_sandbox else attacks),
+        ("python3 -P judge-1f3a/judge.py {score} || exit 1", distinct),
+    ):
         script.command.CopyFrom(sh(command))
-        for attack, program in (("nothing", WRONG), *ATTACKS.items()):
+        for attack in chosen:
             action = action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(script=script))
-            sandbox_id = await wrote(executor, solution(program.replace("--junitxml=", "/")))
+            sandbox_id = await wrote(executor, solution(attacks[attack].replace("--junitxml=", "/")))
             attempt = attempt_of(action, sandbox_id=sandbox_id)
             attempt.grant.attempt = 2
             result = await executor.run(attempt)
