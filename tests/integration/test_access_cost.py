@@ -21,7 +21,7 @@ from tests.support.measurements import Measured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
-_ROUNDS = 3
+_ROUNDS = 1
 _ALONE = 60
 _TOGETHER = 400
 _DEADLINE_S = 180.0

@@ -105,10 +105,7 @@ def _release_of_three_files() -> SourceRelease:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores that this process may use")
-@pytest.mark.parametrize("width", [1, 2])
-async def test_the_suite_runs_in_as_many_processes_as_it_was_granted_cores(
-    inputs: DemoInputs, tmp_path: Path, width: int
-) -> None:
+async def test_the_suite_runs_in_as_many_processes_as_it_was_granted_cores(inputs: DemoInputs, tmp_path: Path) -> None:
     release = _release_of_three_files()
     task = CodingTask(Bug("counted", "source.py", "f", 0, "tests"), release, "", 1, "", ())
     environment = SandboxEnvironment(coding_world(task))
@@ -120,31 +117,31 @@ async def test_the_suite_runs_in_as_many_processes_as_it_was_granted_cores(
         share_cores=CoreSharing.RESERVED,
         arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
     )
-    one = Demand(cpu=1)
+    one, world = Demand(cpu=1), coding_world(task)
     async with (
         local_stack(settings) as stack,
         Client(stack.address) as client,
         AdminClient(stack.address) as admin,
         await client.open_job("job") as job,
-        job.trajectory("scored") as scored,
         job.trajectory("other") as other,
     ):
-        await environment.reset(scored)
         (await other.env_reset(demand=one)).unwrap()
-        if width == 1:
-            holding = await other.submit(EnvStep(Command.argv("sleep", "1000")), demand=one)
-            await until_state(admin, "job", holding.action_id, ActionState.RUNNING)
-        score = await environment.reward(scored)
-        world = coding_world(task)
-        # Of the processes of a copy nothing is left.
-        (
-            await scored.reward_tests(
-                world.reward, files=world.reward_files, where=Where.IN_SANDBOX, demand=world.reward_demand
-            )
-        ).unwrap()
-        seen = (await scored.env_step("ls judge-*/processes | wc -l", demand=Demand())).unwrap()
-    assert score == EpisodeScore(8 / 9, {"tests": 9.0, "tests_passed": 8.0})
-    assert int(seen.stdout) == width
+        for width in (2, 1):
+            if width == 1:
+                holding = await other.submit(EnvStep(Command.argv("sleep", "1000")), demand=one)
+                await until_state(admin, "job", holding.action_id, ActionState.RUNNING)
+            async with job.trajectory(f"scored-{width}") as scored:
+                await environment.reset(scored)
+                score = await environment.reward(scored)
+                # Of the processes of a copy nothing is left.
+                (
+                    await scored.reward_tests(
+                        world.reward, files=world.reward_files, where=Where.IN_SANDBOX, demand=world.reward_demand
+                    )
+                ).unwrap()
+                seen = (await scored.env_step("ls judge-*/processes | wc -l", demand=Demand())).unwrap()
+            assert score == EpisodeScore(8 / 9, {"tests": 9.0, "tests_passed": 8.0})
+            assert int(seen.stdout) == width
 
 
 def test_every_bug_is_a_task_of_its_own() -> None:

@@ -396,4 +396,4 @@ class CoreMachine(CheckedCore):
 @pytest.mark.timeout(600)
 def test_the_core_under_random_events() -> None:
     phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
-    run_state_machine_as_test(CoreMachine, settings=settings(max_examples=60, stateful_step_count=50, phases=phases))
+    run_state_machine_as_test(CoreMachine, settings=settings(max_examples=40, stateful_step_count=50, phases=phases))

@@ -38,7 +38,7 @@ def test_equal_histories_are_planned_alike(jobs: list[Job]) -> None:
 @pytest.mark.parametrize(("arrivals", "patience"), [(1, 8.0), (2, 80.0)])
 def test_a_stream_of_short_actions_does_not_starve_a_long_one(arrivals: int, patience: float) -> None:
     """Short actions come for ever, as many as can be served or twice that; the long one comes to its turn."""
-    long_s = 5.0
+    long_s = 2.5
     world = CoreWorld(planner=ElasticPlanner(ElasticSettings(ageing=0.5)))
     manager = world.manager(cores=1)
     world.job()
