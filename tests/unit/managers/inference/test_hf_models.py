@@ -8,6 +8,7 @@ import pytest
 from callsheet.managers.inference.driver import Generation, LogProbsMode
 from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.runner import HfRunner, ServedBounds
+from transformers import PreTrainedModel
 
 from tests.support.hf_models import VOCABULARY, reference_greedy, reference_log_probs, seeded_model
 from tests.support.torch_models import prompt, request, run_out
@@ -52,6 +53,17 @@ IN_CHUNKS: dict[str, dict[str, object]] = {
     "llama4_text": {"num_local_experts": 2, "attention_chunk_size": 32},
 }
 IN_ONE_PIECE: dict[str, dict[str, object]] = {"mamba": {}}
+OWN_LENGTH = 64
+"""Positions for which a rotary embedding was made; beyond, it depends on the length."""
+ROPES: dict[str, dict[str, object]] = {
+    "dynamic": {"max_position_embeddings": OWN_LENGTH},
+    "longrope": {"max_position_embeddings": 4 * OWN_LENGTH},
+}
+LONG_ROPE = {
+    "short_factor": [1.0] * 32,
+    "long_factor": [2.0] * 32,
+    "original_max_position_embeddings": OWN_LENGTH,
+}
 
 
 def generate(engine: TorchEngine, prompts: Sequence[tuple[int, ...]]) -> list[Generation]:
@@ -75,3 +87,21 @@ def test_tokens_and_log_probs_are_those_of_transformers(kind: str) -> None:
         again = generate(engine, [tokens])[0]
         assert (again.token_ids, again.log_probs) == (result.token_ids, result.log_probs)
         assert again.cached_tokens == ((len(tokens) - 1) // CHUNK * CHUNK if runner.in_chunks else 0)
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_a_rotary_embedding_that_depends_on_the_length_sees_only_its_own_sequence(kind: str) -> None:
+    """Beside longer and shorter ones, on both sides of the length for which the embedding was made."""
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0, **(LONG_ROPE if kind == "longrope" else {})}
+
+    def model() -> PreTrainedModel:
+        """A fresh one: transformers' own goes on as the longest sequence has left it."""
+        return seeded_model("llama", 0, rope_parameters=rope, **ROPES[kind])
+
+    engine = TorchEngine(HfRunner(model(), ServedBounds(VOCABULARY, 512)), prefill_chunk=CHUNK, prefix_cache_tokens=512)
+    prompts = [prompt(length, seed=length) for length in (150, 80, 40, 60)]
+    for tokens, result in zip(prompts, generate(engine, prompts), strict=True):
+        assert result.token_ids == reference_greedy(model(), tokens, NEW_TOKENS)
+        again = generate(engine, [tokens])[0]
+        assert (again.token_ids, again.log_probs) == (result.token_ids, result.log_probs)
+        assert again.cached_tokens == 0

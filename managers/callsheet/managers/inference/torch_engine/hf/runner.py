@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _PROBE_TOKENS = 24
 _CHUNK = 9
+# Rotary embeddings of these kinds turn all tokens of a pass by the last of their positions.
+_ROPE_OF_A_WHOLE_PASS = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,14 @@ class HfRunner(Runner):
         takes_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         # Only the logits that are sampled from are worth their product with the vocabulary.
         self._always = {"use_cache": True} | ({"logits_to_keep": 1} if takes_keep else {})
+        self._ropes = [
+            module
+            for module in model.modules()
+            if any(kind in str(getattr(module, "rope_type", "")) for kind in _ROPE_OF_A_WHOLE_PASS)
+        ]
         name = type(model).__name__
-        if problem := self._problem():
+        problem = "its rotary embedding depends on the length of a pass" if self._ropes else self._problem()
+        if problem:
             log.warning("prompts are computed in one piece", architecture=name, reason=problem)
             self.in_chunks = False
             problem = self._problem()
@@ -76,6 +84,10 @@ class HfRunner(Runner):
     def feed(self, token_ids: Sequence[int], state: HfState) -> Tensor:
         tokens = torch.tensor([list(token_ids)], device=self.model.device)
         first = state.length == 0
+        for rope in self._ropes:
+            # Otherwise it goes on as the longest sequence of all has left it.
+            for name in [name for name in vars(rope) if name.endswith("max_seq_len_cached")]:
+                setattr(rope, name, 0)
         state.length += len(token_ids)
         mask = torch.ones((1, state.length), dtype=torch.long, device=self.model.device)
         carried = state.carried | self._always | {"attention_mask": mask}
