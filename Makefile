@@ -9,6 +9,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.callsheet-setup
+# What the demo needs: no benchmarks, no linters, no docs.
+DEMO_SETUP := .venv/.callsheet-demo
 # What requirements.lock pins; a newer one is a decision, as its builds are large and tied to drivers.
 TORCH := 2.13.0
 
@@ -19,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .NOTPARALLEL:
 .PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example v2
 
-demo: $(SETUP)
+demo: $(DEMO_SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/callsheet demo
 
@@ -132,10 +134,10 @@ lock: $(SETUP)
 
 setup: $(SETUP)
 
-$(SETUP): pyproject.toml requirements.lock scripts/set_up.py
+$(SETUP) $(DEMO_SETUP): pyproject.toml requirements.lock scripts/set_up.py
 	@command -v $(PYTHON) >/dev/null || { echo 'There is no $(PYTHON); Callsheet needs Python 3.11 or later.' >&2; exit 1; }
-	$(PYTHON) scripts/set_up.py
-	touch $@
+	$(PYTHON) scripts/set_up.py $(if $(filter $(DEMO_SETUP),$@),local)
+	touch $(if $(filter $(DEMO_SETUP),$@),$@,$(SETUP) $(DEMO_SETUP))
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

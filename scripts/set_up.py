@@ -1,10 +1,11 @@
-"""Makes `.venv` and installs Callsheet into it, editable, with everything for work on it.
+"""Makes `.venv` and installs Callsheet into it, editable.
 
-    python3 scripts/set_up.py
+    python3 scripts/set_up.py          with everything for work on it
+    python3 scripts/set_up.py local    with this extra alone: the demo needs no more
 
-An importable torch is kept, whatever its version. Otherwise the environment variable TORCH_INDEX names the package
-index to take torch from, for instance one with CPU-only builds; without it torch comes, in the version of
-requirements.lock, from wherever pip is set up to look.
+uv installs, from wherever pip is set up to look; where there is no uv to be had, pip does. An importable torch is kept,
+whatever its version. Otherwise the environment variable TORCH_INDEX names the package index to take torch from, for
+instance one with CPU-only builds; without it torch comes in the version of requirements.lock.
 """
 
 # Syntax that Python 3.8 reads, so that an old interpreter is told what is wrong.
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements.lock"
 OLDEST_PYTHON = (3, 11)
 TORCH_FACTS = """
@@ -60,9 +62,50 @@ def create_environment() -> None:
     subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
 
 
-def pip_install(*arguments: str) -> None:
-    """Runs pip in `.venv`."""
-    subprocess.run([str(PYTHON), "-m", "pip", "install", "--no-input", *arguments], check=True, cwd=str(ROOT))
+def pip_settings() -> dict[str, str]:
+    """Returns pip's settings, of its files and of the environment, which goes before the files."""
+    command = [str(PYTHON), "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, check=False, capture_output=True, text=True).stdout.splitlines()
+    pairs = [line.partition("=") for line in sorted(listed, key=lambda line: line.startswith(":env:"))]
+    return {key.rpartition(".")[2]: value.strip("'\"") for key, _, value in pairs}
+
+
+def uv_arguments(settings: dict[str, str]) -> list[str]:
+    """Returns pip's settings as uv takes them, which reads none of pip's."""
+    flags = {
+        "index-url": "--default-index",
+        "extra-index-url": "--index",
+        "find-links": "--find-links",
+        "constraint": "--constraint",
+        "trusted-host": "--allow-insecure-host",
+    }
+    arguments = ["--no-index"] if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"} else []
+    for name, flag in flags.items():
+        arguments += [each for value in settings.get(name, "").split() for each in (flag, value)]
+    # As pip does: the best version of all indexes.
+    return [*arguments, "--index-strategy", "unsafe-best-match"]
+
+
+def has_uv() -> bool:
+    """Whether `.venv` has uv, which is installed if it can be had."""
+    if not UV.exists():
+        command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--no-input", "uv"]
+        subprocess.run(command, check=False, cwd=str(ROOT))
+    return UV.exists()
+
+
+def install(*arguments: str) -> None:
+    """Installs into `.venv`; what `arguments` say of an index goes before pip's settings."""
+    command = [str(PYTHON), "-m", "pip", "install", "--no-input"]
+    environment = dict(os.environ)
+    if has_uv():
+        settings = pip_settings()
+        if "--index-url" in arguments:
+            settings = {name: value for name, value in settings.items() if name in {"constraint", "trusted-host"}}
+        if "cert" in settings:
+            environment["SSL_CERT_FILE"] = settings["cert"]
+        command = [str(UV), "pip", "install", "--python", str(PYTHON), *uv_arguments(settings)]
+    subprocess.run([*command, *arguments], check=True, cwd=str(ROOT), env=environment)
 
 
 def torch_facts() -> list[str]:
@@ -77,10 +120,10 @@ def ensure_torch(locked: str) -> None:
         say(f"keeping torch {facts[0]}")
     elif index := os.environ.get("TORCH_INDEX"):
         say("installing torch from TORCH_INDEX")
-        pip_install("torch", "--index-url", index)
+        install("torch", "--index-url", index)
     else:
         say(f"installing torch {locked}")
-        pip_install(f"torch=={locked}")
+        install(f"torch=={locked}")
 
 
 def name_of(requirement: str) -> str:
@@ -104,7 +147,7 @@ def constraints(lock: str, torch: list[str]) -> str:
     return "\n".join([line for line in lines if name_of(line) not in freed] + [f"torch=={version}\n"])
 
 
-def main() -> None:
+def main(extra: str = "dev") -> None:
     """Runs the steps in order."""
     create_environment()
     lock = LOCK.read_text()
@@ -113,11 +156,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "constraints.txt"
         path.write_text(constraints(lock, torch_facts()))
-        pip_install("-c", str(path), "-e", ".[dev]")
+        install("-c", str(path), "-e", f".[{extra}]")
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(*sys.argv[1:2])
     except subprocess.CalledProcessError as error:
         sys.exit(f"set_up: this command failed with exit status {error.returncode}: {' '.join(error.cmd)}")
