@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import anthropic
 import anyio
-import openai
 import pytest
 from aiohttp import web
 from callsheet.client import Client, Job, PromptDrift, Trajectory, TrajectorySamples
@@ -119,6 +117,8 @@ async def gateway(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> A
 
 @asynccontextmanager
 async def openai_chat(url: str, key: str, retries: int) -> AsyncIterator[Ask]:
+    import openai
+
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=retries) as client:
         messages: list[Any] = []
 
@@ -133,6 +133,8 @@ async def openai_chat(url: str, key: str, retries: int) -> AsyncIterator[Ask]:
 
 @asynccontextmanager
 async def openai_responses(url: str, key: str, retries: int) -> AsyncIterator[Ask]:
+    import openai
+
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=retries) as client:
         items: list[Any] = []
 
@@ -147,6 +149,8 @@ async def openai_responses(url: str, key: str, retries: int) -> AsyncIterator[As
 
 @asynccontextmanager
 async def anthropic_messages(url: str, key: str, retries: int) -> AsyncIterator[Ask]:
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=retries) as client:
         messages: list[Any] = []
 

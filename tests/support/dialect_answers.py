@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
-import openai
 from callsheet.gateway.chat import BadRequestError, ChatReply, ChatRequest, ReplyEnd, ReplyToken
 from callsheet.gateway.dialects.dialect import DIALECTS, error_headers
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 KEY = "a-key"
 
@@ -79,10 +81,14 @@ class DialectAnswers:
 
     def openai(self) -> openai.OpenAI:
         """OpenAI's client, which tries nothing twice."""
+        import openai
+
         http = httpx2.Client(transport=httpx2.MockTransport(self._answer))
         return openai.OpenAI(api_key=KEY, base_url="http://provider/v1", http_client=http, max_retries=0)
 
     def anthropic(self) -> anthropic.Anthropic:
         """Anthropic's client, which tries nothing twice."""
+        import anthropic
+
         http = httpx2.Client(transport=httpx2.MockTransport(self._answer))
         return anthropic.Anthropic(api_key=KEY, base_url="http://provider", http_client=http, max_retries=0)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from callsheet.gateway.chat import BadRequestError, ReplyEnd, ReplyToken
 from callsheet.gateway.dialects import chat_completions, completions, messages, models, responses
@@ -215,28 +214,34 @@ def test_refusals_name_the_field(fields: dict[str, Any], named: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, openai.BadRequestError),
-        (401, openai.AuthenticationError),
-        (404, openai.NotFoundError),
-        (409, openai.ConflictError),
-        (429, openai.RateLimitError),
-        (503, openai.InternalServerError),
+        (400, "BadRequestError"),
+        (401, "AuthenticationError"),
+        (404, "NotFoundError"),
+        (409, "ConflictError"),
+        (429, "RateLimitError"),
+        (503, "InternalServerError"),
     ],
 )
-def test_errors_raise_the_clients_classes(status: int, kind: type[openai.APIStatusError]) -> None:
+def test_errors_raise_the_clients_classes(status: int, kind: str) -> None:
+    import openai
+
     served = DialectAnswers([status])
-    with pytest.raises(kind) as raised:
+    with pytest.raises(getattr(openai, kind)) as raised:
         served.openai().chat.completions.create(model="policy", messages=[USER])
     assert raised.value.type is not None
 
 
 def test_refusal_reaches_the_caller_with_its_field() -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="as a call has one reply") as raised:
         DialectAnswers().openai().chat.completions.create(model="policy", messages=[USER], n=2)
     assert (raised.value.param, raised.value.type) == ("n", "invalid_request_error")
 
 
 def test_conflict_is_not_tried_again() -> None:
+    import openai
+
     served = DialectAnswers([409])
     with pytest.raises(openai.ConflictError):
         served.openai().with_options(max_retries=2).chat.completions.create(model="policy", messages=[USER])

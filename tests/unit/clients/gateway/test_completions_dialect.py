@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import openai
 import pytest
 from callsheet.gateway.chat import BadRequestError, ReplyEnd, ReplyToken
 from callsheet.gateway.dialects import completions
@@ -78,5 +77,7 @@ def test_refusals_name_the_field(fields: dict[str, Any], named: str) -> None:
 
 
 def test_errors_raise_the_clients_classes() -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="echo is True"):
         DialectAnswers().openai().completions.create(model="policy", prompt="Once", echo=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from callsheet.gateway.chat import BadRequestError, ReplyEnd, ReplyToken
 from callsheet.gateway.dialects import responses
@@ -232,6 +231,8 @@ def test_refusals_name_the_field(fields: dict[str, Any], named: str) -> None:
 
 
 def test_errors_raise_the_clients_classes() -> None:
+    import openai
+
     served = DialectAnswers([409, 503])
     client = served.openai()
     with pytest.raises(openai.ConflictError):
