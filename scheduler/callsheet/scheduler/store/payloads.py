@@ -79,17 +79,17 @@ class PayloadStore(ABC):
     async def put(
         self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
     ) -> StoredPayload:
-        """Store what `chunks` add up to; storing it again renews the time that it is kept, whoever is released.
+        """Store the bytes of all `chunks` as one payload. Another put of the same bytes renews the time of keeping.
 
         Args:
             chunks: The bytes.
-            expected: What they must add up to.
-            owner: Who put it, for `unknown_to`; empty to note nobody.
+            expected: The digest and the size that the bytes must have.
+            owner: The caller that puts the payload, for `unknown_to`; empty notes no owner.
 
         Raises:
-            PayloadTooLargeError: It is longer than the store's limit.
-            PayloadMismatchError: It is not `expected`.
-            PayloadStoreFullError: There is no room for it; nothing of it stays.
+            PayloadTooLargeError: The payload is longer than the store's limit.
+            PayloadMismatchError: The payload is not `expected`.
+            PayloadStoreFullError: The store has no room for the payload; no part of it stays.
         """
         digest, size = hashlib.sha256(), 0
         async with self._upload() as upload:
@@ -110,7 +110,7 @@ class PayloadStore(ABC):
         """The bytes in chunks of at most CHUNK_BYTES. The last chunk comes only if the digest is right.
 
         Raises:
-            PayloadNotFoundError: On the first chunk: there is none. Later: it was removed meanwhile.
+            PayloadNotFoundError: On the first chunk: the payload is unknown. Later: it was removed meanwhile.
             PayloadCorruptError: Instead of the last chunk: the stored bytes have changed.
         """
         digest = hashlib.sha256()
@@ -127,7 +127,7 @@ class PayloadStore(ABC):
 
     @abstractmethod
     def _upload(self) -> AbstractAsyncContextManager[Upload]:
-        """What is not kept at its end leaves nothing."""
+        """Returns an upload, whose bytes are removed at the end of the context unless `keep` was called."""
 
     @abstractmethod
     def _read(self, sha256: str) -> AsyncIterator[bytes]:
@@ -135,44 +135,44 @@ class PayloadStore(ABC):
 
     @abstractmethod
     async def size(self, sha256: str) -> int:
-        """The length in bytes.
+        """The payload's length in bytes.
 
         Raises:
-            PayloadNotFoundError: There is none.
+            PayloadNotFoundError: The payload is unknown.
         """
 
     @abstractmethod
     async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
-        """Those of some payloads that `owner` did not put lately and `job_id` does not retain, stored or not."""
+        """Return the payloads that `owner` did not put lately and that `job_id` does not retain, stored or not."""
 
     @abstractmethod
     async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         """Keep these payloads until `job_id` is released. Repeating it only renews the time of their last use.
 
         Returns:
-            Those that this call retained: the job did not before.
+            The payloads that the job retains since this call and did not retain before.
 
         Raises:
-            PayloadNotFoundError: One is not there; none was retained.
-            PayloadStoreFullError: There is no room to note it; none was retained.
+            PayloadNotFoundError: A payload is unknown; none was retained.
+            PayloadStoreFullError: The store has no room for the note; no payload was retained.
         """
 
     @abstractmethod
     async def release(self, job_id: str, sha256s: Collection[str], idle_s: float | None = None) -> int:
-        """Undo `retain`: what no other job retains is kept for as long as what was just put and never used.
+        """Undo `retain`. A payload that no other job retains is then kept as long as one that was put and never used.
 
         Args:
             job_id: The job.
-            sha256s: Some payloads.
-            idle_s: Releases those alone that are still idle, if it is given; see `idle`.
+            sha256s: The payloads.
+            idle_s: Release only payloads that are still idle for so many seconds; see `idle`. None releases all.
 
         Returns:
-            How many were released. One that is retained at the same time is either not released, or retained anew.
+            The number of released payloads. A payload that a concurrent call retains is kept, or retained anew.
         """
 
     @abstractmethod
     async def idle(self, job_id: str, idle_s: float) -> list[str]:
-        """What a job retains and retained longer ago than that the last time. Other jobs' uses may count as its own."""
+        """Return the payloads that a job last retained more than `idle_s` seconds ago. Uses of other jobs may count."""
 
     @abstractmethod
     async def release_job(self, job_id: str) -> None:

@@ -79,20 +79,26 @@ class Process:
 
 
 class FirstProcess(Protocol):
-    """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
+    """The first process of a sandbox, which a backend started. It ends once no process is left in the sandbox.
+
+    The agent inside ends with its socket.
+    """
 
     @property
     def ends_alone(self) -> bool:
-        """Whether what started it would still keep it: else its end is one of many, and nobody's inside."""
+        """Whether this process ended by itself while its starter still ran.
+
+        Otherwise the starter's end ended this process and many others, and no process inside is at fault.
+        """
 
     async def ran_out_of_memory(self) -> bool:
-        """Whether it ended by itself as the memory was used up, as far as whoever started it knows.
+        """Returns whether this process ended because the memory was used up, as far as its starter knows.
 
-        Called at most once, before `finish`. Groups of the sandbox that outlive it tell the same.
+        Call it at most once, before `finish`. Control groups of the sandbox that outlive the process tell the same.
         """
 
     async def finish(self) -> None:
-        """Returns when it has ended; it is killed if that takes too long."""
+        """Waits for the end of this process, and kills a process that takes too long."""
 
 
 @dataclass(frozen=True, slots=True)

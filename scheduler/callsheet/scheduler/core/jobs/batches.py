@@ -189,9 +189,9 @@ def on_batch_requested(state: SchedulerState, event: events.BatchRequested, now:
 
 
 def on_batch_missed(state: SchedulerState, event: events.BatchMissed, now: float) -> None:
-    """The rpc of a request has ended without a batch: what was leased to it meanwhile, nobody has.
+    """Gives back the batch that was leased to a request whose rpc has ended without an answer.
 
-    Its id was told to nobody, and may be used again. A batch that an earlier request was given stays leased.
+    No caller learned the batch's id, so the id may be used again. A batch of an earlier request stays leased.
     """
     job = state.jobs.get(event.job_id)
     batch = job.buffer.batches.get(event.batch_id) if job is not None else None

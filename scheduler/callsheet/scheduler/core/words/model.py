@@ -323,11 +323,12 @@ class JobRequest:
     """A validated job.
 
     Attributes:
-        grace: Seconds it lives on without a client session; None takes the scheduler's.
-        detached: It needs no session and never expires.
-        dead_sandbox_is_infra: Whether nothing in a sandbox is taken to have ended it.
-        idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
-        max_buffered: Finished trajectories in its buffer from which on no more begin; 0 takes the scheduler's.
+        grace: Seconds that the job lives on without a client session; None takes the scheduler's.
+        detached: The job needs no session and never expires.
+        dead_sandbox_is_infra: A sandbox that dies under a command fails its action as INFRA instead of ENV.
+        idle_timeout: The job closes after so many seconds without work; None takes the scheduler's, or none if
+            detached.
+        max_buffered: With so many finished trajectories in the job's buffer no more begin; 0 takes the scheduler's.
         admit_within: See `StalenessPolicy`, as for the next one.
         max_staleness: Its `evict_beyond`; 0 for none.
     """

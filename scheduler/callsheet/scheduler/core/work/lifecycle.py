@@ -266,7 +266,7 @@ def _blamed(job: Job, failed: AttemptFailed) -> AttemptFailed:
 def end_unsuccessfully(
     state: SchedulerState, action: Action, failed: AttemptFailed, now: float, last: LastAttempt
 ) -> None:
-    """Takes the end of an attempt that did not succeed, or too late: what was decided before goes before a failure."""
+    """Handles the end of an attempt that failed or came too late; an earlier verdict or cancel outranks the failure."""
     verdict = action.verdict
     if isinstance(verdict, AttemptFailed | Cancellation):
         finish(state, action, replace(verdict, partial=failed.partial), now, last)

@@ -130,14 +130,14 @@ class _Engines:
         return int(left[int(np.argmax((self._free_kv - self._claimed)[left]))]) if len(left) else None
 
     def keep(self, index: int) -> None:
-        """Keeps an engine for somebody who waits: of the others those alone go there who have their places."""
+        """Keeps an engine for a waiting sequence: of the other sequences only those with a claim there may go there."""
         if self._kept_count < MOST_KEPT:
             self._kept[index] = True
             self._kept_count += 1
             self._largest_room = None
 
     def make_way(self, index: int, kv_tokens: int) -> None:
-        """Takes places, whosever they are, for a sequence that an engine takes in spite of all claims."""
+        """Takes claimed places of any trajectories, for a sequence that an engine runs in spite of all claims."""
         engine = self.hosts[index][0].manager_id
         self._claims.give_way(engine, kv_tokens - int(self._free_kv[index] - self._claimed[index]))
         self._claimed[index] = self._claims.tokens_on(engine)
@@ -145,13 +145,14 @@ class _Engines:
     def take_places(
         self, index: int, kv_tokens: int, may: Callable[[Hashable, KvClaim], bool], *, headroom: bool = False
     ) -> bool:
-        """Takes places of those who may lose theirs, until a sequence fits on an engine; whether it does.
+        """Takes places of trajectories that may lose theirs, until a sequence fits on an engine; returns whether it
+        fits.
 
         Args:
-            index: Of the engine.
-            kv_tokens: What the sequence comes to hold.
-            may: Whether a trajectory may lose its place.
-            headroom: Whether headroom must be left as well.
+            index: The engine's index.
+            kv_tokens: Tokens that the sequence comes to hold.
+            may: Returns whether a trajectory may lose its place.
+            headroom: Leave headroom as well.
         """
         engine = self.hosts[index][0].manager_id
         needed = kv_tokens + (int(self._headroom[index]) if headroom else 0)

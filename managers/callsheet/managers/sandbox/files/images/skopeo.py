@@ -109,22 +109,22 @@ class Skopeo:
         return done.stdout
 
     def _policy(self) -> list[str]:
-        """Nothing where somebody has laid down which images may be copied; elsewhere skopeo would copy none."""
+        """Returns no option where a policy file says which images may be copied; without one skopeo would copy none."""
         return [] if any(Path(path).expanduser().exists() for path in _POLICIES) else ["--insecure-policy"]
 
 
 def refusal(reference: ImageReference, said: str) -> ImageError:
-    """Returns what it means that skopeo ended with these words: pure."""
+    """Returns the failure for skopeo's error output `said`; a pure function."""
     messages = _MESSAGE.findall(said)
     text = (messages[-1] if messages else said.strip()).replace('\\"', '"')[-_SHOWN:]
-    # Where the name of an image holds one of the words, that says nothing.
+    # A word in the image's own name says nothing about the failure.
     lower = text.replace(str(reference), "").lower()
     message = f"image {str(reference)!r}: {reference.registry} said: {text}"
     if any(word in lower for word in _LIMITED):
         told = _RETRY_AFTER.search(said)
         return RegistryLimitedError(message, float(told[1]) if told else None)
     if any(word in lower for word in _REFUSED):
-        hint = "it is not there, or the manager needs a password for it: see the setting registry_authfile"
+        hint = "the image is not there, or the manager needs a password for it: see the setting registry_authfile"
         return ImageNotFoundError(f"{message}; {hint}")
     if any(word in lower for word in _UNKNOWN):
         return ImageNotFoundError(message)
