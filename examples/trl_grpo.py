@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer over a scheduler: whole trajectories at once, each in a sandbox, and weights that flow back.
 
 In one shell: .venv/bin/callsheet up --model DIR
-In another, where `pip install callsheet[trl]` was done: python examples/trl_grpo.py DIR [SCHEDULER]
+In another, after `pip install '.[trl]'` in the checkout: python examples/trl_grpo.py DIR [SCHEDULER]
 """
 
 from __future__ import annotations

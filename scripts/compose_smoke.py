@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from callsheet.benchmarks.demo.run import prepare_inputs
+from callsheet.benchmarks.demo.inputs import prepare_inputs
 from callsheet.environments.coding.packages import TEST_REQUIREMENTS, default_cache_directory
 from callsheet.environments.games.frozen_lake import GAME_REQUIREMENTS
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from callsheet.benchmarks.demo.run import DemoInputs, prepare_inputs
+from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.client import Client, Command, Demand, EnvStep, Trajectory, Where
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from callsheet.benchmarks.demo.episodes import Episode, coding_episode, game_episode, make_episodes
+from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
-from callsheet.benchmarks.demo.run import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.workload import EpisodeResult, EpisodeRunner, run_mode
 from callsheet.client import (
     Command,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from callsheet.benchmarks.demo import run, scripted
-from callsheet.benchmarks.demo.run import prepare_inputs, run_demo, run_on_stack
+from callsheet.benchmarks.demo.inputs import prepare_inputs
+from callsheet.benchmarks.demo.run import run_demo, run_on_stack
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
 from callsheet.benchmarks.runner import render
 from callsheet.client import ClientOptions

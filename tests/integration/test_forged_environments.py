@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
-from callsheet.benchmarks.demo.run import DemoInputs, prepare_inputs
+from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.client import Client, Job, PolicyError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack

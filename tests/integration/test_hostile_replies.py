@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from callsheet.benchmarks.demo.run import prepare_inputs
+from callsheet.benchmarks.demo.inputs import prepare_inputs
 from callsheet.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack

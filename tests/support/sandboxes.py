@@ -69,7 +69,7 @@ def _docker_problem() -> str:
     try:
         from callsheet.managers.sandbox.isolation.docker_engine.engine import DockerEngine
     except ModuleNotFoundError as error:
-        return f"{error}; install callsheet[docker]"
+        return f"{error}; pip install '.[docker]'"
     try:
         engine = DockerEngine()
     except SandboxCreateError as error:

@@ -43,7 +43,8 @@ class MissingExtraError(CommandError):
     """A command needs an extra that is not installed."""
 
     def __init__(self, missing: str, extra: str) -> None:
-        super().__init__(f"module {missing} is not installed; this command needs: pip install 'callsheet[{extra}]'")
+        hint = f"this command needs the extra {extra}: in a checkout of Callsheet, pip install '.[{extra}]'"
+        super().__init__(f"module {missing} is not installed; {hint}")
 
 
 @contextmanager
@@ -130,7 +131,7 @@ def _described(error: BaseException) -> str:
     if isinstance(error, CommandError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
-        return f"module {error.name} is not installed; pip install 'callsheet[local]' brings everything"
+        return f"module {error.name} is not installed; in a checkout of Callsheet, pip install '.[local]' brings it"
     if isinstance(error, TimeoutError) and not str(error):
         return "timed out"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:

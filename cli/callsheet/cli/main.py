@@ -19,7 +19,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich"}:
             raise
-        sys.stderr.write(f"callsheet: module {error.name} is not installed; pip install 'callsheet[cli]' brings it\n")
+        said = "in a checkout of Callsheet, pip install '.[cli]' brings it"
+        sys.stderr.write(f"callsheet: module {error.name} is not installed; {said}\n")
         raise SystemExit(1) from None
     interrupt_on_terminate()
     app()

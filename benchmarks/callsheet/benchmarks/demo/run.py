@@ -8,11 +8,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
 from callsheet.benchmarks.demo.episodes import make_episodes
+from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
 from callsheet.benchmarks.demo.report import DemoReport, RunReport, report_of
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
@@ -24,56 +24,9 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.sandbox_checks import group_note
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.environments.coding.packages import (
-    PACKAGES,
-    TEST_REQUIREMENTS,
-    SourceRelease,
-    SourceReleaseError,
-    fetch_releases,
-)
-from callsheet.environments.games.frozen_lake import GAME_REQUIREMENTS
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, Isolation
-from callsheet.managers.sandbox.staging import StagingError, stage_python_packages
-
-
-@dataclass(frozen=True, slots=True)
-class DemoInputs:
-    """Everything from outside that the demo needs.
-
-    Attributes:
-        releases: One of each package.
-        staged: Directory with pytest and the game, for the Python of sandboxes.
-    """
-
-    releases: tuple[SourceRelease, ...]
-    staged: Path
-
-
-def prepare_inputs(cache: Path, progress: Progress) -> DemoInputs:
-    """Returns the inputs, from the cache where they are there; blocks for as long as pip takes.
-
-    Args:
-        cache: Kept between runs; made if it is not there.
-        progress: Told what is being fetched.
-
-    Raises:
-        SourceReleaseError: Something cannot be fetched, or the cache cannot be written.
-    """
-    requirements = (*TEST_REQUIREMENTS, *GAME_REQUIREMENTS)
-    try:
-        progress("inputs: source releases of " + ", ".join(package.root for package in PACKAGES))
-        releases = fetch_releases(PACKAGES, cache / "sources")
-        progress("inputs: " + ", ".join(requirements) + " for the sandboxes")
-        return DemoInputs(releases, stage_python_packages(requirements, cache / "python"))
-    except StagingError as error:
-        raise SourceReleaseError(
-            f"{', '.join(requirements)}: could not be installed for the sandboxes; the first run needs the package "
-            f"index: {error}"
-        ) from error
-    except OSError as error:
-        raise SourceReleaseError(f"cache: {cache}: {error}; XDG_CACHE_HOME names another place") from error
 
 
 async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:

@@ -102,7 +102,7 @@ class RealReport(BenchmarkReport):
         yield table
         yield from (f"{name}: {note}." for name, note in NOTES.items() if name in self.policies)
         if missing := [each.name for each in RAY_POLICIES if each.name not in self.policies]:
-            yield f"{', '.join(missing)}: left out, as Ray is not installed: pip install 'callsheet[ray]'."
+            yield f"{', '.join(missing)}: left out, as Ray is not installed: pip install '.[ray]' in a checkout."
         yield (
             f"The smallest command takes {costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
             f"{costs.overhead_s * 1000:.0f} ms more. A sandbox takes the service {costs.reset_cpu_s * 1000:.0f} ms of "

@@ -76,7 +76,7 @@ def parse_yaml(task: str, file: Path) -> Any:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise HarborTaskError(f"task {task!r}: {file.name}: {error}; install callsheet[harbor]") from error
+        raise HarborTaskError(f"task {task!r}: {file.name}: {error}; needs the extra harbor") from error
     try:
         return yaml.safe_load(file.read_bytes())
     except (yaml.YAMLError, ValueError, RecursionError) as error:

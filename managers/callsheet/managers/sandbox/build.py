@@ -73,7 +73,9 @@ def _docker_backend(settings: SandboxSettings, directory: ManagerDirectory) -> A
     try:
         from callsheet.managers.sandbox.isolation.docker_engine.backend import DockerBackend
     except ModuleNotFoundError as error:
-        raise SandboxCreateError(f"isolation: docker: {error}; install callsheet[docker]") from error
+        raise SandboxCreateError(
+            f"isolation: docker: {error}; in a checkout of Callsheet: pip install '.[docker]'"
+        ) from error
     return DockerBackend(settings, directory.path, directory.marker)
 
 
