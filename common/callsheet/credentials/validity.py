@@ -7,7 +7,7 @@ import binascii
 import re
 from datetime import UTC, datetime
 
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 # The validity of X.509 in DER: a sequence of two times, each with two digits of its year or with four.
 _TIME = rb"(?:\x17\x0d(\d{12})|\x18\x0f(\d{14}))Z"
 _VALIDITY = re.compile(rb"\x30." + _TIME + _TIME, re.DOTALL)
@@ -22,8 +22,8 @@ def clock_text(now: datetime) -> str:
 def why_not_valid(pem: bytes, now: datetime) -> str | None:
     """Returns why the first certificate is not valid at a time; None if it is, or if its validity cannot be read."""
     try:
-        block = _PEM.search(pem)
-        found = _VALIDITY.search(base64.b64decode(block[1])) if block is not None else None
+        block = pem.partition(_BEGIN)[2].partition(_END)[0]
+        found = _VALIDITY.search(base64.b64decode(block))
         if found is None:
             return None
         begins, ends = _time(found[1], found[2]), _time(found[3], found[4])
