@@ -27,7 +27,12 @@ _DEADLINE_S = 280.0
 def settings(data_dir: Path, *roles: Role) -> StackSettings:
     """A stack at the address that examples expect, if it is free; they are told by the environment otherwise."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    return StackSettings(data_dir, managers=roles or STANDARD_MANAGERS, isolation=isolation)
+    return StackSettings(data_dir, managers=roles or STANDARD_MANAGERS, given={"isolation": isolation})
+
+
+def with_model(stack_settings: StackSettings, model: str) -> StackSettings:
+    """The same with a model of one's own."""
+    return replace(stack_settings, given={**stack_settings.given, "model": model})
 
 
 async def start(name: str, address: str, *arguments: str) -> Process:
@@ -54,7 +59,7 @@ async def test_hello(tmp_path: Path) -> None:
 
 async def test_a_model_of_ones_own(tmp_path: Path) -> None:
     model = str(save_model(tmp_path / "mine", seeded_model(), eos=True))
-    stack_settings = replace(settings(tmp_path / "data", Role.INFERENCE), model=model)
+    stack_settings = with_model(settings(tmp_path / "data", Role.INFERENCE), model)
     with anyio.fail_after(_DEADLINE_S):
         async with (
             local_stack(stack_settings) as stack,
@@ -71,9 +76,8 @@ async def test_graders_of_random_weights(tmp_path: Path) -> None:
     hosted = ["--memory-budget-mib", "64", "--no-test-suites"]
     for kind in ("judge", "teacher"):
         hosted += ["--model", f"{kind}={model},kind={kind}"]
-    stack_settings = replace(
-        settings(tmp_path / "data", Role.INFERENCE, Role.REWARD), model=model, arguments={Role.REWARD: hosted}
-    )
+    base = with_model(settings(tmp_path / "data", Role.INFERENCE, Role.REWARD), model)
+    stack_settings = replace(base, arguments={Role.REWARD: hosted})
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(stack_settings) as stack, await start("graders.py", stack.address, model) as example:
             lines = await lines_of(example)

@@ -42,7 +42,7 @@ async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolat
     settings = StackSettings(
         tmp_path,
         managers=(Role.SANDBOX,),
-        isolation=isolation,
+        given={"isolation": isolation},
         restart=replace(STACK_RESTARTS, enabled=False),
         arguments={Role.SANDBOX: ["--docker-image", DOCKER_IMAGE]},
     )

@@ -91,7 +91,10 @@ def check_lost(outcome: Outcome[CommandResult]) -> None:
 async def test_kill_a_manager_with_200_live_sandboxes(tmp_path: Path) -> None:
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), isolation=isolation, restart=replace(STACK_RESTARTS, enabled=False)
+        tmp_path,
+        managers=(Role.SANDBOX,),
+        given={"isolation": isolation},
+        restart=replace(STACK_RESTARTS, enabled=False),
     )
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack, Client(stack.address) as client:

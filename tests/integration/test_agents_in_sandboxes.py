@@ -50,8 +50,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     settings = StackSettings(
         tmp_path,
         managers=(Role.SANDBOX, Role.INFERENCE),
-        engine="scripted",
-        script=file,
+        given={"engine": "scripted", "script": file},
         gateway=AUTO_GATEWAY,
     )
     async with local_stack(settings) as running:

@@ -45,7 +45,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     if layout is None or "memory" not in layout.controllers:
         pytest.skip("no control groups with a memory controller can be made here")
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), cpus=1, memory_mib=_NODE_MIB, isolation=Isolation.BUBBLEWRAP
+        tmp_path, managers=(Role.SANDBOX,), cpus=1, memory_mib=_NODE_MIB, given={"isolation": Isolation.BUBBLEWRAP}
     )
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack:

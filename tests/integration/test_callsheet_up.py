@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import pytest
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from typer.testing import Result
 
 from tests.support.command_line import invoke
+from tests.support.waiting import block_until
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
 _UP = (*_CALLSHEET, "up", "--json", "--listen", "127.0.0.1:0")
@@ -271,3 +273,29 @@ def test_ctrl_c_ends_everything_in_good_order_and_before_it_the_data_directory_i
     assert last_event(tmp_path, "noop") == "left"
     assert second.returncode == 1
     assert "callsheet: scheduler ended before it was ready" in second.stderr
+
+
+def test_options_of_managers_reach_their_processes_and_secrets_no_command_line(tmp_path: Path) -> None:
+    tools, config = tmp_path / "tools.toml", tmp_path / "callsheet.toml"
+    tools.write_text("[tools.environment]\nfunction = 'os:getenv'\n")
+    config.write_text(f"[up]\ntools-file = '{tools}'\nquota_namespace = 'of the file'\nwarm_memory_mib = 7\n")
+    options = ("--managers", "sandbox,tools", "--isolation", "none", "--warm-memory-mib", "0")
+    secret = ("--quota-redis", "redis://:hidden@127.0.0.1:1")
+    command = (*_CALLSHEET, "--config", str(config), *_UP[len(_CALLSHEET) :], "--data-dir", str(tmp_path / "data"))
+    process = subprocess.Popen([*command, *options, *secret], stdout=subprocess.PIPE, text=True)
+
+    def managers() -> dict[str, psutil.Process]:
+        lines = {each: each.cmdline() for each in psutil.Process(process.pid).children(recursive=True)}
+        return {line[line.index("manager") + 1]: each for each, line in lines.items() if "manager" in line}
+
+    try:
+        read_announcement(process)
+        block_until(lambda: managers().keys() >= {"sandbox", "tools"})
+        sandbox, toolbox = managers()["sandbox"], managers()["tools"]
+        assert "--warm-memory-mib 0" in " ".join(sandbox.cmdline())
+        assert "--quota-namespace of the file" in " ".join(toolbox.cmdline())
+        assert "hidden" not in " ".join(toolbox.cmdline())
+        assert toolbox.environ()["CALLSHEET_QUOTA_REDIS"] == secret[1]
+        assert not sandbox.environ().get("CALLSHEET_QUOTA_REDIS")
+    finally:
+        stop(process)

@@ -113,8 +113,10 @@ async def test_the_suite_runs_in_as_many_processes_as_it_was_granted_cores(input
         tmp_path,
         managers=(Role.SANDBOX,),
         cpus=2,
-        isolation=Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE,
-        share_cores=CoreSharing.RESERVED,
+        given={
+            "isolation": Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE,
+            "share_cores": CoreSharing.RESERVED,
+        },
         arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
     )
     one, world = Demand(cpu=1), coding_world(task)

@@ -28,7 +28,7 @@ _SLEEPERS = 8
 async def test_more_sleeping_commands_than_cores_run_at_the_same_time(tmp_path: Path) -> None:
     cores = min(2, len(os.sched_getaffinity(0)))
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    settings = StackSettings(tmp_path, managers=(Role.SANDBOX, Role.REWARD), cpus=cores, isolation=isolation)
+    settings = StackSettings(tmp_path, managers=(Role.SANDBOX, Role.REWARD), cpus=cores, given={"isolation": isolation})
     async with (
         local_stack(settings) as stack,
         Client(stack.address) as client,

@@ -110,7 +110,10 @@ async def test_the_workload_runs_on_a_stack_that_is_there(tmp_path: Path) -> Non
     except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
     stack_settings = StackSettings(
-        data_dir=tmp_path, cpus=2, isolation=Isolation.NONE, arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]}
+        data_dir=tmp_path,
+        cpus=2,
+        given={"isolation": Isolation.NONE},
+        arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
     )
     async with local_stack(stack_settings) as stack:
         settings = DemoSettings(scheduler=stack.address, trajectories=1, job="mine")

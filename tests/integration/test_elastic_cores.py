@@ -53,7 +53,7 @@ async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if isolation is Isolation.BUBBLEWRAP and not (probe := probe_bubblewrap()).works:
         pytest.skip(f"bubblewrap does not work here: {probe.reason}")
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation, share_cores=CoreSharing.RESERVED
+        tmp_path, managers=(Role.SANDBOX,), cpus=2, given={"isolation": isolation, "share_cores": CoreSharing.RESERVED}
     )
     async with local_stack(settings) as stack:
         yield stack

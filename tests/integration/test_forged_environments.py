@@ -90,7 +90,7 @@ async def job(inputs: DemoInputs, tmp_path_factory: pytest.TempPathFactory) -> A
         tmp_path_factory.mktemp("stack"),
         managers=(Role.SANDBOX,),
         cpus=2,
-        isolation=Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE,
+        given={"isolation": Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE},
         arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
     )
     async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("job") as job:

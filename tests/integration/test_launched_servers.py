@@ -160,7 +160,9 @@ async def test_what_comes_back_serves_what_is_proved_and_nothing_outlives_a_kill
     weights = save_contract_weights(tmp_path / "weights", 0)
     newer = save_contract_weights(tmp_path / "newer", 1)
     launches = (launch_command(weights, tmp_path),)
-    settings = StackSettings(tmp_path / "data", managers=("inference",), engine="sglang", launches=launches, cpus=1)
+    settings = StackSettings(
+        tmp_path / "data", managers=("inference",), given={"engine": "sglang", "launch": launches}, cpus=1
+    )
     with anyio.fail_after(_WAIT_S):
         async with local_stack(settings) as stack, Client(stack.address) as client, AdminClient(stack.address) as admin:
             async with await client.open_job("j") as job:

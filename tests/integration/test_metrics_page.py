@@ -51,7 +51,7 @@ async def test_a_stack_tells_what_ended_what_it_has_and_what_it_refused(tmp_path
     server = ContractSGLang(contract_engine(tmp_path))
     async with running(server):
         settings = StackSettings(
-            tmp_path / "data", managers=("inference",), engine="sglang", urls=(server.url,), cpus=1
+            tmp_path / "data", managers=("inference",), given={"engine": "sglang", "url": (server.url,)}, cpus=1
         )
         with anyio.fail_after(_WAIT_S):
             async with (

@@ -21,7 +21,7 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
-from callsheet.managers.sandbox.settings import Isolation, StageDirectory
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.grader_package import MODULE, stage_graders
 
@@ -32,8 +32,10 @@ pytestmark = pytest.mark.anyio
 async def job(tmp_path: Path) -> AsyncIterator[Job]:
     """A job where a sandbox manager shows the package to its sandboxes."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    stages = (StageDirectory(stage_graders(tmp_path)),)
-    settings = StackSettings(tmp_path / "data", managers=(Role.SANDBOX,), isolation=isolation, stages=stages)
+    stages = (stage_graders(tmp_path),)
+    settings = StackSettings(
+        tmp_path / "data", managers=(Role.SANDBOX,), given={"isolation": isolation, "stage": stages}
+    )
     async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("j") as opened:
         yield opened
 

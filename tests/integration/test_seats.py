@@ -26,7 +26,7 @@ TASKS = WordTasks(count=3)
 async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """Where a stack with sandboxes listens."""
     place: Path = tmp_path_factory.mktemp("seats")
-    settings = StackSettings(place, managers=(Role.SANDBOX,), isolation=Isolation.NONE)
+    settings = StackSettings(place, managers=(Role.SANDBOX,), given={"isolation": Isolation.NONE})
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack:
             yield stack.address

@@ -37,7 +37,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         tmp_path_factory.mktemp("stack"),
         # The no-op manager serves env_reset as well, but has no images.
         managers=(Role.SANDBOX, Role.NOOP),
-        isolation=Isolation.BUBBLEWRAP,
+        given={"isolation": Isolation.BUBBLEWRAP},
         arguments={Role.SANDBOX: ["--images", str(images), "--warm-memory-mib", "512"]},
     )
     async with local_stack(settings) as stack:

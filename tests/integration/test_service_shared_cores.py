@@ -45,7 +45,7 @@ async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         tmp_path,
         managers=(Role.SANDBOX,),
         cpus=1,
-        isolation=isolation,
+        given={"isolation": isolation},
         arguments={Role.SANDBOX: ("--share-cores", request.param)},
     )
     async with local_stack(settings) as stack:

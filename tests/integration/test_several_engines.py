@@ -41,8 +41,7 @@ async def test_each_server_is_an_engine_and_one_that_dies_leaves_the_other(tmp_p
             tmp_path / "data",
             access=AccessSettings(tokens=tmp_path / "tokens.json"),
             managers=("inference",),
-            engine="sglang",
-            urls=(first.url, second.url),
+            given={"engine": "sglang", "url": (first.url, second.url)},
             cpus=1,
         )
         with anyio.fail_after(_WAIT_S):

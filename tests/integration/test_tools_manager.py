@@ -23,7 +23,7 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.words.options import ActionOptions
-from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack import check_machine, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.options.common import LogLevel
 
@@ -41,7 +41,7 @@ async def test_calls_functions_and_judgements_through_a_scheduler(tmp_path: Path
     provider = LimitedProvider()
     async with serve_provider(provider):
         tools = write_tools(tmp_path, provider.url, "concurrency = 4")
-        settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
+        settings = StackSettings(tmp_path, managers=("tools",), given={"tools_file": tools})
         with anyio.fail_after(_DEADLINE_S):
             async with local_stack(settings) as stack, Client(stack.address) as client:
                 async with await client.open_job("j") as job:
@@ -63,7 +63,7 @@ async def test_a_wait_that_no_attempt_has_time_for_goes_back_to_the_queue(tmp_pa
     provider = LimitedProvider(requests=SlidingWindow(1, 6.0))
     async with serve_provider(provider):
         tools = write_tools(tmp_path, provider.url, "concurrency = 4")
-        settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
+        settings = StackSettings(tmp_path, managers=("tools",), given={"tools_file": tools})
         with anyio.fail_after(_DEADLINE_S):
             async with (
                 local_stack(settings) as stack,
@@ -141,7 +141,7 @@ async def test_a_call_that_waited_for_its_quota_has_all_its_time_still(tmp_path:
     provider = LimitedProvider(most_at_once=1, takes_s=0.7)
     async with serve_provider(provider):
         tools = write_tools(tmp_path, provider.url, "requests_per_minute = 6000")
-        settings = StackSettings(tmp_path, managers=("tools",), tools_file=tools)
+        settings = StackSettings(tmp_path, managers=("tools",), given={"tools_file": tools})
         with anyio.fail_after(_DEADLINE_S):
             async with (
                 local_stack(settings) as stack,
@@ -226,7 +226,7 @@ model = "m"
 key = "k"
 """)
         settings = StackSettings(
-            tmp_path / "data", managers=("tools", "noop"), tools_file=tools, log_level=LogLevel.DEBUG
+            tmp_path / "data", managers=("tools", "noop"), given={"tools_file": tools}, log_level=LogLevel.DEBUG
         )
         with anyio.fail_after(_DEADLINE_S):
             async with (
@@ -253,4 +253,4 @@ key = "k"
 
 def test_a_file_of_tools_without_a_manager_for_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tools_file"):
-        StackSettings(tmp_path, managers=("noop",), tools_file=tmp_path / "tools.toml")
+        check_machine(StackSettings(tmp_path, managers=("noop",), given={"tools_file": tmp_path / "tools.toml"}))

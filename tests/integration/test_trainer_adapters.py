@@ -63,7 +63,7 @@ class ByteTokenizer:
 async def address(tmp_path: Path) -> AsyncIterator[str]:
     """Where a whole stack listens."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    settings = StackSettings(tmp_path, managers=(Role.SANDBOX, Role.INFERENCE), isolation=isolation)
+    settings = StackSettings(tmp_path, managers=(Role.SANDBOX, Role.INFERENCE), given={"isolation": isolation})
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack:
             yield stack.address

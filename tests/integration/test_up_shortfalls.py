@@ -23,6 +23,6 @@ def test_one_line_says_what_this_machine_does_not_bound(tmp_path: Path, capsys: 
 def test_without_isolation_the_one_line_is_that_there_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note_isolation(StackSettings(tmp_path, isolation=Isolation.NONE))
+    note_isolation(StackSettings(tmp_path, given={"isolation": Isolation.NONE}))
     (line,) = capsys.readouterr().err.splitlines()
     assert "NOT ISOLATED" in line

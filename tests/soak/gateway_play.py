@@ -69,9 +69,7 @@ async def play_through_gateway(
         data_dir=model / "data",
         managers=(Role.INFERENCE,),
         gateway="127.0.0.1:0",
-        engine="scripted",
-        script=script,
-        model=str(model),
+        given={"engine": "scripted", "script": script, "model": str(model)},
         arguments={Role.INFERENCE: ("--engine-option", f"record={record}")},
     )
     exported: dict[str, TrajectorySamples] = {}

@@ -41,7 +41,9 @@ async def scripted_stack_parts(data_dir: Path, **settings: Any) -> AsyncIterator
     """A scheduler and a scripted engine."""
     file = data_dir / "script.json"
     file.write_text(json.dumps(script()))
-    stack = StackSettings(data_dir, managers=(Role.INFERENCE,), engine="scripted", script=file, **settings)
+    stack = StackSettings(
+        data_dir, managers=(Role.INFERENCE,), given={"engine": "scripted", "script": file}, **settings
+    )
     async with local_stack(stack) as running:
         yield running
 

@@ -12,8 +12,6 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments import PolicyFactory, TaskSet, run_batch
-from callsheet.managers.sandbox.build_settings import BuildSettings
-from callsheet.managers.sandbox.registry_settings import RegistrySettings
 
 from tests.support.binaries import require_program
 from tests.support.oci_images import Layout, Registry, archive_of_tree, running_registry
@@ -46,8 +44,7 @@ async def harbor_address(directory: Path) -> AsyncIterator[str]:
         settings = StackSettings(
             directory / "stack",
             managers=(Role.SANDBOX,),
-            registry=RegistrySettings(registries=(registry.address,)),
-            builds=BuildSettings(build_images=True),
+            given={"registry": (registry.address,), "build_images": True},
         )
         async with local_stack(settings) as stack:
             yield stack.address

@@ -27,7 +27,7 @@ _POLL_S = 0.02
 async def sandbox_stack(data_dir: Path) -> AsyncIterator[Stack]:
     """Runs a scheduler, a sandbox manager and a no-op manager; plain processes where bubblewrap does not work."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    settings = StackSettings(data_dir, managers=(Role.SANDBOX, Role.NOOP), isolation=isolation)
+    settings = StackSettings(data_dir, managers=(Role.SANDBOX, Role.NOOP), given={"isolation": isolation})
     async with local_stack(settings) as stack:
         yield stack
 

@@ -29,7 +29,7 @@ WAIT_S = 60.0
 async def stack_of_sandboxes(data_dir: Path) -> AsyncIterator[Stack]:
     """Runs a scheduler and a sandbox manager, with plain processes where bubblewrap does not work."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    async with local_stack(StackSettings(data_dir, managers=(Role.SANDBOX,), isolation=isolation)) as stack:
+    async with local_stack(StackSettings(data_dir, managers=(Role.SANDBOX,), given={"isolation": isolation})) as stack:
         yield stack
 
 

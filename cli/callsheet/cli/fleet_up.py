@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.errors import CommandError, needs
-from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings
+from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings, check_taken
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
@@ -77,9 +77,17 @@ def _plain(settings: StackSettings, nodes: int | None) -> FleetSettings:
 
 
 def of_fleet(settings: StackSettings, wanted: FleetSettings) -> StackSettings:
-    """The stack of a fleet: a scheduler that expects its managers, and none of its own."""
+    """The stack of a fleet: a scheduler that expects its managers, and none of its own.
+
+    Raises:
+        CommandError: An option is for none of its managers.
+    """
     from dataclasses import replace
 
+    try:
+        check_taken(settings.given, wanted.roles)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
     arguments = {**settings.arguments, "scheduler": ["--expect", ",".join(wanted.roles)]}
     return replace(settings, managers=(), cpus=None, memory_mib=None, arguments=arguments)
 

@@ -57,7 +57,7 @@ def up(
     own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
     configure_logs(own_format, settings.log_level, role="up")
     if sandboxes:
-        if groups := group_note(settings.isolation):
+        if groups := group_note(settings.sandbox.isolation):
             show_progress(groups)
         require_isolation(settings)
     if own_model is not None:
@@ -72,9 +72,9 @@ def note_isolation(settings: StackSettings) -> None:
     """Says on standard error where nothing keeps commands in, or else what this machine does not keep them from."""
     from callsheet.deploy.sandbox_checks import isolation_shortfalls, isolation_warning
 
-    if warning := isolation_warning(settings.isolation):
+    if warning := isolation_warning(settings.sandbox.isolation):
         show_progress(warning)
-    if shortfalls := isolation_shortfalls(settings.isolation):
+    if shortfalls := isolation_shortfalls(settings.sandbox.isolation):
         show_progress(f"not bounded for each sandbox on this machine: {shortfalls}")
 
 
@@ -94,7 +94,7 @@ def require_isolation(settings: StackSettings) -> None:
     """
     from callsheet.deploy.sandbox_checks import isolation_problem
 
-    if cause := isolation_problem(settings.isolation):
+    if cause := isolation_problem(settings.sandbox.isolation):
         raise CommandError(
             f"bubblewrap cannot isolate sandboxes here: {cause}. Install or allow it, or run actions as plain "
             "processes with --isolation none (only for code that you trust)"

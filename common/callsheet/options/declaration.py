@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -89,6 +89,28 @@ class LeaveOut:
 
 
 @dataclass(frozen=True, slots=True)
+class OptionsOf:
+    """Marks a mapping: values of options that other settings declare, by name, as they were read, if they were given.
+
+    Attributes:
+        kinds: The other settings. Of options with the same name that of the first ones is offered.
+        left_out: Names of options that are not offered.
+    """
+
+    kinds: tuple[type, ...]
+    left_out: frozenset[str]
+
+    def options(self) -> dict[str, DeclaredOption]:
+        """The options by name, without defaults but in their help."""
+        found: dict[str, DeclaredOption] = {}
+        for each in (option for kind in self.kinds for option in declared_options(kind)):
+            if each.name not in self.left_out and each.name not in found:
+                setting = replace(each.setting, default_text=each.setting.default_text or each.default_text)
+                found[each.name] = replace(each, type=each.type | None, default=None, setting=setting)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredOption:
     """One option of a settings class.
 
@@ -132,6 +154,13 @@ class DeclaredOption:
             raise ValueError(f"{self.name}: {text!r} is no {kind.__name__}") from error
         return value
 
+    @property
+    def default_text(self) -> str:
+        """Its default as the help shows it; empty if it has none."""
+        if self.default is None or self.default is ... or callable(self.default):
+            return ""
+        return "".join(self.arguments(self.default)[-1:]).removeprefix("--")
+
     def arguments(self, value: object) -> list[str]:
         """The command line that gives it this value."""
         positive, _, negative = (self.setting.flag or f"--{self.name.replace('_', '-')}").partition("/")
@@ -172,6 +201,8 @@ def declared_options(settings: type, left_out: frozenset[str] = frozenset()) -> 
             yield (declared := _declared(field, kind, mark))
             if mark.secret:
                 yield _file_of(declared)
+        elif isinstance(mark, OptionsOf):
+            yield from mark.options().values()
         else:
             yield from declared_options(kind, mark.names)
 
@@ -186,6 +217,10 @@ def from_values(settings: type[S], values: Mapping[str, object], left_out: froze
     for field, kind, mark in _fields(settings, left_out):
         if isinstance(mark, LeaveOut):
             given[field.name] = from_values(kind, values, mark.names)
+            continue
+        if isinstance(mark, OptionsOf):
+            read = {name: values[name] for name in mark.options() if values.get(name) is not None}
+            given[field.name] = {name: tuple(each) if isinstance(each, list) else each for name, each in read.items()}
             continue
         declared = _declared(field, kind, mark)
         value = values.get(declared.name)
@@ -203,10 +238,10 @@ def option_values(settings: object) -> dict[str, object]:
     values: dict[str, object] = {}
     for field, kind, mark in _fields(type(settings), frozenset()):
         value = getattr(settings, field.name)
-        if isinstance(mark, LeaveOut):
-            values |= option_values(value)
-        else:
+        if isinstance(mark, Setting):
             values[_declared(field, kind, mark).name] = value
+        else:
+            values |= option_values(value) if isinstance(mark, LeaveOut) else value
     return values
 
 
@@ -228,12 +263,21 @@ def from_texts(settings: type[S], texts: Iterable[str]) -> S:
 
 
 def command_line(settings: type, values: Mapping[str, object]) -> list[str]:
-    """The arguments that give the options of a settings class these values; other values, and None, are left out."""
-    known = (option for option in declared_options(settings) if values.get(option.name) is not None)
+    """The arguments that give the options of a settings class these values.
+
+    Other values, None and secrets are left out: everybody on the machine reads a command line.
+    """
+    known = (
+        option
+        for option in declared_options(settings)
+        if values.get(option.name) is not None and not option.setting.secret
+    )
     return [argument for option in known for argument in option.arguments(values[option.name])]
 
 
-def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[Any], Any, Setting | LeaveOut]]:
+def _fields(
+    settings: type, left_out: frozenset[str]
+) -> Iterator[tuple[Field[Any], Any, Setting | LeaveOut | OptionsOf]]:
     """The fields that are options, and those that hold some, with their types."""
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
@@ -242,7 +286,7 @@ def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[An
         kind, *marks = (
             get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else (hints[field.name],)
         )
-        mark = next((each for each in marks if isinstance(each, Setting | LeaveOut)), None)
+        mark = next((each for each in marks if isinstance(each, Setting | LeaveOut | OptionsOf)), None)
         if mark is not None:
             yield field, kind, mark
         elif isinstance(kind, type) and is_dataclass(kind) and any(declared_options(kind)):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from callsheet.deploy.gateway_process import gateway_arguments
 from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
-from callsheet.deploy.stack_settings import StackSettings
+from callsheet.deploy.stack_settings import StackSettings, taken_by
 from callsheet.deploy.tokens import token_path
-from callsheet.managers.inference.settings import DEFAULT_ENGINE, DEFAULT_SERVICE, share_of_cores
+from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.network.destinations import LOOPBACK
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 from callsheet.options.common import LogFormat
-from callsheet.options.declaration import command_line, option_values
+from callsheet.options.declaration import command_line, declared_options, option_values
 
 _ANY_HOST: Final = frozenset({"", "0.0.0.0", "[::]"})
 
@@ -65,8 +66,26 @@ def role_arguments(
         "memory_mib": settings.memory_mib,
         "drain_timeout": float(settings.drain_s),
     }
-    divided = command_line(MANAGER_KINDS.get(role).settings, _divided(role, settings, cores, gateway))
-    return ["manager", role, *command_line(ManagerOptions, common | logs), *divided, *extra]
+    of_kind = kind_arguments(role, settings, _divided(role, settings, cores, gateway))
+    return ["manager", role, *command_line(ManagerOptions, common | logs), *of_kind, *extra]
+
+
+def kind_arguments(role: str, settings: StackSettings, told: Mapping[str, object]) -> list[str]:
+    """The options of a manager's kind: those of `told` that it takes.
+
+    What keeps sandboxes apart does not hang on the environment of the machine where the manager runs.
+    """
+    kind, sandbox = MANAGER_KINDS.get(role).settings, settings.sandbox
+    walls = {"isolation": sandbox.isolation, "share_cores": sandbox.core_sharing}
+    return command_line(kind, taken_by(kind, walls | dict(told)))
+
+
+def secret_variables(role: str, settings: StackSettings) -> dict[str, str]:
+    """The secrets that a manager was given, as variables: a command line is no place for them."""
+    kind = MANAGER_KINDS.get(role).settings
+    secrets = {each.name: each.setting.variable for each in declared_options(kind) if each.setting.secret}
+    found = {secrets[name]: str(value) for name, value in taken_by(kind, settings.given).items() if name in secrets}
+    return {word: text for name, value in found.items() for word, text in ((f"{name}", value), (f"{name}_FILE", ""))}
 
 
 def own_address(settings: StackSettings, address: str) -> str:
@@ -76,35 +95,22 @@ def own_address(settings: StackSettings, address: str) -> str:
 
 def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None) -> dict[str, object]:
     """What the stack tells a manager about its part of the machine, by option."""
-    own_model = role == Role.INFERENCE and settings.model_directory is not None
+    inference = settings.inference
+    own_model = role == Role.INFERENCE and inference.model_directory is not None
     told: dict[str, object] = {
-        "data_dir": settings.data_dir,
-        "isolation": settings.isolation,
-        "share_cores": settings.share_cores,
-        "network": (*settings.network, *_reached(settings, gateway)),
-        "stage": tuple(stage.source for stage in settings.stages),
-        # Who names a model wants it, and wants to know at once if it cannot be loaded.
+        # A user who names a model wants it, and wants to know at once if it cannot be loaded.
         "load_at_first_use": not own_model,
-        # Reward managers have an option of this name for models of their own.
-        "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
-        "script": settings.script,
-        "url": settings.urls or None,
-        "launch": settings.launches or None,
-        "launch_stop": settings.launch_stop,
-        "tools_file": settings.tools_file,
-        "launch_logs": settings.data_dir / "logs" if settings.launches else None,
-        "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
-        **option_values(settings.registry),
-        **option_values(settings.builds),
+        "launch_logs": settings.data_dir / "logs" if inference.launches else None,
     }
-    shared = settings.share_cores is not CoreSharing.RESERVED
-    if Role.INFERENCE in settings.managers and not settings.served_apart:
-        told["engine_threads"] = share_of_cores(cores, settings.engine_threads)
-        told["shared_cpus"] = cores - share_of_cores(cores, settings.engine_threads) if shared else None
+    shared = settings.sandbox.core_sharing is not CoreSharing.RESERVED
+    if Role.INFERENCE in settings.managers and not inference.served_apart:
+        threads = share_of_cores(cores, inference.threads)
+        told |= {"engine_threads": threads, "shared_cpus": cores - threads if shared else None}
     if shared and Role.SANDBOX in settings.managers:
         # One manager runs all commands: two pools would leave each of them half of the cores.
         told["test_suites"] = False
-    return told
+    network = (*settings.sandbox.network, *_reached(settings, gateway))
+    return {**told, **settings.given, "network": network, "data_dir": settings.data_dir}
 
 
 def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...]:
@@ -113,6 +119,6 @@ def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...]:
     IPv6 has one address of the loopback, so that a gateway there could not tell sandboxes from the machine.
     """
     host, _, port = (gateway or "").rpartition(":")
-    if gateway is None or settings.isolation is Isolation.NONE or host == "[::1]":
+    if gateway is None or settings.sandbox.isolation is Isolation.NONE or host == "[::1]":
         return ()
     return (f"{LOOPBACK if host in _ANY_HOST else host}:{port}",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,6 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
 from callsheet.deploy.tokens import token_path
 from callsheet.gateway.server.settings import GatewaySettings
-from callsheet.managers.inference.settings import DEFAULT_SERVICE
 from callsheet.options.declaration import command_line
 
 # What the gateway needs of its extra; the rest is of other extras, too.
@@ -58,8 +56,8 @@ def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> l
         "scheduler": scheduler,
         "listen": listen,
         "data_dir": settings.data_dir,
-        "service": settings.model if settings.model_directory is None else DEFAULT_SERVICE,
-        "tokenizer": _tokenizer(settings),
+        "service": settings.inference.service,
+        "tokenizer": settings.inference.model_directory,
         "tls_cert": settings.access.tls_cert,
         "tls_key": settings.access.tls_key,
         "insecure": settings.access.insecure or None,
@@ -67,7 +65,7 @@ def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> l
     return ["gateway", *command_line(GatewaySettings, told)]
 
 
-def gateway_environment(settings: StackSettings) -> Mapping[str, str]:
+def gateway_environment(settings: StackSettings) -> dict[str, str]:
     """Returns the variables that a stack's gateway calls the scheduler with."""
     told: dict[str, str] = {}
     if settings.access.tokens is not None:
@@ -84,9 +82,9 @@ def gateway_url(settings: StackSettings, listen: str) -> str:
 
 def _unknown_tokens(settings: StackSettings) -> str | None:
     """Says why prompts cannot be rendered, neither by a directory's tokenizer and template nor as the demo's bytes."""
-    directory = settings.model_directory
+    inference, directory = settings.inference, settings.inference.model_directory
     if directory is None:
-        is_demo = settings.engine in _BYTES and not settings.urls
+        is_demo = inference.engine in _BYTES and not inference.urls
         return None if is_demo else "the engine's tokenizer is not known; run callsheet gateway with --tokenizer DIR"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if not (directory / name).is_file():
@@ -101,11 +99,6 @@ def _has_template(config: Path) -> bool:
         return bool(json.loads(config.read_text(encoding="utf-8")).get("chat_template"))
     except (ValueError, AttributeError):
         return False
-
-
-def _tokenizer(settings: StackSettings) -> str | None:
-    """The directory of the tokenizer; None for bytes."""
-    return None if settings.model_directory is None else str(settings.model_directory)
 
 
 def _with_port(listen: str, *, or_free: bool = False) -> str:

@@ -11,15 +11,13 @@ def describe_own_model(settings: StackSettings) -> str | None:
     """Returns what will be served, in a line for people; None where no directory is given.
 
     Raises:
-        ValueError: The directory does not hold a model, or nothing would serve it.
+        ValueError: The directory does not hold a model.
     """
-    directory = settings.model_directory
-    if directory is None:
+    directory, script = settings.inference.model_directory, settings.inference.script
+    if directory is None or Role.INFERENCE not in settings.managers:
         return None
-    if Role.INFERENCE not in settings.managers:
-        raise ValueError(f"model: {settings.model!r}: needs the inference manager, which managers leaves out")
-    if settings.script is not None:
-        return f"the service {DEFAULT_SERVICE} answers by {settings.script} with the tokens of {directory}"
+    if script is not None:
+        return f"the service {DEFAULT_SERVICE} answers by {script} with the tokens of {directory}"
     from callsheet.managers.inference.torch_engine.settings import Dtype, served_dtype
     from callsheet.managers.models.config_file import WeightsError
     from callsheet.managers.models.hf_directory import read_model_directory

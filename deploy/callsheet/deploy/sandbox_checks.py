@@ -55,7 +55,8 @@ def isolation_problem(isolation: Isolation) -> str:
 
 def core_sharing_problem(settings: StackSettings) -> str:
     """Why commands that are to be ranked share the cores plainly, as a clause; empty if they are ranked."""
-    return ranking_problem(settings.isolation) if settings.share_cores is CoreSharing.RANKED else ""
+    sandbox = settings.sandbox
+    return ranking_problem(sandbox.isolation) if sandbox.core_sharing is CoreSharing.RANKED else ""
 
 
 def isolation_warning(isolation: Isolation) -> str | None:

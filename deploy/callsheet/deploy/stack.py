@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
-from callsheet.deploy.command_lines import role_arguments
+from callsheet.deploy.command_lines import role_arguments, secret_variables
 from callsheet.deploy.gateway_process import gateway_environment, gateway_listen, gateway_url
 from callsheet.deploy.roles import Role
-from callsheet.deploy.stack_settings import StackSettings
+from callsheet.deploy.stack_settings import StackSettings, check_taken
 from callsheet.deploy.tokens import issue_for_stack
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.node import describe_node
 from callsheet.managers.supervision.processes import ProcessSpec, command_module
 from callsheet.managers.supervision.supervisor import Supervisor
-from callsheet.managers.tools.settings import read_tools
+from callsheet.managers.tools.settings import ToolsSettings, read_tools
 from callsheet.options.private_files import make_private_directory
 
 _SCHEDULER_GRACE_S = 10.0
@@ -68,23 +68,26 @@ def check_machine(settings: StackSettings) -> int:
     """Returns the cores that a stack would share on this machine.
 
     Raises:
-        ValueError: There are not as many, or not enough for the managers.
+        ValueError: There are not as many, or not enough for the managers, or an option is for none of these.
     """
     usable = len(os.sched_getaffinity(0))
     cores = usable if settings.cpus is None else settings.cpus
     if not 1 <= cores <= usable:
         raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
-    if Role.INFERENCE in settings.managers and not settings.served_apart:
-        share_of_cores(cores, settings.engine_threads)
+    if settings.managers:
+        check_taken(settings.given, settings.managers)
+    if Role.INFERENCE in settings.managers and not settings.inference.served_apart:
+        share_of_cores(cores, settings.inference.threads)
     return cores
 
 
 def environment_of(settings: StackSettings, role: str) -> dict[str, str]:
     """What a process of a stack is given so that nothing it has no use for is in its environment."""
     without = _NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS
-    if role == Role.TOOLS or settings.tools_file is None:
+    tools_file = settings.of(ToolsSettings).tools_file
+    if role == Role.TOOLS or tools_file is None:
         return without
-    keys = read_tools(settings.tools_file).keys.values()
+    keys = read_tools(tools_file).keys.values()
     return without | dict.fromkeys([*_OF_TOOLS, *(key.variable for key in keys if key.variable)], "")
 
 
@@ -134,8 +137,10 @@ class Stack:
         return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s, may_leave=may_leave)
 
     def _spec(self, role: str) -> ProcessSpec:
-        if role == Role.GATEWAY and self._gateway is not None:
-            return self._gateway_spec(self._gateway)
+        if role == Role.GATEWAY:
+            own = gateway_environment(self.settings)
+        else:
+            own = {} if role == Role.SCHEDULER else secret_variables(role, self.settings)
         return ProcessSpec(
             name=role,
             module=command_module(),
@@ -147,19 +152,9 @@ class Stack:
                 gateway=self._gateway,
                 metrics=self._metrics_listen,
             ),
-            environment=environment_of(self.settings, role),
+            environment=environment_of(self.settings, role) | own,
             log_path=self._log_path(role),
             ready_timeout_s=self._ready_timeout_s(role),
-        )
-
-    def _gateway_spec(self, listen: str) -> ProcessSpec:
-        return ProcessSpec(
-            name=Role.GATEWAY,
-            module=command_module(),
-            arguments=role_arguments(Role.GATEWAY, self.settings, address=self.address, cores=0, gateway=listen),
-            environment=environment_of(self.settings, Role.GATEWAY) | dict(gateway_environment(self.settings)),
-            log_path=self._log_path(Role.GATEWAY),
-            ready_timeout_s=self.settings.ready_timeout_s,
         )
 
     def _log_path(self, role: str) -> Path | None:
@@ -168,7 +163,8 @@ class Stack:
         return self.settings.data_dir / "logs" / f"{role}.log"
 
     def _ready_timeout_s(self, role: str) -> float:
-        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.served_apart):
+        inference = self.settings.inference
+        if role == Role.INFERENCE and (inference.model_directory is not None or inference.served_apart):
             return max(self.settings.ready_timeout_s, _LOADING_TIMEOUT_S)
         return self.settings.ready_timeout_s
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa
-from callsheet.managers.inference.settings import (
-    DEFAULT_ENGINE,
-    DEFAULT_SERVICE,
-    Engine,
-    EngineLaunches,
-    EngineThreads,
-    EngineUrls,
-    LaunchStop,
-    Model,
-    Script,
-    model_directory,
-)
-from callsheet.managers.sandbox.build_settings import BuildSettings
-from callsheet.managers.sandbox.registry_settings import RegistrySettings
-from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, Network, ShareCores, Stages
+from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.reward.settings import RewardManagerSettings
+from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.supervision.standing import RestartRule
-from callsheet.managers.tools.settings import ToolsFile
+from callsheet.managers.tools.settings import ToolsSettings
 from callsheet.options.common import (
     DataDir,
     Listen,
@@ -35,7 +23,7 @@ from callsheet.options.common import (
     host_and_port,
     metrics_address,
 )
-from callsheet.options.declaration import Setting
+from callsheet.options.declaration import OptionsOf, Setting, declared_options, from_values
 from callsheet.scheduler.access.settings import AccessSettings
 
 AUTO_GATEWAY = "auto"
@@ -53,6 +41,13 @@ def gateway_or_none(text: str) -> str | None:
     return text if text == AUTO_GATEWAY else host_and_port(text)
 
 
+S = TypeVar("S")
+OF_MANAGERS = OptionsOf(
+    (SandboxSettings, InferenceSettings, RewardManagerSettings, ToolsSettings), frozenset({"data_dir"})
+)
+_OFFERED = OF_MANAGERS.options()
+
+
 @dataclass(frozen=True, slots=True)
 class StackSettings:
     """A scheduler and managers on this machine, each in its own process.
@@ -60,8 +55,7 @@ class StackSettings:
     Attributes:
         access: Who may call the scheduler. With TLS its certificate must be for localhost, too. Its managers get tokens
             of their own, and commands one in DATA_DIR/tokens.
-        registry: Which registries the images of sandboxes may come from.
-        builds: Whether and how images are built of Dockerfiles.
+        given: What its managers are given, by the names of their options, as a command line reads it.
         restart: What happens when a process ends by itself.
         ready_timeout_s: How long one process may take until it serves.
         arguments: More command line arguments, by role.
@@ -103,20 +97,7 @@ class StackSettings:
     ] = None
     cpus: Cpus = None
     memory_mib: MemoryMib = None
-    isolation: IsolationOption = Isolation.BUBBLEWRAP
-    share_cores: ShareCores = CoreSharing.RANKED
-    registry: RegistrySettings = field(default_factory=RegistrySettings)
-    builds: BuildSettings = field(default_factory=BuildSettings)
-    stages: Stages = ()
-    network: Network = ()
-    engine_threads: EngineThreads = None
-    model: Model = DEFAULT_SERVICE
-    engine: Engine = DEFAULT_ENGINE
-    script: Script = None
-    urls: EngineUrls = ()
-    launches: EngineLaunches = ()
-    launch_stop: LaunchStop = None
-    tools_file: ToolsFile = None
+    given: Annotated[Mapping[str, object], OF_MANAGERS] = field(default_factory=dict)
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[
@@ -134,32 +115,64 @@ class StackSettings:
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
-    def model_directory(self) -> Path | None:
-        """The user's own model; None for the demo's."""
-        return model_directory(self.model)
+    def sandbox(self) -> SandboxSettings:
+        """What was given says of sandboxes."""
+        return self.of(SandboxSettings)
 
     @property
-    def served_apart(self) -> bool:
-        """Whether engines are servers with processes and cores of their own."""
-        return bool(self.urls or self.launches)
+    def inference(self) -> InferenceSettings:
+        """What was given says of engines."""
+        return self.of(InferenceSettings)
+
+    def of(self, kind: type[S]) -> S:
+        """The settings that the command line of a manager makes of what was given.
+
+        Raises:
+            ValueError: A value breaks its rule.
+        """
+        defaults = {each.name: each.default for each in declared_options(kind)}
+        plain = {name: each for name, each in defaults.items() if each is not ... and not callable(each)}
+        return from_values(kind, plain | taken_by(kind, self.given))
 
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
         if self.metrics_listen is not None:
             self.access.check_listen(self.metrics_listen)
-        if not self.model:
-            raise ValueError("model: '' is empty; it must be given")
         if self.access.tls_cert is not None and self.tls_ca is None:
             raise ValueError("tls_ca: must be given with tls_cert, for the managers")
         from callsheet.managers.kind import MANAGER_KINDS  # Not above: a command line's help does without it.
 
-        if self.tools_file is not None and "tools" not in self.managers:
-            raise ValueError(
-                f"tools_file: {str(self.tools_file)!r}: is for a manager of tools, which is none of managers"
-            )
         known = MANAGER_KINDS.names()
         for name in self.managers:
             if name not in known:
                 raise ValueError(f"managers: {str(name)!r} is none of {', '.join(known)}")
             if self.managers.count(name) > 1:
                 raise ValueError(f"managers: {str(name)!r} may be given once")
+            self.of(MANAGER_KINDS.get(name).settings)
+
+
+def taken_by(kind: type, given: Mapping[str, object]) -> dict[str, object]:
+    """What managers of a kind take of what a stack was given: not what has another meaning for them."""
+    return {
+        each.name: given[each.name]
+        for each in declared_options(kind)
+        if each.name in given and (each.name not in _OFFERED or _OFFERED[each.name].type == each.type | None)
+    }
+
+
+def check_taken(given: Mapping[str, object], managers: Iterable[str]) -> None:
+    """Refuses what no manager of a stack takes, unless the environment says it, which is for others as well.
+
+    Raises:
+        ValueError: One is for none of them.
+    """
+    from callsheet.managers.kind import MANAGER_KINDS
+
+    takers = {name: taken_by(MANAGER_KINDS.get(name).settings, given) for name in MANAGER_KINDS.names()}
+    for name in given:
+        kinds = [kind for kind, taken in takers.items() if name in taken]
+        setting = _OFFERED[name].setting if name in _OFFERED else Setting("")
+        if set(kinds).isdisjoint(managers) and not os.environ.get(setting.variable or ""):
+            value = "" if setting.secret else f" {str(given[name])!r}:"
+            told = f"for a manager of {' or '.join(kinds)}, which is none of managers" if kinds else "for no manager"
+            raise ValueError(f"{name}:{value} is {told}")

@@ -66,6 +66,7 @@ def test_a_file_has_a_table_for_each_command(tmp_path: Path, ran: list[Any]) -> 
     log-files = false
     stage = ["/usr", "/etc"]
     drain_s = 3
+    warm_memory_mib = 0
     [manager.sandbox]
     warm_memory_mib = 0
     keep_set_ups = false
@@ -76,6 +77,7 @@ def test_a_file_has_a_table_for_each_command(tmp_path: Path, ran: list[Any]) -> 
     assert (settings.provisioning.warm_memory_mib, settings.provisioning.keep_set_ups) == (0, False)
     assert invoke("--config", file, "up").exit_code == 0
     stack = next(each for each in ran if isinstance(each, StackSettings))
+    assert stack.given == {"stage": (Path("/usr"), Path("/etc")), "warm_memory_mib": 0}
     assert (stack.managers, stack.cpus, stack.logs_to_files, stack.drain_s) == (("sandbox",), 1, False, 3.0)
     assert invoke("--config", file, "scheduler").exit_code == 0
     assert ran[-1].expect == ("sandbox",)
@@ -159,6 +161,19 @@ def test_the_file_of_a_secret_yields_to_a_secret_of_a_better_source(tmp_path: Pa
         result = invoke("--config", file, "scheduler", **variables)
         assert result.exit_code == 0, result.output
         assert ran.pop().settings.database_url == url
+
+
+def test_up_takes_what_its_managers_take(tmp_path: Path, ran: list[Any]) -> None:
+    words = ("--managers", "sandbox", "--cpus", "1", "--warm-memory-mib", "0", "--no-keep-set-ups")
+    assert invoke("up", *words).exit_code == 0
+    (stack,) = (each for each in ran if isinstance(each, StackSettings))
+    assert stack.given == {"warm_memory_mib": 0, "keep_set_ups": False}
+    result = invoke("up", *words, "--kv-cache-tokens", "64")
+    assert result.exit_code == 2
+    assert "kv_cache_tokens: '64': is for a manager of inference" in result.output
+    fleet = written(tmp_path, "[fleet.roles.noop]\ncores = 1\nmemory_mib = 1\n")
+    result = invoke("--config", fleet, "up", "--cpus", "1", "--warm-memory-mib", "0")
+    assert "warm_memory_mib: '0': is for a manager of sandbox" in result.output
 
 
 def test_a_fleet_is_a_table_of_the_file(tmp_path: Path, ran: list[Any]) -> None:

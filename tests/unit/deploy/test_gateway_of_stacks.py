@@ -21,7 +21,7 @@ def model(directory: Path, config: dict[str, Any], *files: str) -> StackSettings
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     for name in files:
         (directory / name).write_text("{}")
-    return StackSettings(directory.parent, model=str(directory), gateway=AUTO_GATEWAY)
+    return StackSettings(directory.parent, given={"model": str(directory)}, gateway=AUTO_GATEWAY)
 
 
 @pytest.mark.parametrize(

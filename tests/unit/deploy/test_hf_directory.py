@@ -11,6 +11,7 @@ import pytest
 from callsheet.deploy.command_lines import role_arguments
 from callsheet.deploy.own_model import describe_own_model
 from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import check_machine
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
@@ -126,7 +127,7 @@ def test_dtype_and_context_that_are_served() -> None:
 
 
 def test_a_stack_tells_what_it_will_serve_and_only_the_engine_is_told_to(copy: Path, tmp_path: Path) -> None:
-    own = StackSettings(tmp_path, model=str(copy))
+    own = StackSettings(tmp_path, given={"model": str(copy)})
     assert (describe_own_model(own) or "").startswith("the service policy is mine (Qwen2ForCausalLM")
     inference = role_arguments(Role.INFERENCE, own, address="127.0.0.1:7077", cores=4)
     assert inference[inference.index("--model") + 1] == str(copy)
@@ -136,6 +137,6 @@ def test_a_stack_tells_what_it_will_serve_and_only_the_engine_is_told_to(copy: P
     assert "--load-at-first-use" in reward
     assert describe_own_model(StackSettings(tmp_path)) is None
     with pytest.raises(ValueError, match=r"model: .*nowhere: is no directory"):
-        describe_own_model(StackSettings(tmp_path, model=str(tmp_path / "nowhere")))
-    with pytest.raises(ValueError, match="needs the inference manager"):
-        describe_own_model(StackSettings(tmp_path, model=str(copy), managers=("sandbox",)))
+        describe_own_model(StackSettings(tmp_path, given={"model": str(tmp_path / "nowhere")}))
+    with pytest.raises(ValueError, match=r"model: .* is for a manager of inference, which is none of managers"):
+        check_machine(StackSettings(tmp_path, given={"model": str(copy)}, managers=("sandbox",)))

@@ -6,14 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from callsheet.deploy.command_lines import role_arguments
+from callsheet.deploy.command_lines import role_arguments, secret_variables
 from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import check_machine
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import share_of_cores
-from callsheet.managers.sandbox.build_settings import BuildSettings
-from callsheet.managers.sandbox.network.destinations import Destination
-from callsheet.managers.sandbox.registry_settings import RegistrySettings
-from callsheet.managers.sandbox.settings import CoreSharing, Isolation, StageDirectory
+from callsheet.managers.kind import MANAGER_KINDS
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
+from callsheet.options.declaration import declared_options
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 1), (4, 1), (8, 2), (64, 16)])
@@ -52,7 +52,7 @@ def test_the_scheduler_gets_its_address_and_directory() -> None:
 
 
 def test_isolation_reaches_those_that_make_sandboxes() -> None:
-    settings = StackSettings(Path("/data"), isolation=Isolation.NONE)
+    settings = StackSettings(Path("/data"), given={"isolation": Isolation.NONE})
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2)
     assert line[line.index("--isolation") + 1] == "none"
     assert "--isolation" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
@@ -61,10 +61,14 @@ def test_isolation_reaches_those_that_make_sandboxes() -> None:
 def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(tmp_path: Path) -> None:
     settings = StackSettings(
         Path("/data"),
-        registry=RegistrySettings(registries=("docker.io", "127.0.0.1:5000"), insecure_registries=("10.0.0.1",)),
-        builds=BuildSettings(build_images=True, build_timeout_s=60.0),
-        stages=(StageDirectory(tmp_path),),
-        network=(Destination.parse("*:443"), Destination.parse("index.example:80")),
+        given={
+            "registry": ("docker.io", "127.0.0.1:5000"),
+            "insecure_registry": ("10.0.0.1",),
+            "build_images": True,
+            "build_timeout": 60.0,
+            "stage": (tmp_path,),
+            "network": ("*:443", "index.example:80"),
+        },
     )
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2, gateway="127.0.0.1:7078")
     given = list(pairwise(line))
@@ -78,7 +82,6 @@ def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(t
         assert [value for name, value in given if name == flag] == values
     assert "--build-images" in line
     assert "--registry" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
-    assert "--no-build-images" in role_arguments(Role.SANDBOX, StackSettings(Path("/data")), address="a:1", cores=2)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(t
 def test_sandboxes_may_ask_for_the_gateway_of_their_stack(
     gateway: str | None, isolation: Isolation, reached: str | None
 ) -> None:
-    settings = StackSettings(Path("/data"), isolation=isolation)
+    settings = StackSettings(Path("/data"), given={"isolation": isolation})
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2, gateway=gateway)
     assert _option(line, "--network") == reached
 
@@ -116,7 +119,7 @@ def test_one_manager_runs_all_commands_where_cores_are_shared() -> None:
         role_arguments(Role.REWARD, settings, address="a:1", cores=4)
         for settings in (
             StackSettings(Path("/data")),
-            StackSettings(Path("/data"), share_cores=CoreSharing.RESERVED),
+            StackSettings(Path("/data"), given={"share_cores": CoreSharing.RESERVED}),
             StackSettings(Path("/data"), managers=(Role.REWARD,)),
         )
     ]
@@ -124,9 +127,100 @@ def test_one_manager_runs_all_commands_where_cores_are_shared() -> None:
 
 
 def test_reserved_cores_are_what_one_asks_for() -> None:
-    settings = StackSettings(Path("/data"), share_cores=CoreSharing.RESERVED)
+    settings = StackSettings(Path("/data"), given={"share_cores": CoreSharing.RESERVED})
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=8)
     assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == ("reserved", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "takers"),
+    [
+        ({"warm_memory_mib": 0}, {"sandbox"}),
+        ({"keep_set_ups": False}, {"sandbox"}),
+        ({"docker_image": "python:3"}, {"sandbox", "reward"}),
+        ({"kv_cache_tokens": 64}, {"inference"}),
+        ({"model": "qwen"}, {"inference"}),
+        ({"seed": 3}, {"inference", "reward"}),
+        ({"prewarm": False}, {"reward"}),
+        ({"quota_namespace": "n"}, {"tools"}),
+        ({"engine_option": ("a=1", "b=2")}, {"inference"}),
+    ],
+)
+def test_what_a_stack_is_given_reaches_the_managers_that_declare_it(given: dict[str, object], takers: set[str]) -> None:
+    managers = ("sandbox", "inference", "reward", "tools")
+    settings = StackSettings(Path("/data"), managers=managers, given=given)
+    ((name, value),) = given.items()
+    flag = f"--{name.replace('_', '-')}"
+    words = [f"--no-{flag[2:]}"] if value is False else [flag, str(value)]
+    if isinstance(value, tuple):
+        words = [word for each in value for word in (flag, each)]
+    for role in managers:
+        line = role_arguments(role, settings, address="a:1", cores=4)
+        found = any(line[at : at + len(words)] == words for at in range(len(line)))
+        assert found == (role in takers), line
+
+
+def test_what_is_given_goes_before_what_the_stack_reckons() -> None:
+    given = {"shared_cpus": 1, "test_suites": True, "load_at_first_use": True, "engine_threads": 2}
+    settings = StackSettings(Path("/data"), given=given)
+    lines = {role: role_arguments(role, settings, address="a:1", cores=8) for role in settings.managers}
+    assert _option(lines["sandbox"], "--shared-cpus") == "1"
+    assert "--test-suites" in lines["reward"]
+    assert _option(lines["inference"], "--engine-threads") == "2"
+
+
+def test_a_secret_is_on_no_command_line() -> None:
+    settings = StackSettings(Path("/data"), given={"engine_api_key": "hidden", "server_api_key": "other"})
+    for role in settings.managers:
+        assert not {"hidden", "other"} & set(role_arguments(role, settings, address="a:1", cores=4))
+    told = {"CALLSHEET_ENGINE_API_KEY": "hidden", "CALLSHEET_ENGINE_API_KEY_FILE": ""}
+    assert secret_variables(Role.INFERENCE, settings) == told
+    assert "hidden" not in secret_variables("reward", settings).values()
+    assert secret_variables(Role.SANDBOX, settings) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"kv_cache_tokens": 64}, "kv_cache_tokens: '64': is for a manager of inference, which is none of managers"),
+        ({"seed": 1}, "seed: '1': is for a manager of inference or reward, which"),
+        ({"quota_redis": "redis://:hidden@h"}, "quota_redis: is for a manager of tools"),
+        ({"warm_memory": 1}, "warm_memory: '1': is for no manager"),
+    ],
+)
+def test_an_option_for_none_of_the_managers_is_refused(
+    given: dict[str, object], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StackSettings(Path("/data"), managers=(Role.SANDBOX,), given=given)
+    with pytest.raises(ValueError, match=told) as caught:
+        check_machine(settings)
+    assert "hidden" not in str(caught.value)
+    monkeypatch.setenv("CALLSHEET_QUOTA_REDIS", "of another process, too")
+    if "quota_redis" in given:
+        check_machine(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"warm_memory_mib": -1}, "warm_memory_mib: -1: must be at least 0"),
+        ({"script": Path("/s.json")}, "script: '/s.json': is for engine 'scripted'"),
+        ({"network": ("nowhere",)}, "network: "),
+        ({"isolation": Isolation.NONE, "network": ("*:443",)}, "network: isolation 'none' cannot limit it"),
+        ({"model": ""}, "model: '' is empty"),
+    ],
+)
+def test_managers_are_not_started_with_options_that_they_would_refuse(given: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        StackSettings(Path("/data"), given=given)
+
+
+def test_up_offers_all_options_of_its_managers() -> None:
+    offered = {each.name: each for each in declared_options(StackSettings)}
+    for name in ("sandbox", "inference", "reward", "tools"):
+        missing = {each.name for each in declared_options(MANAGER_KINDS.get(name).settings)} - offered.keys()
+        assert not missing, name
+    assert offered["warm_memory_mib"].default is None, "left out is left to the manager"
 
 
 def test_more_arguments_come_last() -> None:

@@ -55,8 +55,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
             stack_settings = StackSettings(
                 data_dir=data_dir,
                 cpus=cpus,
-                isolation=isolation,
-                share_cores=mode.share_cores,
+                given={"isolation": isolation, "share_cores": mode.share_cores},
                 arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
             )
             # A data directory may hold jobs of an earlier run that was killed.

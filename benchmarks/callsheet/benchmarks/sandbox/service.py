@@ -183,8 +183,7 @@ async def _job(settings: SandboxBenchSettings, directory: Path, share_cores: Cor
     stack_settings = StackSettings(
         directory,
         managers=(Role.SANDBOX,),
-        isolation=Isolation(settings.isolation.value),
-        share_cores=share_cores,
+        given={"isolation": Isolation(settings.isolation.value), "share_cores": share_cores},
         log_level=LogLevel.WARNING,
     )
     async with (

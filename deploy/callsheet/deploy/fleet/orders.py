@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callsheet.credentials.channel import SYSTEM
+from callsheet.deploy.command_lines import kind_arguments, secret_variables
 from callsheet.deploy.fleet.node import NodeOrder
 from callsheet.deploy.fleet.provider import ThisMachine, UnreadableError
 from callsheet.deploy.fleet.settings import RoleSettings
@@ -14,9 +15,8 @@ from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.stack import environment_of
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.tokens import TokenFileError, end_kept, renew_kept, token_path
-from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.options.common import LogFormat
-from callsheet.options.declaration import command_line, option_values
+from callsheet.options.declaration import command_line
 from callsheet.options.listening import is_loopback
 
 _ANY_HOSTS = ("0.0.0.0", "[::]", "")
@@ -80,19 +80,10 @@ class NodeOrders:
             "log_level": settings.log_level,
             "log_format": settings.log_format or LogFormat.JSON,
         }
-        told = {
-            "data_dir": own,
-            "isolation": settings.isolation,
-            "share_cores": settings.share_cores,
-            "network": settings.network,
-            "stage": tuple(stage.source for stage in settings.stages),
-            **option_values(settings.registry),
-            **option_values(settings.builds),
-        }
         words = [
             *("manager", role.role),
             *command_line(ManagerOptions, common),
-            *command_line(MANAGER_KINDS.get(role.role).settings, told),
+            *kind_arguments(role.role, settings, {**settings.given, "data_dir": own}),
             *role.arguments,
         ]
         return NodeOrder(
@@ -103,7 +94,7 @@ class NodeOrders:
             environment=dict(environment_of(settings, role.role)),
             log_path=settings.data_dir / "logs" / f"{name}.log",
             files=files,
-            secrets=secrets,
+            secrets=secrets | secret_variables(role.role, settings),
         )
 
     def _access(self, name: str) -> tuple[str | None, dict[Path, str], dict[str, str]]:

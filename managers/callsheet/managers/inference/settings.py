@@ -14,67 +14,7 @@ from callsheet.options.declaration import AtLeast, PathRule, Setting, check_leas
 
 DEFAULT_SERVICE = "policy"
 """Name of the service where the user chose none."""
-
-Model = Annotated[
-    str,
-    Setting(
-        "Directory of a Hugging Face model, served as the service named policy; or another name for the service.",
-        metavar="DIR|NAME",
-        variable="CALLSHEET_MODEL",
-    ),
-]
 DEFAULT_ENGINE = "torch"
-EngineThreads = Annotated[
-    int | None,
-    Setting(
-        "Threads of the inference engine; it keeps as many cores for itself.",
-        flag="--engine-threads",
-        variable="CALLSHEET_ENGINE_THREADS",
-        default_text="a quarter of the cores, at least 1",
-        least=1,
-    ),
-]
-
-
-Engine = Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")]
-EngineLaunches = Annotated[
-    tuple[str, ...],
-    Setting(
-        "Command of an engine's server that the manager is to run itself; repeatable: each is an engine of its own. It "
-        "is split as a shell would, {port} and {host} are filled in, or added at the end for SGLang and vLLM.",
-        flag="--launch",
-        metavar="COMMAND",
-        repeatable=True,
-    ),
-]
-LaunchStop = Annotated[
-    str | None,
-    Setting(
-        'Command that ends what is no process of that server\'s, such as "docker rm --force {name}".',
-        flag="--launch-stop",
-        metavar="COMMAND",
-        default_text="none",
-    ),
-]
-EngineUrls = Annotated[
-    tuple[str, ...],
-    Setting(
-        "Where an engine's server is, such as http://host:30000; repeatable: each is an engine of its own.",
-        flag="--url",
-        metavar="URL",
-        repeatable=True,
-    ),
-]
-Script = Annotated[
-    Path | None,
-    Setting(
-        "What the scripted engine answers: a JSON file.",
-        metavar="FILE",
-        variable="CALLSHEET_SCRIPT",
-        default_text="none",
-        path=PathRule(exists=True, file=True, directory=False, resolve=True),
-    ),
-]
 
 
 def default_log_dir() -> Path:
@@ -93,16 +33,42 @@ class InferenceSettings:
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
     """
 
-    engine: Engine = DEFAULT_ENGINE
+    engine: Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")] = DEFAULT_ENGINE
     engine_options: Annotated[
         tuple[str, ...],
         Setting(
             "A setting of that driver's own; repeatable.", flag="--engine-option", metavar="NAME=VALUE", repeatable=True
         ),
     ] = ()
-    urls: EngineUrls = ()
-    launches: EngineLaunches = ()
-    launch_stop: LaunchStop = None
+    urls: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Where an engine's server is, such as http://host:30000; repeatable: each is an engine of its own.",
+            flag="--url",
+            metavar="URL",
+            repeatable=True,
+        ),
+    ] = ()
+    launches: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Command of an engine's server that the manager is to run itself; repeatable: each is an engine of its "
+            "own. It is split as a shell would; {port} and {host} are filled in, or added at the end for SGLang and "
+            "vLLM.",
+            flag="--launch",
+            metavar="COMMAND",
+            repeatable=True,
+        ),
+    ] = ()
+    launch_stop: Annotated[
+        str | None,
+        Setting(
+            'Command that ends what is no process of that server\'s, such as "docker rm --force {name}".',
+            flag="--launch-stop",
+            metavar="COMMAND",
+            default_text="none",
+        ),
+    ] = None
     launch_logs: Annotated[
         Path,
         Setting(
@@ -118,13 +84,38 @@ class InferenceSettings:
         str | None,
         Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
     ] = field(default=None, repr=False)
-    script: Script = None
-    model: Model = DEFAULT_SERVICE
+    script: Annotated[
+        Path | None,
+        Setting(
+            "What the scripted engine answers: a JSON file.",
+            metavar="FILE",
+            variable="CALLSHEET_SCRIPT",
+            default_text="none",
+            path=PathRule(exists=True, file=True, directory=False, resolve=True),
+        ),
+    ] = None
+    model: Annotated[
+        str,
+        Setting(
+            "Directory of a Hugging Face model, served as the service named policy; or another name for the service.",
+            metavar="DIR|NAME",
+            variable="CALLSHEET_MODEL",
+        ),
+    ] = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
     policy_version: Annotated[int, AtLeast(0)] = 0
     slots: Annotated[int, Setting("The most sequences in the batch; a server tells its own.", least=1)] = 64
-    threads: EngineThreads = None
+    threads: Annotated[
+        int | None,
+        Setting(
+            "Threads of the inference engine; it keeps as many cores for itself.",
+            flag="--engine-threads",
+            variable="CALLSHEET_ENGINE_THREADS",
+            default_text="a quarter of the cores, at least 1",
+            least=1,
+        ),
+    ] = None
     cores: tuple[int, ...] = ()
     gpus: Annotated[int, AtLeast(0)] = 0
     kv_cache_tokens: Annotated[int, Setting("Tokens of the KV cache of all sequences together.", least=16)] = 32_768

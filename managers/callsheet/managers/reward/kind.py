@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated
-
 from callsheet.managers.executor import Executor
 from callsheet.managers.kind import ManagerKind, ServedActions
-from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.settings import RewardSettings
+from callsheet.managers.reward.settings import RewardManagerSettings
 from callsheet.managers.sandbox.kind import TEST_SUITES, of_manager
-from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.settings import ManagerSettings
-from callsheet.options.declaration import LeaveOut, Setting
 from callsheet.v1 import action_pb2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardManagerSettings:
-    """What a reward manager serves.
-
-    Attributes:
-        scorer: A small scoring model for tests and the demo; only where no models are hosted.
-        hosted: Models that share the memory of devices.
-        sandbox: Where they run.
-    """
-
-    scorer: RewardSettings = field(default_factory=RewardSettings)
-    hosted: HostedSettings = field(default_factory=HostedSettings)
-    test_suites: Annotated[bool, Setting("Also serve test suites in sandboxes of their own.")] = True
-    sandbox: Annotated[SandboxSettings, LeaveOut("network", "provisioning")] = field(default_factory=SandboxSettings)
 
 
 def _build(settings: RewardManagerSettings, manager: ManagerSettings) -> Executor:

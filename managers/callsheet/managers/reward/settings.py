@@ -7,7 +7,9 @@ from typing import Annotated
 
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
-from callsheet.options.declaration import AtLeast, check_least
+from callsheet.managers.reward.hosted.settings import HostedSettings
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.options.declaration import AtLeast, LeaveOut, Setting, check_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +39,19 @@ class RewardSettings:
 
     def __post_init__(self) -> None:
         check_least(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardManagerSettings:
+    """What a reward manager serves.
+
+    Attributes:
+        scorer: A small scoring model for tests and the demo; only where no models are hosted.
+        hosted: Models that share the memory of devices.
+        sandbox: Where they run.
+    """
+
+    scorer: RewardSettings = field(default_factory=RewardSettings)
+    hosted: HostedSettings = field(default_factory=HostedSettings)
+    test_suites: Annotated[bool, Setting("Also serve test suites in sandboxes of their own.")] = True
+    sandbox: Annotated[SandboxSettings, LeaveOut("network", "provisioning")] = field(default_factory=SandboxSettings)

@@ -54,16 +54,6 @@ class CoreSharing(Enum):
 IsolationOption = Annotated[
     Isolation, Setting("What keeps sandboxes apart.", variable="CALLSHEET_ISOLATION", default=Isolation.BUBBLEWRAP)
 ]
-ShareCores = Annotated[
-    CoreSharing,
-    Setting(
-        "Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system does "
-        "it, or each command cores reserved for it.",
-        flag="--share-cores",
-        variable="CALLSHEET_SHARE_CORES",
-        default=CoreSharing.RANKED,
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +67,6 @@ class StageDirectory:
 
     source: Path
     on_python_path: bool = True
-
-
-Stages = Annotated[
-    tuple[StageDirectory, ...],
-    Setting(
-        "Directory that every sandbox can read, with Python packages in it; repeatable.",
-        flag="--stage",
-        variable="CALLSHEET_STAGE",
-        text=Path,
-        parse=StageDirectory,
-        repeatable=True,
-        path=PathRule(exists=True, resolve=True),
-    ),
-]
-Network = Annotated[
-    tuple[Destination, ...],
-    Setting(
-        "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
-        "'*' for any name; repeatable. By default nothing.",
-        metavar="HOST:PORT",
-        text=str,
-        parse=Destination.parse,
-        repeatable=True,
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +94,18 @@ class SandboxSettings:
     manager_id: str = "sandbox"
     data_directory: DataDir = field(default_factory=default_data_dir)
     isolation: IsolationOption = Isolation.BUBBLEWRAP
-    stages: Stages = ()
+    stages: Annotated[
+        tuple[StageDirectory, ...],
+        Setting(
+            "Directory that every sandbox can read, with Python packages in it; repeatable.",
+            flag="--stage",
+            variable="CALLSHEET_STAGE",
+            text=Path,
+            parse=StageDirectory,
+            repeatable=True,
+            path=PathRule(exists=True, resolve=True),
+        ),
+    ] = ()
     cores: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
     default_memory_mib: Annotated[int, AtLeast(FEWEST_MEMORY_MIB)] = 1024
     default_disk_mib: Annotated[int, AtLeast(1)] = 256
@@ -155,10 +131,29 @@ class SandboxSettings:
             variable="CALLSHEET_DOCKER_IMAGE",
         ),
     ] = ""
-    network: Network = ()
+    network: Annotated[
+        tuple[Destination, ...],
+        Setting(
+            "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
+            "'*' for any name; repeatable. By default nothing.",
+            metavar="HOST:PORT",
+            text=str,
+            parse=Destination.parse,
+            repeatable=True,
+        ),
+    ] = ()
     provisioning: ProvisioningSettings = field(default_factory=ProvisioningSettings)
     bwrap: Path | None = None
-    core_sharing: ShareCores = CoreSharing.RESERVED
+    core_sharing: Annotated[
+        CoreSharing,
+        Setting(
+            "Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system "
+            "does it, or each command cores reserved for it.",
+            flag="--share-cores",
+            variable="CALLSHEET_SHARE_CORES",
+            default=CoreSharing.RANKED,
+        ),
+    ] = CoreSharing.RESERVED
     shared_cores: Annotated[
         int | None,
         Setting(

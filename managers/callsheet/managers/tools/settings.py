@@ -18,28 +18,25 @@ from callsheet.options.declaration import PathRule, Setting
 T = TypeVar("T")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
-ToolsFile = Annotated[
-    Path | None,
-    Setting(
-        "A TOML file with the tools, judges, keys and quotas of a tools manager.",
-        flag="--tools-file",
-        variable="CALLSHEET_TOOLS_FILE",
-        default_text="none",
-        path=PathRule(exists=True, file=True, directory=False, resolve=True),
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsSettings:
     """What a tools manager serves.
 
     Attributes:
-        tools_file: Its tools; see `ToolsFile`.
         quota_redis: Where the truth about quotas is; None for the memory of this manager.
     """
 
-    tools_file: ToolsFile = None
+    tools_file: Annotated[
+        Path | None,
+        Setting(
+            "A TOML file with the tools, judges, keys and quotas of a tools manager.",
+            flag="--tools-file",
+            variable="CALLSHEET_TOOLS_FILE",
+            default_text="none",
+            path=PathRule(exists=True, file=True, directory=False, resolve=True),
+        ),
+    ] = None
     quota_redis: Annotated[
         str | None,
         Setting(

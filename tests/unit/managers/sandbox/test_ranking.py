@@ -78,7 +78,7 @@ def test_up_says_in_one_line_where_commands_are_not_ranked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sandbox_checks, "ranking_problem", lambda _: "there are no lanes")
-    note_core_sharing(StackSettings(tmp_path, share_cores=CoreSharing.RESERVED))
+    note_core_sharing(StackSettings(tmp_path, given={"share_cores": CoreSharing.RESERVED}))
     assert capsys.readouterr().err == ""
     note_core_sharing(StackSettings(tmp_path))
     assert capsys.readouterr().err == "commands share the cores plainly and are not ranked: there are no lanes\n"
