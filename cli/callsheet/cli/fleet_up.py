@@ -41,7 +41,7 @@ def fleet_of(
     """The fleet that the options ask for; None if they ask for managers of this machine.
 
     Raises:
-        CommandError: An option, or a value of the file, breaks its rule.
+        CommandError: An option, or a value of the file, breaks its rule, or an option is for none of its managers.
     """
     if file is None and on is None and nodes is None:
         if address is not None:
@@ -55,6 +55,7 @@ def fleet_of(
         from callsheet.deploy.fleet.settings import read_fleet
     try:
         wanted = read_fleet(file.read_text(encoding="utf-8")) if file is not None else _plain(settings, nodes)
+        check_taken(settings.given, wanted.roles)
         return replace(wanted, provider=on or wanted.provider, address=address or wanted.address)
     except (OSError, ValueError) as error:
         at = f"{file}: " if file is not None else ""
@@ -77,17 +78,9 @@ def _plain(settings: StackSettings, nodes: int | None) -> FleetSettings:
 
 
 def of_fleet(settings: StackSettings, wanted: FleetSettings) -> StackSettings:
-    """The stack of a fleet: a scheduler that expects its managers, and none of its own.
-
-    Raises:
-        CommandError: An option is for none of its managers.
-    """
+    """The stack of a fleet: a scheduler that expects its managers, and none of its own."""
     from dataclasses import replace
 
-    try:
-        check_taken(settings.given, wanted.roles)
-    except ValueError as error:
-        raise CommandError(str(error), usage=True) from error
     arguments = {**settings.arguments, "scheduler": ["--expect", ",".join(wanted.roles)]}
     return replace(settings, managers=(), cpus=None, memory_mib=None, arguments=arguments)
 
