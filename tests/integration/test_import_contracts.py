@@ -39,9 +39,9 @@ VIOLATIONS = [
         "import anyio",
         "Backoff and deadlines, which all rooms share, need the standard library alone",
     ),
-    ("cli/callsheet/client/violation.py", "import sqlalchemy", "The client needs the base install alone"),
+    ("clients/callsheet/client/violation.py", "import sqlalchemy", "The client needs the base install alone"),
     (
-        "cli/callsheet/client/violation.py",
+        "clients/callsheet/client/violation.py",
         "from callsheet.scheduler import core",
         "Clients know neither the scheduler nor managers",
     ),
@@ -62,7 +62,7 @@ VIOLATIONS = [
     ),
     ("deploy/callsheet/deploy/violation.py", "import ray", "Ray is imported by its provider alone"),
     (
-        "cli/callsheet/client/violation.py",
+        "clients/callsheet/client/violation.py",
         "from callsheet.deploy import stack",
         FLOORS,
     ),

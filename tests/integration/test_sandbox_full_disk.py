@@ -19,6 +19,8 @@ from tests.support.sandboxes import Variant, settings_for, tells, variants
 pytestmark = pytest.mark.anyio
 
 MEMORY_MIB = 64
+# More than the few kB that may be left.
+NEEDS_MEMORY = "text=$(head -c 4000000 /dev/zero | tr '\\0' a)"
 FILL = "head -c 200000000 /dev/zero > fill"
 
 
@@ -77,7 +79,7 @@ async def test_files_that_take_all_memory_are_the_models_own_limit(
         assert_killed_for_memory(result, told=tells(settings, "memory"))
         # Commands die before the agent does. As long as it lives, each further one is killed.
         for sandbox in executor.sandboxes():
-            further = step("true")
+            further = step(NEEDS_MEMORY)
             further.env_step.session = session
             # The kernel does not count each process that it kills so.
             assert_killed_for_memory(await executor.run(attempt_of(further, sandbox_id=sandbox.sandbox_id)), told=False)

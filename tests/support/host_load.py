@@ -8,14 +8,12 @@ by its name.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 from callsheet.client import Client, Command, Failed, Job, NotSucceededError
-from callsheet.client.session.target import from_environment
 from callsheet.deploy.child import ParentLink
 
 DONE = "done"
@@ -36,7 +34,8 @@ class _Load:
 
     async def run(self, address: str, job_id: str) -> None:
         """Runs all."""
-        options = replace(from_environment(os.environ)[1], backoff_max_s=0.5)
+        # Public names alone: an earlier release runs this, too.
+        options = replace(Client.from_env(target=address).options, backoff_max_s=0.5)
         async with (
             Client(address, options) as client,
             await client.open_job(job_id) as job,

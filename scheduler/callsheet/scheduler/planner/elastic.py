@@ -344,8 +344,7 @@ class ElasticPlanner:
             placed += _fill_up(question, solution, placer, members, pools=fragmented, started=len(placed))
         capped = len(placed) >= question.instance.dispatch_cap
         report = RoundReport(solution.status, solution.objective, solution.bound)
-        options = (option for each in question.instance.classes for option in each.block.options)
-        gains = dict(zip(map(id, options), solution.gains.tolist(), strict=True))
+        gains = {id(each.option): each.gain for each in solution.started}
         assigned = tuple(self._assign(placer, placed, gains))
         return ElasticPlan(assigned, truncated=capped, report=report, question=question)
 

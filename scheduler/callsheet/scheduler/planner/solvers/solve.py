@@ -19,11 +19,16 @@ from callsheet.scheduler.planner.solvers.stage import Answer, Counts, Leftovers,
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """So many members of a class with one of its options."""
+    """So many members of a class with one of its options.
+
+    Attributes:
+        gain: What starting one of them saves, in weighted seconds.
+    """
 
     class_index: int
     option: Option
     members: int
+    gain: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,9 +134,10 @@ class _Books:
         self._left.take(stage, counts.starts, self._classes)
         for position in np.flatnonzero(counts.starts).tolist():
             owner = self._classes[int(stage.option_class[position])]
-            option = int(stage.options[position] - self._costs.table.first[owner])
-            options = self._instance.classes[owner].block.options
-            self._started.append(Started(owner, options[option], int(counts.starts[position])))
+            index = int(stage.options[position])
+            option = self._instance.classes[owner].block.options[index - int(self._costs.table.first[owner])]
+            gain = float(self._costs.leave[owner] - self._costs.cost[index])
+            self._started.append(Started(owner, option, int(counts.starts[position]), gain))
         self._objective -= stage.baseline - counts.objective
         self._bound -= stage.baseline - solved.bound
         self._status = max(self._status, solved.status, key=_HARDNESS.index)
