@@ -94,7 +94,7 @@ def test_settings_are_checked(wrong: dict[str, int], message: str) -> None:
 def test_the_machine_decides_what_is_not_set() -> None:
     settings = DemoSettings()
     assert [choose_cpus(settings, available) for available in (2, 8, 64)] == [2, 8, 8]
-    assert [choose_trajectories(settings, cores) for cores in (1, 2, 6)] == [12, 12, 36]
+    assert [choose_trajectories(settings, cores) for cores in (1, 2, 6)] == [8, 8, 24]
     assert choose_cpus(DemoSettings(cpus=3), 64) == 3
     assert choose_trajectories(DemoSettings(trajectories=5), 6) == 5
     with pytest.raises(ValueError, match="cpus: 1 available"):

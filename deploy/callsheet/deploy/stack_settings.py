@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa
 from callsheet.managers.inference.settings import InferenceSettings
@@ -160,8 +160,13 @@ def taken_by(kind: type, given: Mapping[str, object]) -> dict[str, object]:
     }
 
 
+_OF_THE_MACHINE: Final = frozenset({"isolation", "share_cores"})
+
+
 def check_taken(given: Mapping[str, object], managers: Iterable[str]) -> None:
     """Refuses what no manager of a stack takes, unless the environment says it, which is for others as well.
+
+    What keeps sandboxes apart is of the machine, and never too much: scripts say it whatever they run.
 
     Raises:
         ValueError: One is for none of them.
@@ -169,7 +174,7 @@ def check_taken(given: Mapping[str, object], managers: Iterable[str]) -> None:
     from callsheet.managers.kind import MANAGER_KINDS
 
     takers = {name: taken_by(MANAGER_KINDS.get(name).settings, given) for name in MANAGER_KINDS.names()}
-    for name in given:
+    for name in sorted(given.keys() - _OF_THE_MACHINE):
         kinds = [kind for kind, taken in takers.items() if name in taken]
         setting = _OFFERED[name].setting if name in _OFFERED else Setting("")
         if set(kinds).isdisjoint(managers) and not os.environ.get(setting.variable or ""):

@@ -200,6 +200,11 @@ def test_an_option_for_none_of_the_managers_is_refused(
         check_machine(settings)
 
 
+def test_how_sandboxes_are_kept_apart_may_be_said_of_any_stack() -> None:
+    given = {"isolation": Isolation.NONE, "share_cores": CoreSharing.RESERVED}
+    check_machine(StackSettings(Path("/data"), managers=(Role.NOOP,), given=given))
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

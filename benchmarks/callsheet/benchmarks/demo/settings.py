@@ -13,8 +13,8 @@ from callsheet.options.declaration import PathRule, Setting, check_least
 
 # More would make the demo longer, not clearer.
 MOST_DEFAULT_CPUS = 8
-_TRAJECTORIES_PER_CORE = 6
-_FEWEST_TRAJECTORIES = 12
+_TRAJECTORIES_PER_CORE = 4
+_FEWEST_TRAJECTORIES = 8
 
 
 def _default_cache() -> Path:
@@ -34,7 +34,7 @@ class DemoSettings:
 
     seed: Annotated[int, Setting("Seed of the workload.", least=0)] = 0
     trajectories: Annotated[
-        int | None, Setting("Number in each mode.", default_text="six per free core, at least 12", least=1)
+        int | None, Setting("Number in each mode.", default_text="four per free core, at least 8", least=1)
     ] = None
     cpus: Annotated[
         int | None, Setting("Cores to use.", variable="CALLSHEET_CPUS", default_text="all, at most 8", least=2)
