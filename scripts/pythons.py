@@ -19,6 +19,7 @@ VERSIONS = ("3.12", "3.13")
 EXTRAS = "scheduler,sandbox,gateway,facade,harbor,docker,compose"
 FOR_TESTS = [
     "anthropic",
+    "check-jsonschema",
     "hypothesis",
     "matplotlib",
     "openai",
