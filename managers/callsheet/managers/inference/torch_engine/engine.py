@@ -88,7 +88,7 @@ class TorchEngine:
             stream=random.Random(seed),
             stop_texts=StopTexts(sampling.stop, self._token_bytes) if sampling.stop and self._token_bytes else None,
             token_bytes=self._token_bytes,
-            end_tokens=sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else self._end_tokens),
+            end_tokens=sampling.end_tokens(self._end_tokens),
         )
 
     @torch.inference_mode()

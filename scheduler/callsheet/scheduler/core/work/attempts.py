@@ -141,9 +141,8 @@ def _dispatch(
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
-    on_version = f" with policy version {service.weights.told.version}" if attempt.service in state.rollouts else ""
-    why = f": {assignment.why}" if assignment.why else ""
-    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}{why}")
+    version = service.weights.told.version if attempt.service in state.rollouts else None
+    action.tell(now, _told_of(attempt, version, assignment.why))
     arm_attempt(state, attempt)
     key = action.key
     state.persist(
@@ -165,6 +164,12 @@ def _dispatch(
             prediction=assignment.prediction,
         )
     )
+
+
+def _told_of(attempt: Attempt, version: int | None, why: str) -> str:
+    """The line of the story for a dispatch."""
+    on_version = f" with policy version {version}" if version is not None else ""
+    return f"attempt {attempt.number} dispatched to {attempt.manager_id}{on_version}{f': {why}' if why else ''}"
 
 
 def _attempt_of(state: SchedulerState, event: events.AttemptStarted | events.AttemptProgressed) -> Attempt | None:
