@@ -1,4 +1,4 @@
-"""What the scheduler predicts of an action, and of a larger pool. Times are in seconds."""
+"""Predictions of the scheduler for an action, and for a larger pool. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRun:
-    """What an action is expected to need, at its fewest units.
+    """The expected needs of an action, at its fewest units.
 
     Attributes:
         mean_s: Mean execution time, bounded by its timeout.
@@ -30,7 +30,7 @@ class ExpectedRun:
 
 @dataclass(frozen=True, slots=True)
 class ClassOutlook:
-    """What the members of a class of waiting actions can expect.
+    """The prospects of a class of waiting actions.
 
     Attributes:
         name: The class, in words.
@@ -38,7 +38,7 @@ class ClassOutlook:
         mean_wait_s: Until they start.
         mean_end_s: Until they end.
         stuck: Members that no node could ever run.
-        waited_s: What its members have waited so far, on average.
+        waited_s: The mean wait of its members so far.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SharedCores:
         cores: Cores of the pool.
         running: Commands that run.
         use: Cores they would use if there were enough.
-        mean_act_s: Their mean expected completion time with the cores there are, what they ran so far included.
+        mean_act_s: Their mean expected completion time with the present cores, their execution so far included.
     """
 
     cores: int
@@ -68,7 +68,7 @@ class SharedCores:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What actions can expect if nothing new arrives.
+    """The prospects of actions if nothing new arrives.
 
     Attributes:
         mean_act_s: Mean predicted completion time: from now for those that wait, as a whole for those that share cores.
@@ -85,7 +85,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What more nodes of a pool would do.
+    """The effect of more nodes in a pool.
 
     Attributes:
         pool: Name of the pool.

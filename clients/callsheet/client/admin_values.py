@@ -1,4 +1,4 @@
-"""What the scheduler tells operators: its status, and the story of an action. Times are Unix seconds."""
+"""Values for operators: the scheduler's status, and the story of an action. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ class ManagerStatus:
         node_id: Its node.
         connected: Whether its stream is up.
         draining: Whether it is leaving.
-        services: What it can do.
+        services: Its services.
         attempts: Attempts it runs.
         sandboxes: Sandboxes it holds.
-        capabilities: What it can and cannot enforce, as registered.
-        leaving: Whether it is to leave: until then it takes nothing new but what its sandboxes need.
+        capabilities: The limits that it can and cannot enforce, as registered.
+        leaving: Whether it is to leave: until then it takes only the actions of its sandboxes.
         leaves_by: When it leaves at the latest, in seconds since the epoch; None: once its last sandbox has ended.
-        sandbox_memory_mib: MiB of its sandboxes: "demand", what they may have; "booked", what their node has for them;
+        sandbox_memory_mib: MiB of its sandboxes: "demand", their limits; "booked", their share of the node;
             "held", what they hold between their actions, or their demand where that is not known.
         waiting_for_memory: Of its attempts, those that waited at it for memory at its last heartbeat.
     """
@@ -157,7 +157,7 @@ class LostManager:
 
 @dataclass(frozen=True, slots=True)
 class WantedUnits:
-    """What is wanted of the managers of a role, in units by resource.
+    """Wanted units of the managers of a role, by resource.
 
     Actions that wait for the manager of their sandbox are left out, as no other one can run them.
 
@@ -166,8 +166,8 @@ class WantedUnits:
         managers: Managers that may be given work now.
         waiting: Actions, and trajectories that are not let begin, for which there is no room.
         held: Units that attempts run with and sandboxes keep.
-        waiting_units: The fewest units for what waits.
-        useful_units: Units beyond those that would shorten what waits and runs.
+        waiting_units: The fewest units for the waiting actions.
+        useful_units: Further units that would shorten waiting and running actions.
     """
 
     role: str
@@ -180,7 +180,7 @@ class WantedUnits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxOwner:
-    """A live sandbox by whose it is."""
+    """A live sandbox with its owner."""
 
     job_id: str
     trajectory_id: str
@@ -189,7 +189,7 @@ class SandboxOwner:
 
 @dataclass(frozen=True, slots=True)
 class DrainReport:
-    """What dies with a manager if it leaves before it ends.
+    """The work that dies with a manager if it leaves too early.
 
     Attributes:
         sandboxes: Its sandboxes, at most 1,000.
@@ -228,7 +228,7 @@ class SchedulerStatus:
         managers: Known managers.
         nodes: Known nodes.
         lost: Managers that were lost and have not come back, the newest last.
-        wanted: What is wanted of each role of managers.
+        wanted: Wanted units of each role of managers.
     """
 
     epoch: int
@@ -271,7 +271,7 @@ class Holder:
         action_id: The action that runs with them; empty where a trajectory holds them between its actions.
         trajectory_id: The trajectory; empty if it has none.
         node_id: The node.
-        units: What it holds, by resource; "slots" are those of a service.
+        units: Its held units, by resource; "slots" are those of a service.
         held_s: For how long, in seconds.
         sessions: Client sessions that hold its job now; 0: its client is away.
         expires_in_s: Seconds until its job expires; None while it cannot.
@@ -293,7 +293,7 @@ class StoryEvent:
 
     Attributes:
         at: When.
-        event: What, as a sentence.
+        event: The event, as a sentence.
     """
 
     at: float
@@ -311,10 +311,10 @@ class Explanation:
         state: Its state.
         wait_reason: Why it waits.
         explanation: The same as a sentence, with numbers.
-        shortages: What is short, on the node that comes closest.
-        story: What happened so far, in order.
-        expected: What it is expected to need; None once it has its outcome.
-        holders: Who holds what it lacks, longest first.
+        shortages: The missing units, on the node that comes closest.
+        story: The events so far, in order.
+        expected: Its expected needs; None once it has its outcome.
+        holders: The holders of the missing units, longest first.
         job_closed: It has its outcome and its job was closed since; this is the summary that was kept.
     """
 

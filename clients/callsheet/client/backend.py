@@ -1,4 +1,4 @@
-"""The seam between what users call and what carries it out: the scheduler, or a fake in memory."""
+"""The seam between the calls of users and their execution: the scheduler, or a fake in memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ActionHandle(ABC, Generic[T]):
 
     @abstractmethod
     def output(self) -> AsyncIterator[OutputChunk]:
-        """Yields what the command prints while it runs, until it has ended; nothing unless `EnvStep.stream_output`.
+        """Yields the command's output while it runs, until it has ended; nothing unless `EnvStep.stream_output`.
 
         Best effort: a part that does not come in time is left out, and the next one tells how much was lost. The
         outcome has the output all the same. For one reader at a time.
@@ -90,7 +90,7 @@ class ActionHandle(ABC, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What opening a trajectory found.
+    """The result of opening a trajectory.
 
     Attributes:
         opening: Whether it is new, was open, or was closed before.
@@ -105,7 +105,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class CancelTarget:
-    """What to give up: a whole job, or a group or a trajectory of it.
+    """The work to give up: a whole job, or a group or a trajectory of it.
 
     Attributes:
         job_id: The job.
@@ -121,7 +121,7 @@ class CancelTarget:
 
 
 class Backend(Protocol):
-    """Carries out what `Client`, `Job` and `Trajectory` ask for. All methods may raise CallsheetError."""
+    """Carries out the requests of `Client`, `Job` and `Trajectory`. All methods may raise CallsheetError."""
 
     async def connect(self) -> None:
         """Makes the connection now."""
@@ -142,7 +142,7 @@ class Backend(Protocol):
         """Closes a trajectory."""
 
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
-        """Closes a trajectory as completed, with what its trainer gets of it."""
+        """Closes a trajectory as completed, with its trainer's sample."""
 
     async def take_batch(self, job_id: str, request: BatchRequest) -> BatchContent:
         """Takes a batch of finished trajectories; an empty one if there are too few in time."""
@@ -151,7 +151,7 @@ class Backend(Protocol):
         """Acknowledges a batch, gives it back or extends its lease."""
 
     async def cancel_work(self, work: CancelTarget) -> None:
-        """Gives up what is unfinished."""
+        """Gives up the unfinished work."""
 
     async def jobs(self, job_id: str) -> list[JobStatus]:
         """Open jobs; with an id only that one."""
@@ -172,12 +172,12 @@ class Backend(Protocol):
 
 
 class Connector(Protocol):
-    """What jobs, trajectories and groups are opened with: a `Client`.
+    """The opener of jobs, trajectories and groups: a `Client`.
 
     Attributes:
         target: The scheduler's address, "host:port".
         options: How to connect, wait and give up.
-        steps: What was counted of its jobs' actions.
+        steps: The counts of its jobs' actions.
     """
 
     target: str
@@ -185,7 +185,7 @@ class Connector(Protocol):
     steps: StepTallies
 
     def backend(self) -> Backend:
-        """Returns what carries requests out in the running loop; see `Client.backend`."""
+        """Returns the backend of the running loop; see `Client.backend`."""
 
     async def close(self) -> None:
         """Closes the connections of all loops; see `Client.close`."""

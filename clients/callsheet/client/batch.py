@@ -31,7 +31,7 @@ class Batch:
 
     Attributes:
         job_id: Its job.
-        content: What is in it.
+        content: The samples.
     """
 
     def __init__(self, client: Connector, job_id: str, content: BatchContent) -> None:

@@ -1,4 +1,4 @@
-"""What a gateway gives a trainer: a key for an agent, and the samples of what the agent's model said.
+"""The gateway for trainers: a key for an agent, and the samples of its model's replies.
 
 The gateway serves HTTP; this needs nothing that is not in Python's own library. docs/how-to/gateway.md.
 """
@@ -48,7 +48,7 @@ class PromptDrift(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """What an agent is given to speak to a model in the name of one trajectory.
+    """An agent's access to a model in the name of one trajectory.
 
     Attributes:
         url: Of the gateway, such as "http://127.0.0.1:7078".
@@ -82,7 +82,7 @@ class GatewayAccess:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One row for a trainer: prompt, reply, what came after it, the next reply. All but `turns` have an entry a token.
+    """One row for a trainer: prompt, reply, the text after it, the next reply. All but `turns` have an entry a token.
 
     Attributes:
         token_ids: Of the whole path; shape (n,).
@@ -207,7 +207,7 @@ async def _ask(
 
 
 def gateway_opener(request: urllib.request.Request, options: ClientOptions) -> urllib.request.OpenerDirector:
-    """Returns what sends a request to a gateway: through a proxy only where the options say so, and with their TLS."""
+    """Returns the opener of requests to a gateway, with the options' TLS, and through a proxy where they say so."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(None if options.use_proxy else {})]
     if request.type == "https":
         handlers.append(urllib.request.HTTPSHandler(context=_tls(options)))

@@ -50,7 +50,7 @@ class ClientOptions:
     """How a client connects, waits and gives up. Times are seconds.
 
     Attributes:
-        connect_timeout_s: How long the first connection may take before what waits for it fails with
+        connect_timeout_s: How long the first connection may take before the calls that wait for it fail with
             ConnectionLostError.
         give_up_after_s: After a connection was lost: how long open work may be without one before it fails with
             ConnectionLostError.
@@ -61,7 +61,7 @@ class ClientOptions:
         outbox_items: Items that may wait to be written before callers have to wait.
         channel_options: gRPC channel options that override the client's own.
         tls: How to encrypt the connection; None does not.
-        token: Who the client is, for schedulers that ask.
+        token: The client's identity, for schedulers that ask for one.
         token_file: A file that holds the token; it goes before `token`. It is read anew for each connection and call,
             so a long job goes on with another one.
         gateway: URL of the gateway that agents speak to; None takes http://127.0.0.1:7078.
@@ -112,7 +112,7 @@ class ClientOptions:
 
     @property
     def credentials(self) -> Credentials:
-        """How channels are made, and what each rpc carries."""
+        """The form of channels, and the metadata of each rpc."""
         return self._credentials
 
     def _make_credentials(self) -> Credentials:

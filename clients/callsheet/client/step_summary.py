@@ -1,4 +1,4 @@
-"""What a trainer logs of a step: where its actions' time went, what failed, how stale the tokens were. No I/O."""
+"""A trainer's log of a step: where its actions' time went, failures, how stale the tokens were. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FAILURES = tuple(kind.value for kind in FailureKind if kind is not FailureKind.
 
 
 class EndedAction(NamedTuple):
-    """What a summary takes of an action that has ended. A tuple, as there is one for each outcome that arrives.
+    """A summary's share of an ended action. A tuple, as there is one for each outcome that arrives.
 
     Attributes:
         kind: Its kind.
@@ -82,7 +82,7 @@ def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
 
 @dataclass(slots=True)
 class StepTally:
-    """What is counted of one job between two summaries. Its size does not depend on how many actions there are.
+    """The counts of one job between two summaries. Its size does not depend on how many actions there are.
 
     Attributes:
         began: When it began, by a clock that never goes back.

@@ -304,7 +304,7 @@ def _reason_of(error: BaseException) -> str:
 
 
 async def close_after_error(client: Connector, what: str, closing: Coroutine[Any, Any, None]) -> None:
-    """Closes what a failed block leaves open; an error of closing is logged, as the block's own error matters more."""
+    """Closes the trajectory of a failed block; an error of closing is logged, as the block's own error matters more."""
     with anyio.move_on_after(client.options.close_timeout_s, shield=True) as scope:
         try:
             await closing

@@ -183,7 +183,7 @@ class ActionVerbs:
         Args:
             function: "package.module:function". It returns a number, a dict with a number as "score", or a list of one
                 of them. What it raises fails the action as ENV `script_failed`.
-            arguments: What it is called with by name; JSON carries them, numbers and arrays of numpy as lists.
+            arguments: Its arguments by name; JSON carries them, numbers and arrays of numpy as lists.
             image: As of `RewardScript`.
             service: As of `RewardScript`.
         """

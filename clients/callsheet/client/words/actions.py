@@ -118,7 +118,7 @@ class EnvResetFields(TypedDict, total=False):
 
 
 class EnvResetOptions(EnvResetFields, ActionOptions, total=False):
-    """Keyword arguments of the verb `env_reset`: the fields of `EnvReset`, and what every action takes."""
+    """Keyword arguments of the verb `env_reset`: the fields of `EnvReset`, and those of every action."""
 
     files: FilesLike
     set_up: CommandLike | None

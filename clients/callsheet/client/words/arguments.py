@@ -1,4 +1,4 @@
-"""Checks of what callers give: a wrong type names the argument, its value and the rule."""
+"""Checks of callers' arguments: a wrong type names the argument, its value and the rule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def items(field: str, values: object, expected: type[T], rule: str) -> tuple[T, 
 
 
 def listed(values: Iterable[T]) -> Sequence[T]:
-    """Iterates over what may be iterated only once; what is no sequence of values is refused when it is encoded."""
+    """Iterates over an iterable that may allow only one pass; other values are refused when they are encoded."""
     given: Any = values
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         given = tuple(given)
@@ -80,7 +80,7 @@ def no_unknown(
     Args:
         given: The keyword arguments.
         known: All names that are taken.
-        hints: What to write instead, by name.
+        hints: The right spelling, by name.
         others: Further names that a caller may have meant.
 
     Raises:

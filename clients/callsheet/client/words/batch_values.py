@@ -10,7 +10,7 @@ MAX_BATCH: Final = 2048
 
 
 class Settlement(Enum):
-    """What a taker wants with its batch."""
+    """A taker's intent with its batch."""
 
     ACKNOWLEDGE = "acknowledge"
     """It was trained on: it never comes again."""
@@ -22,11 +22,11 @@ class Settlement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FinishedResult:
-    """What a rollout finishes its trajectory with.
+    """The last word of a rollout on its trajectory.
 
     Attributes:
-        reward: What it was worth; a finite number.
-        payload: What the trainer needs of it; above 4 KiB it travels through the payload store.
+        reward: Its worth; a finite number.
+        payload: The trainer's data of it; above 4 KiB it travels through the payload store.
     """
 
     reward: float
@@ -40,8 +40,8 @@ class FinishedTrajectory:
     Attributes:
         trajectory_id: Its id.
         group_id: Its group; empty if it has none.
-        reward: What it was worth.
-        payload: What its rollout left for the trainer; empty in listings.
+        reward: Its worth.
+        payload: The rollout's data for the trainer; empty in listings.
         policy_version: The newest version when it was opened.
         staleness: The newest version less that one: as its batch was taken, or now.
         took_s: Seconds from its opening to its end.
@@ -64,7 +64,7 @@ class FinishedTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """What a trainer wants to take; see `Job.take_batch`."""
+    """A trainer's wish for a batch; see `Job.take_batch`."""
 
     batch_id: str
     at_least: int
@@ -75,7 +75,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchContent:
-    """What is in a batch.
+    """The samples of a batch.
 
     Attributes:
         batch_id: Its id.

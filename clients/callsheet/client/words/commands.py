@@ -1,4 +1,4 @@
-"""Commands in sandboxes, the files that go with them, and what they take where they say nothing themselves."""
+"""Commands in sandboxes, the files that go with them, and their defaults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SandboxFile:
 
 
 class Language(Enum):
-    """What the text of a command is."""
+    """The language of a command's text."""
 
     SHELL = "shell"
     PYTHON = "python"
@@ -45,7 +45,7 @@ class Command:
         working_directory: Relative to the sandbox's working directory, or absolute within it; empty is that directory.
         stdin: Standard input.
         max_output_bytes: Bytes of stdout and of stderr to keep, each (head and tail); None takes the default (1 MiB).
-        language: What a text is.
+        language: The text's language.
     """
 
     program: tuple[str, ...] | str
@@ -107,7 +107,7 @@ CommandLike: TypeAlias = Command | str | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class CommandDefaults:
-    """What the commands of a sandbox take where they say nothing themselves, its set-up command included.
+    """The defaults of the commands of a sandbox, its set-up command included.
 
     Attributes:
         environment: Variables; those of a command come on top.
@@ -148,14 +148,14 @@ FilesLike: TypeAlias = Iterable[SandboxFile] | Mapping[str, str | bytes]
 
 
 def as_files(given: FilesLike) -> Sequence[SandboxFile]:
-    """Returns files as they were typed as values of `SandboxFile`; what is none is refused when it is encoded."""
+    """Returns files as they were typed as values of `SandboxFile`; other values are refused when they are encoded."""
     if isinstance(given, Mapping):
         return tuple(SandboxFile(path, as_bytes(f"files[{path!r}]", content)) for path, content in given.items())
     return listed(given)
 
 
 def as_bytes(where: str, given: str | bytes) -> bytes:
-    """Returns bytes as they are, and a text as UTF-8; raises InvalidArgumentError for what is neither."""
+    """Returns bytes as they are, and a text as UTF-8; raises InvalidArgumentError for any other value."""
     if isinstance(given, str):
         try:
             return given.encode()
@@ -182,7 +182,7 @@ def as_command(given: CommandLike, where: str) -> Command:
 
     Args:
         given: A `Command`, a text for the shell, or a program and its arguments.
-        where: What it is, for an error.
+        where: The argument's name, for an error.
 
     Raises:
         InvalidArgumentError: It is none of these.

@@ -1,4 +1,4 @@
-"""What an action needs: a vector over resources, each entry fixed or elastic."""
+"""The demand of an action: a vector over resources, each entry fixed or elastic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Elastic:
     hold: Hold = Hold.ACTION
 
     def __post_init__(self) -> None:
-        """Checks what needs no resource."""
+        """Checks the rules that hold for every resource."""
         for name, units in (("min_units", self.min_units), ("max_units", self.max_units)):
             if not _is_number(units):
                 raise invalid(f"elastic.{name}", units, _UNITS_RULE)
@@ -86,7 +86,7 @@ class Resource:
     hold: Hold = Hold.ACTION
 
     def __post_init__(self) -> None:
-        """Checks what needs no knowledge of any manager."""
+        """Checks the rules that need no knowledge of any manager."""
         if not instance("demand.resource", self.name, str, "text: the name of a resource"):
             raise invalid("demand.resource", self.name, "a resource has a name")
         where = f"demand.{self.name}"

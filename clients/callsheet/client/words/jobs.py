@@ -20,7 +20,7 @@ class PriorityClass(Enum):
 
 
 class Opening(Enum):
-    """What an open found."""
+    """The result of an open."""
 
     CREATED = "created"
     """It is new."""
@@ -38,11 +38,11 @@ class TrajectoryEnd(Enum):
     ABANDONED = "abandoned"
     """It was given up and does not count."""
     LOST = "lost"
-    """It was lost to an INFRA failure and does not count; its group's `on_infra` says what becomes of its seat."""
+    """It was lost to an INFRA failure and does not count; its group's `on_infra` settles its seat."""
 
 
 class OnInfra(Enum):
-    """What a group does with a member that was lost, as often as its budget allows; then such a member has failed."""
+    """A group's treatment of a lost member, as often as its budget allows; then such a member has failed."""
 
     REPLACE = "replace"
     """It takes no seat: another trajectory joins in its place."""
@@ -51,7 +51,7 @@ class OnInfra(Enum):
     MASK = "mask"
     """It keeps its seat, has no reward, and counts towards the quorum."""
     DROP = "drop"
-    """The group goes on with a member less, and its quorum is at most what is left of its size."""
+    """The group goes on with a member less, and its quorum is at most its remaining size."""
 
 
 LOST_TO_INFRA = frozenset({FailureKind.INFRA})
@@ -59,13 +59,13 @@ LOST_TO_INFRA = frozenset({FailureKind.INFRA})
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What failures of rollouts mean for the groups of a job.
+    """The effect of failed rollouts on the groups of a job.
 
     A failure of another kind abandons its member, which keeps its seat and tells the failure as its reason. It is
     neither masked nor replaced.
 
     Attributes:
-        on_infra: What becomes of members that are lost.
+        on_infra: The treatment of lost members.
         infra_budget: For how many members of a group, or retries of RETRY; None means the group's size.
         lost_to: Kinds of failure that a member is lost to.
     """
@@ -76,12 +76,12 @@ class FailurePolicy:
 
 
 DEFAULT_ADMIT_WITHIN = 1
-"""What `Staleness()` asks for where nothing is given."""
+"""The limits of `Staleness()` without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What a job wants of trajectories that fall behind the newest policy version.
+    """A job's rule for trajectories that fall behind the newest policy version.
 
     A trajectory's staleness is the newest version less the newest when it was opened, counted up to its consumption.
     `Staleness()` paces within 1. Without `admit_within` nothing is paced.
@@ -90,8 +90,8 @@ class Staleness:
         max_versions: Evict: a live trajectory that is staler is cancelled; at least 1. None evicts none.
         admit_within: Admit: a new trajectory waits to begin while one more could make any staler than this when it is
             trained on; 0 or more. A batch counts as a version, and as large as `take_batch` usually allows. One with
-            fewer trajectories waits while it would make what is unfinished too stale.
-        select_within: Select: what is staler when a batch is taken is dropped, a group as a whole; 0 or more.
+            fewer trajectories waits while it would make unfinished ones too stale.
+        select_within: Select: staler samples are dropped when a batch is taken, a group as a whole; 0 or more.
     """
 
     max_versions: int | None = None
@@ -108,7 +108,7 @@ class GroupDescription:
         group_id: Unique in the job.
         size: Trajectories in the group, the same in every member.
         quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
-        on_infra: What becomes of members that were lost to INFRA, the same in every member.
+        on_infra: The treatment of members that were lost to INFRA, the same in every member.
         infra_budget: For how many, the same in every member; None means `size`.
     """
 
@@ -128,14 +128,14 @@ class JobDescription:
         share: Fair share relative to other jobs; above 0.
         priority_class: Its class.
         max_actions: The most actions it may have queued or running at once; None means no limit of its own.
-        staleness: What becomes of trajectories that fall behind the newest policy version; None: nothing does.
+        staleness: The rule for trajectories that fall behind the newest policy version; None: there is none.
         grace_s: How many seconds the job lives on after its last session ended; then its actions are cancelled and its
             trajectories closed, while outcomes stay. None takes the server's default (120 s).
         detached: The job needs no session and never expires.
         idle_timeout_s: After so many seconds without any work the job is closed, even while a session holds it. None
             takes the server's default (7 days), and means never if detached.
         dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA. By default it
-            fails as ENV, as what runs there may have brought that about, to have its sample dropped.
+            fails as ENV, as a command there may have caused the death, to have its sample dropped.
         max_buffered: From so many finished trajectories in its buffer on no new one begins, and from twice as many on
             `finish` waits; None takes the server's default (4,096).
     """

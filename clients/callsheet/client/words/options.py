@@ -1,4 +1,4 @@
-"""What goes with an action of any kind."""
+"""Keyword arguments of an action of any kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callsheet.client.words.sampling import Sampling
 
 
 class Unservable(Enum):
-    """What to do with an action that no registered manager can ever serve."""
+    """The treatment of an action that no registered manager can ever serve."""
 
     REFUSE = "refuse"
     """Refuse the submit with FailedPreconditionError."""
@@ -63,11 +63,11 @@ class ActionOptions(TypedDict, total=False):
             with the same body attaches to it.
         label: Class of work for prediction and reports, for instance "pytest" or "edit".
         task: The task (prompt) it belongs to; siblings of a group share it.
-        demand: What it needs; None takes the kind's default.
+        demand: Its units; None takes the kind's default.
         timeouts: Its deadlines; None takes the server's defaults.
         retry: Its retries; None takes the server's defaults.
         weight: Weight in the mean completion time; above 0. A job's fair share is another thing: `open_job(share=)`.
-        unservable: What to do if no registered manager can ever serve it.
+        unservable: Its treatment if no registered manager can ever serve it.
         expected_duration_s: Hint: expected execution time at the fewest units, in seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Why an action failed, as one word of a closed vocabulary. docs/concepts/outcomes.md says who is at fault for each."""
+"""The reason for a failure, as one word of a closed vocabulary. docs/concepts/outcomes.md names the party at fault."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Reason(StrEnum):
     TESTS_MISSING = "tests_missing"
     """Fewer tests ran than there are."""
     WRONG_KIND_OF_MODEL = "wrong_kind_of_model"
-    """A model was asked for what another kind answers, for instance a teacher for a judgement."""
+    """A model was asked a request of another kind, for instance a teacher for a judgement."""
 
     # Models.
     DUPLICATE_REQUEST = "duplicate_request"

@@ -1,4 +1,4 @@
-"""What there is to know of jobs, trajectories and groups. Durations are seconds."""
+"""The status of jobs, trajectories and groups. Durations are seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LeasedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LengthShare:
-    """Trajectories of about one length, and what part of them was trained on.
+    """Trajectories of about one length, and the part of them that was trained on.
 
     Attributes:
         up_to_s: They took at most so long.
@@ -35,7 +35,7 @@ class LengthShare:
 
 @dataclass(frozen=True, slots=True)
 class BufferStatus:
-    """A job's buffer of finished trajectories. What is counted over time is counted since the scheduler's start.
+    """A job's buffer of finished trajectories. Counts over time begin at the scheduler's start.
 
     Attributes:
         ready: Trajectories that may be taken now.

@@ -1,4 +1,4 @@
-"""Rules for the texts of actions that a model may have written. What breaks one is refused before it is sent. Pure."""
+"""Rules for the texts of actions that a model may have written. A wrong text is refused before it is sent. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def check_path(field: str, path: str) -> None:
-    """Raises BadTextError for what is no path in a sandbox."""
+    """Raises BadTextError unless the text is a path in a sandbox."""
     check_text(field, path)
     if not isinstance(path, str):
         return
@@ -87,13 +87,13 @@ def check_command(where: str, command: Command) -> None:
 
 
 def check_session(field: str, session: str) -> None:
-    """Raises BadTextError for what is no name of a session."""
+    """Raises BadTextError unless the text is a name of a session."""
     if isinstance(session, str) and session and not _SESSION_NAME.fullmatch(session):
         raise bad_text(field, session, "must have 1 to 64 letters, digits, '-', '_' or '.'")
 
 
 def check_downloads(field: str, paths: tuple[str, ...]) -> None:
-    """Raises BadTextError for more paths than an action may have, and for what is none."""
+    """Raises BadTextError for more paths than an action may have, and for a text that is no path."""
     if len(paths) > _MAX_DOWNLOADS:
         raise bad_text(field, f"{len(paths)} paths", f"must have at most {_MAX_DOWNLOADS} paths")
     for index, path in enumerate(paths):
@@ -101,7 +101,7 @@ def check_downloads(field: str, paths: tuple[str, ...]) -> None:
 
 
 def check_service_method(field: str, method: str) -> None:
-    """Raises BadTextError for what is no name of a method."""
+    """Raises BadTextError unless the text is a name of a method."""
     if isinstance(method, str) and not (1 <= len(method) <= _LONGEST_NAME and method.isprintable()):
         raise bad_text(field, method, f"must have 1 to {_LONGEST_NAME} printable characters")
 

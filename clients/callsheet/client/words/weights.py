@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import Literal
 
 UpdateModeName = Literal["drain", "abort", "keep"]
-"""What an update does to requests that have begun: they finish first, end with the tokens they have, or go on."""
+"""The effect of an update on requests that have begun: they finish first, end with the tokens they have, or go on."""
 
 DEFAULT_UPDATE_TIMEOUT_S = 600.0
 
@@ -46,7 +46,7 @@ class TransferGroup:
         port: Its port.
         group_name: Names the group; an engine that is in it already does not join again.
         world_size: Members, the trainer among them.
-        tensors: What will be broadcast, in that order.
+        tensors: The tensors of the broadcast, in its order.
         backend: "nccl", or "gloo" on CPUs.
     """
 
@@ -60,7 +60,7 @@ class TransferGroup:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """What tells one set of weights from another: a prompt, and what the trainer's own model answers to it greedily.
+    """The proof of one set of weights: a prompt, and the trainer's own greedy answer to it.
 
     Attributes:
         prompt_token_ids: The prompt; empty takes one that every vocabulary has.
@@ -81,7 +81,7 @@ Source = str | PathLike[str] | Tensors | TransferGroup
 
 @dataclass(frozen=True, slots=True)
 class PublishedWeights:
-    """What `Job.publish` says of weights; see there."""
+    """The announcement of weights by `Job.publish`; see there."""
 
     source: Source
     mode: UpdateModeName = "drain"
@@ -119,7 +119,7 @@ class RolloutEngine:
         retry_in_s: Time until it is tried again; None if it is not quarantined, or waits for another publish.
         exposed_s: Time in which it could not serve for its weights' sake, since its manager registered.
         last_exposed_s: The part of it that its newest update took.
-        warning: What a trainer should know though it proved them, such as that it answers as before; empty if nothing.
+        warning: A doubt about proved weights, for instance that the engine answers as before; empty if there is none.
     """
 
     manager_id: str
