@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 
 import anyio
+import grpc
+import grpc.aio
 import pytest
 from callsheet.client import Client, ClientOptions, RefusedError, Succeeded, ToolCall, Unservable
 from callsheet.client.errors import InvalidArgumentError
@@ -13,9 +15,10 @@ from callsheet.credentials.channel import Credentials
 from callsheet.credentials.token import FileToken
 from callsheet.deploy import tokens
 from callsheet.scheduler.access.identity import Scope
+from callsheet.v1 import client_service_pb2
 from structlog.testing import capture_logs
 
-from tests.support.guarded_service import guarded_scheduler
+from tests.support.guarded_service import caller, guarded_scheduler
 from tests.support.raw_service import running_noop
 
 _DEADLINE_S = 60.0
@@ -47,6 +50,34 @@ async def test_a_job_goes_on_with_another_token(tmp_path: Path, replaced: bool) 
                 async with running_noop(guarded.address, credentials=credentials):
                     assert isinstance(await waiting.outcome(), Succeeded)
                     assert [each.job_id for each in await client.jobs()] == ["mine"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("finished", [True, False], ids=["answered", "still waiting"])
+async def test_a_wait_under_a_revoked_token_gets_no_batch(tmp_path: Path, finished: bool) -> None:
+    """The batch is free at once for a valid token: it is not leased to the caller that was refused."""
+    with anyio.fail_after(_DEADLINE_S):
+        async with guarded_scheduler(tmp_path) as guarded:
+            former = guarded.issue(Scope.JOB, "mine")
+            valid = {"CALLSHEET_SCHEDULER": guarded.address, "CALLSHEET_TOKEN": guarded.issue(Scope.JOB, "mine")}
+            async with Client.from_env(valid) as client, caller(guarded.address, former) as turned:
+                job = await client.open_job("mine")
+                async with job.trajectory("t") as trajectory:
+                    take = client_service_pb2.TakeBatchRequest(job_id="mine", batch_id="b", at_least=1, at_most=1)
+                    take.wait.FromSeconds(600)
+                    call = turned.client.TakeBatch(take, metadata=turned.metadata, timeout=2 * _DEADLINE_S)
+                    while not (await client.jobs())[0].buffer.waiting_takers:  # noqa: ASYNC110 - a scheduler
+                        await anyio.sleep(0.05)
+                    tokens.revoke(guarded.tokens.path, former.split("_")[1])
+                    if finished:
+                        await trajectory.finish(1.0)
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await call
+                    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                    if not finished:
+                        await trajectory.finish(1.0)
+                batch = await job.take_batch(wait_s=_DEADLINE_S)
+                assert [sample.trajectory_id for sample in batch.trajectories] == ["t"]
 
 
 def test_a_token_is_good_until_its_file_holds_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -29,11 +30,21 @@ RECHECK_S: Final = 2.0
 _SCHEME: Final = "Bearer "
 _log = structlog.get_logger(__name__)
 _caller: ContextVar[Identity] = ContextVar("caller", default=ANYBODY)
+_check_caller: ContextVar[Callable[[], None]] = ContextVar("check_caller", default=lambda: None)
 
 
 def caller() -> Identity:
     """Who makes the rpc that is being served."""
     return _caller.get()
+
+
+def check_caller() -> None:
+    """Looks at the caller's token again; an rpc that has waited asks before it gives anything away.
+
+    Raises:
+        RefusedError: UNAUTHENTICATED: the token was revoked or has expired meanwhile.
+    """
+    _check_caller.get()()
 
 
 class TokenGuard(grpc.aio.ServerInterceptor):
@@ -62,6 +73,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             return self._refusing(method, refusal)
         # Interceptors and handler of an rpc run in one task, and so in one context.
         _caller.set(identity)
+        _check_caller.set(partial(self._check_again, identity))
         return self._guarded(identity, handler, method)
 
     def _guarded(self, identity: Identity, handler: Any, method: str) -> Handler:
@@ -167,7 +179,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-_WAITING: Final = frozenset({"/callsheet.v1.ClientService/GetOutcome"})
+_WAITING: Final = frozenset(f"/callsheet.v1.ClientService/{rpc}" for rpc in ("GetOutcome", "TakeBatch"))
 _LASTING: Final[dict[str, Callable[..., Handler]]] = {
     "stream_stream": grpc.stream_stream_rpc_method_handler,
     "stream_unary": grpc.stream_unary_rpc_method_handler,

@@ -24,7 +24,7 @@ from callsheet.scheduler.service.codec.requests import (
     require_job_of,
 )
 from callsheet.scheduler.service.codec.rules import seconds
-from callsheet.scheduler.service.limits.guard import caller
+from callsheet.scheduler.service.limits.guard import caller, check_caller
 from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
@@ -183,6 +183,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             outcome = await reply.outcome(max(wait, 1.0 if self._loop.has_outcome(request.key) else 0.0))
         finally:
             reply.gone = True
+        check_caller()
         if outcome is not None:
             response.outcome.CopyFrom(outcome)
         return response
@@ -250,6 +251,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 # Whose time is up as the lease is being committed gets the batch still.
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     await reply.batch_given.wait()
+            check_caller()
             if leased is not None and reply.batch_given.is_set() and leased is self._leased_to(request, reply):
                 job = self._loop.state.jobs[request.job_id]
                 response.batch.CopyFrom(batch_message(job, leased, self._loop.clock.now()))
