@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.words.model import Opened
-from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.model import Opened, RefusedError
 
 
 class Peer(str):

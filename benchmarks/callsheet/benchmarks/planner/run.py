@@ -18,8 +18,7 @@ from callsheet.benchmarks.peers import TO_CLIENT, joining, manager_of
 from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.scheduler.core.machine import handle
-from callsheet.scheduler.core.state.ready import ClassKey
-from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.commands import Dispatch, OutcomeFacts
 from callsheet.scheduler.core.words.events import (
     AttemptEnded,

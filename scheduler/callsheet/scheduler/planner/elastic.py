@@ -15,10 +15,9 @@ from operator import itemgetter
 
 from callsheet.scheduler.core.jobs.pacing import may_begin
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
+from callsheet.scheduler.core.words.events import Assignment, Plan
 from callsheet.scheduler.core.words.model import ActionKind, TrajectoryKey
-from callsheet.scheduler.core.words.plan import Assignment, Plan
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Final
 
 from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.planner.answers.wanted import wanted_units
 from callsheet.scheduler.web.tally import BOUNDS_S, Histogram, Tally
 from prometheus_client import CollectorRegistry, generate_latest

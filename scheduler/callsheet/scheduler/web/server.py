@@ -18,7 +18,7 @@ from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import identify
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation
-from callsheet.scheduler.core.words.model import ActionKind, ActionState
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, key_of
 from tests.support.core_world import world_with_sandbox, world_with_trajectory

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, Token
-from callsheet.scheduler.core.words.refusals import RefusalCode
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, RefusalCode, Token
 from callsheet.scheduler.core.words.registration import NodeDescription, RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of

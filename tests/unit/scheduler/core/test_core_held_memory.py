@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
+from callsheet.scheduler.core.state.ledger import LEAST_LIVES, HeldMemory, booked_mib
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
 from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState

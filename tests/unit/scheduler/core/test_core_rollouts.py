@@ -6,8 +6,7 @@ import pytest
 from callsheet.scheduler.core.hosted.rollouts import FIRST_RETRY_S
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding, WeightsTold
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 
 from tests.support.core_engines import POLICY, CoreEngine, engines, offer

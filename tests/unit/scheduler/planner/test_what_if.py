@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import ActionKind
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.remaining import Lives
 from callsheet.scheduler.planner.answers.what_if import Comparison, ask, question_of, with_more_nodes
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors

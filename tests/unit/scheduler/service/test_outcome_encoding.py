@@ -8,8 +8,15 @@ import grpc
 import pytest
 from callsheet.scheduler.core.words.commands import Cancellation, Expiry, OutcomeFacts, OutcomeResult
 from callsheet.scheduler.core.words.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, TimeoutKind
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import (
+    ActionKey,
+    ActionKind,
+    ActionState,
+    FailureKind,
+    RefusalCode,
+    RefusedError,
+    TimeoutKind,
+)
 from callsheet.scheduler.service.codec.outcomes import encode_outcome, fill_timestamp
 from callsheet.scheduler.service.codec.refusals import to_duration, to_seconds, to_status
 from callsheet.v1 import common_pb2, outcome_pb2

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.payloads import claims
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
 from callsheet.scheduler.service.payloads.rights import PayloadRights

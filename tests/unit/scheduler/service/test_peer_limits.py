@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.limits import peer_limits
 from callsheet.scheduler.service.limits.peer_limits import BURST_S, MAX_TRANSFERS, PeerLimits
 from callsheet.scheduler.service.limits.refusal_log import address_of

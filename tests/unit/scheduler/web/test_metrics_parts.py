@@ -9,8 +9,7 @@ import pytest
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind
-from callsheet.scheduler.core.words.refusals import RefusalCode
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, RefusalCode
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.web.metrics import collect, render
 from callsheet.scheduler.web.server import parse_head

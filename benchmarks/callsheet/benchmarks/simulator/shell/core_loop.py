@@ -16,8 +16,7 @@ from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
 from callsheet.scheduler.core.words import commands
-from callsheet.scheduler.core.words.events import Event
-from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.events import Event, Plan
 from callsheet.scheduler.planner.conversation import SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner

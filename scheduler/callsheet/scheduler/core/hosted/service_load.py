@@ -8,14 +8,16 @@ that many will ask for soon may come before that, and one that nobody will ask f
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
 from callsheet.scheduler.core.state.entities import Action, Manager
+from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.commands import TellDemand
-from callsheet.scheduler.core.words.model import ActionKind
-from callsheet.scheduler.core.words.registration import is_meant
+from callsheet.scheduler.core.words.model import ActionKind, ActionRequest, Demand, ResourceDemand
+from callsheet.scheduler.core.words.registration import ServiceDescription, is_meant
 
 TELL_EVERY_S = 0.5
 """A manager is told at most so often."""
@@ -79,3 +81,30 @@ def _comes_and_goes(service: Service) -> bool:
 
 def _is_news(told: tuple[int, float] | None, now: tuple[int, float]) -> bool:
     return told is None or any(abs(one - other) > _NEWS * max(one, other) for one, other in zip(told, now, strict=True))
+
+
+# What actions that state no demand take of the services they name, as their managers say.
+
+
+def with_service_demand(state: SchedulerState, request: ActionRequest) -> ActionRequest:
+    """Returns the request with its service's demand where it states none; unchanged otherwise."""
+    demand = state.service_demands.get(request.service)
+    return request if demand is None or request.demand.entries else replace(request, demand=demand)
+
+
+def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription]) -> None:
+    """Takes over the demands that managers tell of services; actions that wait for one take it from now on."""
+    for service in services:
+        entries = tuple(ResourceDemand(name, units, units) for name, units in sorted(service.demand.items()))
+        before = state.service_demands.pop(service.name, None)
+        if not entries:
+            continue
+        demand = state.service_demands[service.name] = Demand(entries)
+        if demand == before:
+            continue
+        waiting = [ready for key, ready in state.ready.classes.items() if key.service == service.name]
+        for action in [action for ready in waiting for action in ready]:
+            if not action.request.demand.entries or action.request.demand == before:
+                state.ready.remove(action)
+                action.request = replace(action.request, demand=demand)
+                state.ready.add(action)

@@ -9,13 +9,10 @@ from math import inf
 from typing import Final
 
 from callsheet.scheduler.core.state.buffer import Buffer
-from callsheet.scheduler.core.state.closed_trajectories import ClosedTogether, ClosedTrajectory
-from callsheet.scheduler.core.state.forgotten_ids import ForgottenWork
-from callsheet.scheduler.core.state.held_memory import booked_mib
-from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.services import Service, Stranger, pool_of
+from callsheet.scheduler.core.state.ledger import Node, Service, Stranger, booked_mib, pool_of
+from callsheet.scheduler.core.state.summaries import ClosedTogether, ClosedTrajectory, ForgottenWork
 from callsheet.scheduler.core.words.commands import OutcomeResult
-from callsheet.scheduler.core.words.events import AttemptEnded, result_bytes
+from callsheet.scheduler.core.words.events import AttemptEnded, GrantPrediction, result_bytes
 from callsheet.scheduler.core.words.model import (
     MEMORY,
     ActionKey,
@@ -27,9 +24,14 @@ from callsheet.scheduler.core.words.model import (
     TrajectoryKey,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.words.peers import ClientSession, ManagerSession, Usage, Watcher
-from callsheet.scheduler.core.words.plan import GrantPrediction
-from callsheet.scheduler.core.words.registration import RunningAttempt, SandboxRef
+from callsheet.scheduler.core.words.registration import (
+    ClientSession,
+    ManagerSession,
+    RunningAttempt,
+    SandboxRef,
+    Usage,
+    Watcher,
+)
 
 # Less than every token.
 FIRST_TOKEN = Token(0, 0)

@@ -1,7 +1,4 @@
-"""The core's vocabulary: kinds, states, demands, timeouts and the validated request of an action.
-
-Enumerations that cross the wire have the numbers of the contract.
-"""
+"""The core's vocabulary: kinds, states, demands, timeouts, the validated request of an action, and refusals."""
 
 from __future__ import annotations
 
@@ -10,9 +7,35 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
-from callsheet.scheduler.core.words.cached_tokens import GenerationSize
 from callsheet.scheduler.core.words.staleness import StalenessPolicy
 from callsheet.timing.backoff import backoff_s
+
+# What the core knows of the tokens of generations, which engines hold in their KV caches.
+
+
+class GenerationSize(NamedTuple):
+    """What a generation asks for.
+
+    Attributes:
+        prompt_tokens: Tokens of its prompt.
+        max_new_tokens: The most it may write.
+    """
+
+    prompt_tokens: int
+    max_new_tokens: int
+
+    @property
+    def most_tokens(self) -> int:
+        """What it can come to hold of a KV cache."""
+        return self.prompt_tokens + self.max_new_tokens
+
+
+class GeneratedTokens(NamedTuple):
+    """What became of a generation: the tokens it wrote, and those of its prompt that were found in the cache."""
+
+    new_tokens: int
+    cached_tokens: int
+
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -401,3 +424,66 @@ class TrajectoryRequest:
     idle_timeout: float
     spec: bytes
     deadline: float = 0.0
+
+
+# Requests that break a rule: which rule, of which field, and the code of the answer.
+
+
+class RefusalCode(IntEnum):
+    """The canonical gRPC codes of refusals."""
+
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class RefusedError(Exception):
+    """A request broke a rule; nothing was changed.
+
+    Attributes:
+        code: Canonical gRPC code.
+        field: Path of the offending field.
+        value: The offending value.
+        rule: The rule as a sentence.
+        retry_after: Seconds after which trying again may help; None if it cannot.
+        forgotten: It is about an action that had its outcome, which is no longer kept.
+    """
+
+    def __init__(
+        self,
+        code: RefusalCode,
+        field: str,
+        value: object,
+        rule: str,
+        retry_after: float | None = None,
+        *,
+        forgotten: bool = False,
+    ) -> None:
+        super().__init__(f"{field}: {rule} (got {str(value)[:200]!r})")
+        self.code = code
+        self.field = field
+        self.value = str(value)[:200]
+        self.rule = rule
+        self.retry_after = retry_after
+        self.forgotten = forgotten
+
+
+def invalid(field: str, value: object, rule: str) -> RefusedError:
+    """The refusal of a bad field."""
+    return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)
+
+
+def not_found(field: str, value: object, rule: str) -> RefusedError:
+    """The refusal of a name for what there is not."""
+    return RefusedError(RefusalCode.NOT_FOUND, field, value, rule)
+
+
+def failed_precondition(field: str, value: object, rule: str) -> RefusedError:
+    """The refusal of what cannot be as things stand."""
+    return RefusedError(RefusalCode.FAILED_PRECONDITION, field, value, rule)

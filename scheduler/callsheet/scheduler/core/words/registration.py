@@ -1,12 +1,13 @@
-"""What managers tell of themselves: their node, their services, the sandboxes they have and the attempts they run."""
+"""What managers tell of themselves, and whom the core hears and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from callsheet.scheduler.core.words.engine_weights import WeightsTold
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Token
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Opened, RefusedError, Token
 
 IMAGE_SERVICE_PREFIX = "sandbox:"
 """Services for sandboxes with an image are named by this and the image's name."""
@@ -138,3 +139,61 @@ class RunningAttempt:
     cores: tuple[int, ...]
     body_hash: bytes
     execution_s: float | None = None
+
+
+# Whom the core hears and answers. It keeps and compares them, and names them in commands; shells make them.
+
+
+class ClientSession(Protocol):
+    """Takes the answers to a client's requests."""
+
+    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
+        """Takes the acknowledgement of a request, or its refusal."""
+
+    def put_opened(self, sequence: int, opened: Opened) -> None:
+        """Takes the acknowledgement of a request that opens something, and what it found."""
+
+
+class Watcher(Protocol):
+    """Takes the outcome of an action."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody would read it any more."""
+
+    def put_outcome(self, outcome: bytes) -> None:
+        """Takes an encoded outcome."""
+
+    def miss_outcome(self) -> None:
+        """An outcome that it asked for was forgotten meanwhile."""
+
+
+class BatchTaker(Protocol):
+    """Takes a batch of finished trajectories."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for it any more."""
+
+    def put_batch(self, job_id: str, batch_id: str) -> None:
+        """Takes the batch, which is leased to it."""
+
+
+class ManagerSession(Protocol):
+    """One stream of a manager."""
+
+    @property
+    def manager_id(self) -> str:
+        """The manager whose stream it is."""
+
+
+class Usage(Protocol):
+    """What an attempt used, as its manager measured it."""
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of one core; 0 if not measured."""
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most memory it had; 0 if not measured."""

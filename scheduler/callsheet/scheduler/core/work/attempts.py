@@ -6,15 +6,13 @@ from dataclasses import replace
 
 from callsheet.scheduler.core.jobs.pacing import PacingGate
 from callsheet.scheduler.core.state.entities import Action, Attempt, LastAttempt, Manager
-from callsheet.scheduler.core.state.ready import ReadyQueue
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.ledger import Service
+from callsheet.scheduler.core.state.scheduler_state import ReadyQueue, SchedulerState
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, Dispatch
+from callsheet.scheduler.core.words.events import Assignment
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, Demand, FailureKind
-from callsheet.scheduler.core.words.plan import Assignment
 from callsheet.scheduler.core.words.records import ActionDispatched
-from callsheet.scheduler.core.work.admission import admit
 from callsheet.scheduler.core.work.adoption import (
     adopt_orphan,
     book_attempt,
@@ -36,6 +34,7 @@ from callsheet.scheduler.core.work.lifecycle import (
 )
 from callsheet.scheduler.core.work.resizing import change_cores, note_booked
 from callsheet.scheduler.core.work.servability import by_need, service_of
+from callsheet.scheduler.core.work.trajectories import admit
 
 STOPPED = events.AttemptFailed(FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself")
 NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager reported a reset without its sandbox")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from callsheet.scheduler.core.jobs.final_close import last_action_over
-from callsheet.scheduler.core.jobs.retention import keep
+from callsheet.scheduler.core.jobs.retention import keep, last_action_over
 from callsheet.scheduler.core.state.entities import (
     Action,
     Attempt,

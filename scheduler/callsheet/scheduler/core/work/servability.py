@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
-from callsheet.scheduler.core.state.held_memory import units_by_need
-from callsheet.scheduler.core.state.ready import ClassKey
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.ledger import Service, units_by_need
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState
 from callsheet.scheduler.core.words.events import AttemptFailed
 from callsheet.scheduler.core.words.model import (
     CPU,
@@ -17,9 +15,10 @@ from callsheet.scheduler.core.words.model import (
     ActionState,
     Demand,
     FailureKind,
+    RefusedError,
     ResourceDemand,
+    failed_precondition,
 )
-from callsheet.scheduler.core.words.refusals import RefusedError, failed_precondition
 from callsheet.scheduler.core.words.registration import (
     ANY_IMAGE_SERVICE,
     BUILD_SERVICE,

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callsheet.scheduler.core.hosted.default_demand import with_service_demand
 from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts
-from callsheet.scheduler.core.hosted.service_load import count_reward
-from callsheet.scheduler.core.jobs.batches import drop_buffer
-from callsheet.scheduler.core.jobs.idle_jobs import worked
-from callsheet.scheduler.core.jobs.leases import begin, check_not_expired, open_job
+from callsheet.scheduler.core.hosted.service_load import count_reward, with_service_demand
+from callsheet.scheduler.core.jobs.batches import drop_buffer, give_all_back
+from callsheet.scheduler.core.jobs.leases import (
+    begin,
+    check_not_expired,
+    idle_at,
+    let_go,
+    open_job,
+    save,
+    watch,
+    worked,
+)
 from callsheet.scheduler.core.jobs.open_limits import check_room, check_room_for_job
 from callsheet.scheduler.core.jobs.retention import drop_job
 from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job, Trajectory
@@ -23,24 +30,27 @@ from callsheet.scheduler.core.words.model import (
     ActionState,
     Opened,
     Opening,
+    RefusalCode,
+    RefusedError,
     SandboxCopy,
+    failed_precondition,
 )
-from callsheet.scheduler.core.words.peers import Watcher
 from callsheet.scheduler.core.words.records import (
     ActionSubmitted,
     JobClosed,
+    JobLease,
     JobOpened,
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.core.words.registration import Watcher
 from callsheet.scheduler.core.words.staleness import is_evicted
 from callsheet.scheduler.core.work.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.work.attempts import on_ended
+from callsheet.scheduler.core.work.cancel import give_up
 from callsheet.scheduler.core.work.lifecycle import detach_attempt, enqueue, finish
-from callsheet.scheduler.core.work.over_or_unknown import check_not_forgotten, closed_trajectory, unknown_action
 from callsheet.scheduler.core.work.servability import check_servable
-from callsheet.scheduler.core.work.trajectories import abandon
+from callsheet.scheduler.core.work.trajectories import abandon, check_not_forgotten, closed_trajectory, unknown_action
 
 CLOSED = "its job was closed"
 
@@ -265,3 +275,64 @@ def _evict(state: SchedulerState, job: Job, now: float) -> None:
     for trajectory_id in stale:
         job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].began_at)
     abandon(state, job, stale, f"its staleness is beyond {policy.evict_beyond} versions", now)
+
+
+# Jobs that sessions hold and let go, and jobs whose clients are gone.
+
+EXPIRED = "its job expired: no client session held it"
+
+
+def on_job_hold(state: SchedulerState, event: events.JobHoldRequested, now: float) -> None:
+    """A client session holds a job."""
+    open_job(state, event.job_id, event.reply_to)
+    state.accept(event.reply_to)
+
+
+def on_job_release(state: SchedulerState, event: events.JobReleaseRequested, now: float) -> None:
+    """A client session holds a job no longer; it need not have held it."""
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        let_go(state, job, event.reply_to.session, now)
+    state.accept(event.reply_to)
+
+
+def on_session_ended(state: SchedulerState, event: events.SessionEnded, now: float) -> None:
+    """Lets go of all that a client session held."""
+    for job in state.jobs.values():
+        let_go(state, job, event.session, now)
+
+
+def job_due(state: SchedulerState, job_id: str, now: float) -> None:
+    """Lets a job expire whose grace is over, closes one that has expired for long; else saves what is left."""
+    job = state.jobs.get(job_id)
+    if job is None or job.lease.ends_at is None:
+        return
+    if now < job.lease.ends_at:
+        save(state, job, now)
+    elif job.lease.expired:
+        close_job(state, job, EXPIRED, now)
+    else:
+        _expire(state, job, now)
+
+
+def idle_due(state: SchedulerState, job_id: str, now: float) -> None:
+    """Closes a job in which nothing happened for too long, whether anybody holds it or not."""
+    job = state.jobs.get(job_id)
+    due = idle_at(state, job) if job is not None else None
+    if job is None or due is None:
+        return
+    if job.open_actions:
+        job.active_at = now
+    if job.open_actions or now < due:
+        watch(state, job)
+    else:
+        close_job(state, job, f"its job was idle for {now - job.active_at:.0f} s", now)
+
+
+def _expire(state: SchedulerState, job: Job, now: float) -> None:
+    """Gives up what a job's client left behind. Outcomes stay for one that comes back."""
+    job.lease.expired, job.lease.left = True, None
+    state.persist(JobLease(job.request.job_id, expired=True, left=None))
+    give_up(state, job, EXPIRED, now)
+    give_all_back(state, job, now)
+    begin(state, job, now)

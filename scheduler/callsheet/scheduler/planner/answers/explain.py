@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core.jobs.pacing import PacingGate
 from callsheet.scheduler.core.state.entities import Action, Trajectory
-from callsheet.scheduler.core.state.ready import ReadyQueue
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import ReadyQueue, SchedulerState
+from callsheet.scheduler.core.words.events import Plan
 from callsheet.scheduler.core.words.model import ActionState
-from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.work.servability import awaited_roles
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.review import Left, Review, Shortage, WaitReason

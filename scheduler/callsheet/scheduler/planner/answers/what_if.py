@@ -12,13 +12,9 @@ from dataclasses import dataclass, replace
 
 from callsheet.scheduler.core.fleet.membership import update_reserve
 from callsheet.scheduler.core.state.entities import Manager
-from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.quotas import TokenBucket
-from callsheet.scheduler.core.state.ready import ReadyClass
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
-from callsheet.scheduler.core.words.model import CPU
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.state.ledger import Node, Service, TokenBucket
+from callsheet.scheduler.core.state.scheduler_state import ReadyClass, SchedulerState
+from callsheet.scheduler.core.words.model import CPU, RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
 from callsheet.scheduler.planner.answers.remaining import Lives, with_returns
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running

@@ -6,10 +6,9 @@ from collections.abc import Container, Hashable
 from typing import NamedTuple
 
 from callsheet.scheduler.core.state.entities import Attempt
-from callsheet.scheduler.core.state.services import Service
-from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens
+from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.words.events import AttemptEnded, AttemptSucceeded
-from callsheet.scheduler.core.words.model import ActionRequest, TrajectoryKey
+from callsheet.scheduler.core.words.model import ActionRequest, GeneratedTokens, TrajectoryKey
 from callsheet.scheduler.planner.engines.claims import KvClaim, KvClaims, UsualTurn, break_even_s, headroom_tokens
 from callsheet.scheduler.planner.engines.generation_prices import EngineRates
 from callsheet.scheduler.planner.engines.prefixes import Prefix, Prefixes

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
 from callsheet.scheduler.planner.fleet.pools import Fleet, Place

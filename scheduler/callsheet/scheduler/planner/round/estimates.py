@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping
 from math import log2
 
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import ClassKey
+from callsheet.scheduler.core.words.events import GrantPrediction
 from callsheet.scheduler.core.words.model import ActionKind, ActionRequest, SpeedUp
-from callsheet.scheduler.core.words.plan import GrantPrediction
 from callsheet.scheduler.planner.fleet.pools import USUAL_USE
 from callsheet.scheduler.planner.predictors import Prediction, PredictionKey, Predictors
 from callsheet.scheduler.planner.predictors.requests import amdahl_hint, predict

@@ -16,7 +16,7 @@ from itertools import islice
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.ready import ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import ReadyClass
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.round.competition import Servable
 

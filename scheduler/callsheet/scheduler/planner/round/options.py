@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.state.held_memory import units_by_need
-from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.ledger import units_by_need
+from callsheet.scheduler.core.state.scheduler_state import ClassKey
 from callsheet.scheduler.core.words.model import CPU, GPU, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from callsheet.scheduler.core.state.entities import Manager
-from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.ledger import Service
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
+from callsheet.scheduler.core.words.events import Assignment, CoreChange
 from callsheet.scheduler.core.words.model import CPU, ActionRequest
-from callsheet.scheduler.core.words.plan import Assignment, CoreChange
 from callsheet.scheduler.core.work.servability import by_need, service_of
 from callsheet.scheduler.planner.fleet.pools import USUAL_USE
 from callsheet.scheduler.planner.question.price import choose_units

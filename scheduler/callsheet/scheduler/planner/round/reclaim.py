@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from callsheet.scheduler.core.state.entities import Attempt, Manager
-from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.ready import ClassKey
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.ledger import Node, Service
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState
+from callsheet.scheduler.core.words.events import CoreChange
 from callsheet.scheduler.core.words.model import CPU, ActionKind, ActionState
-from callsheet.scheduler.core.words.plan import CoreChange
 from callsheet.scheduler.core.work.resizing import elastic_cores
 from callsheet.scheduler.core.work.servability import by_need, service_of
 

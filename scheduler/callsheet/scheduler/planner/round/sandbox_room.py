@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action, Trajectory
-from callsheet.scheduler.core.state.ready import ClassKey, ReadyQueue
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyQueue, SchedulerState
 from callsheet.scheduler.core.words.model import ActionKind, Demand
-from callsheet.scheduler.core.work.admission import first_actions
+from callsheet.scheduler.core.work.trajectories import first_actions
 from callsheet.scheduler.planner.fleet.offers import fitting, nearest_node, need_of, place_of
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import Integers, OptionBlock

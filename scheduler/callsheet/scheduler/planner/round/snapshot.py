@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
 from callsheet.scheduler.core.words.model import ResourceDemand
 from callsheet.scheduler.planner.fleet.offers import (
     fitting,

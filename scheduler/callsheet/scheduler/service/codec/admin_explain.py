@@ -8,9 +8,8 @@ from collections.abc import Callable
 from callsheet.scheduler.core.jobs.leases import open_job
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
-from callsheet.scheduler.core.words.model import ActionKey, ActionState
+from callsheet.scheduler.core.words.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.core.words.refusals import RefusedError, failed_precondition, not_found
 from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.answers.holders import Holder, holders
 from callsheet.scheduler.planner.predictors import Predictors

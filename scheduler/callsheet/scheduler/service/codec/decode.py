@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
-from callsheet.scheduler.core.words.cached_tokens import GenerationSize
 from callsheet.scheduler.core.words.model import (
     CPU,
     ActionKey,
     ActionKind,
     ActionRequest,
     Demand,
+    GenerationSize,
     GroupRequest,
     JobRequest,
     OnInfra,
@@ -23,8 +23,8 @@ from callsheet.scheduler.core.words.model import (
     SpeedUp,
     Timeouts,
     TrajectoryRequest,
+    invalid,
 )
-from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.scheduler.service.codec.refusals import to_seconds
 from callsheet.scheduler.service.codec.rules import (

@@ -7,9 +7,8 @@ from typing import Final
 
 from callsheet.scheduler.core.jobs.batches import MAX_BATCH
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult
-from callsheet.scheduler.core.words.peers import BatchTaker
-from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult, invalid
+from callsheet.scheduler.core.words.registration import BatchTaker
 from callsheet.scheduler.service.codec.rules import blob, identifier, known, longer_than_zero, within
 from callsheet.v1 import buffer_pb2, client_service_pb2, common_pb2
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.words.model import Token
-from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.model import Token, invalid
 from callsheet.scheduler.service.codec.refusals import fill_duration
 from callsheet.scheduler.service.codec.rules import (
     MAX_SECONDS,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio.to_thread
 from callsheet.scheduler.core.jobs.leases import open_job
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.work.over_or_unknown import unknown_group, unknown_trajectory
+from callsheet.scheduler.core.work.trajectories import unknown_group, unknown_trajectory
 from callsheet.scheduler.service.codec.rules import within
 from callsheet.scheduler.service.codec.status_answers import group_status, job_status, trajectory_status
 from callsheet.v1 import client_service_pb2

@@ -7,8 +7,8 @@ from typing import Final
 
 from callsheet.scheduler.core.hosted.rollouts import RESTORE_TIMEOUT_S
 from callsheet.scheduler.core.words import commands
+from callsheet.scheduler.core.words.events import GrantPrediction
 from callsheet.scheduler.core.words.model import Token
-from callsheet.scheduler.core.words.plan import GrantPrediction
 from callsheet.scheduler.service.codec.refusals import fill_duration
 from callsheet.v1 import manager_service_pb2, weights_pb2
 from callsheet.wire.encoded_fields import embedded, tag

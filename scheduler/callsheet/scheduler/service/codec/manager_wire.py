@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens
-from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
-from callsheet.scheduler.core.words.peers import ManagerSession
-from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.model import (
+    CPU,
+    ActionKey,
+    ActionKind,
+    FailureKind,
+    GeneratedTokens,
+    TimeoutKind,
+    Token,
+    invalid,
+)
 from callsheet.scheduler.core.words.registration import (
+    ManagerSession,
     NodeDescription,
     QuotaDescription,
     RunningAttempt,

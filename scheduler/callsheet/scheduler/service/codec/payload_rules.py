@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.model import invalid
 from callsheet.scheduler.service.codec.rules import at_least, blob, few, identifier, known, seconds, token_ids, within
 from callsheet.v1 import action_pb2, common_pb2
 

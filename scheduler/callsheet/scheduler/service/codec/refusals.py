@@ -6,7 +6,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
-from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.model import RefusedError
 from callsheet.v1 import common_pb2
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf import any_pb2, duration_pb2

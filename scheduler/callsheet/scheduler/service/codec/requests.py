@@ -7,9 +7,8 @@ from typing import Final
 import anyio
 from callsheet.scheduler.access.identity import Identity, Scope, denied
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKey, Opened
-from callsheet.scheduler.core.words.peers import Watcher
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, invalid
+from callsheet.scheduler.core.words.model import ActionKey, Opened, RefusalCode, RefusedError, invalid
+from callsheet.scheduler.core.words.registration import Watcher
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.codec.decode_buffer import decode_result_of
 from callsheet.scheduler.service.codec.decode_weights import decode_offer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.model import invalid
 from callsheet.scheduler.service.codec.payload_rules import (
     References,
     check_command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from callsheet.scheduler.core.words.refusals import invalid
+from callsheet.scheduler.core.words.model import invalid
 from callsheet.scheduler.service.codec.refusals import to_seconds
 from callsheet.v1 import common_pb2
 from google.protobuf import duration_pb2

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.jobs.idle_jobs import idle_at, idle_timeout_of
-from callsheet.scheduler.core.jobs.leases import grace_of
+from callsheet.scheduler.core.jobs.leases import grace_of, idle_at, idle_timeout_of
 from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import TrajectoryEnd

@@ -18,7 +18,7 @@ from callsheet.scheduler.access.identity import ANYBODY, Identity, unauthenticat
 from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
 from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import check_valid, identify
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.refusals import Context, abort, first_of
 from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 

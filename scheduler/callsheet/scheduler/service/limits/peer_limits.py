@@ -14,8 +14,8 @@ import anyio
 import grpc
 import grpc.aio
 from callsheet.scheduler.access.methods import OPEN_TO_ALL
-from callsheet.scheduler.core.state.quotas import TokenBucket
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.state.ledger import TokenBucket
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.registration import QuotaDescription
 from callsheet.scheduler.service.codec.refusals import Context, abort
 from callsheet.scheduler.service.limits.guard import Handler, caller

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from callsheet.scheduler.core.words.refusals import RefusalCode
+from callsheet.scheduler.core.words.model import RefusalCode
 
 INTERVAL_S: Final = 10.0
 """After a line about a peer, its next refusals are counted for so long, and told with the line after that."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import anyio
 import structlog
 from callsheet.scheduler.access.identity import Identity
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError, failed_precondition
 from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.store.errors import (
     PayloadNotFoundError,

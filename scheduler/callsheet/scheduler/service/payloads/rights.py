@@ -7,7 +7,7 @@ from collections.abc import Collection
 from callsheet.scheduler.access.identity import Identity, Scope, is_part_of
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore
 

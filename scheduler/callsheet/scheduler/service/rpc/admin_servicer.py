@@ -11,8 +11,7 @@ import anyio
 import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core.state.entities import LostManager, Manager
-from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.ledger import Node, Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units

@@ -10,7 +10,7 @@ import anyio
 import structlog
 from callsheet.scheduler.core.state.buffer import LeasedBatch
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.model import RefusedError
 from callsheet.scheduler.service.codec.buffer_answers import batch_message, list_buffer
 from callsheet.scheduler.service.codec.decode_buffer import decode_settlement, decode_take
 from callsheet.scheduler.service.codec.listing import list_groups, list_jobs, list_trajectories

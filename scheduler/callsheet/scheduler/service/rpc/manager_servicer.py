@@ -8,8 +8,7 @@ import anyio
 import structlog
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import Token
-from callsheet.scheduler.core.words.refusals import RefusedError, invalid
+from callsheet.scheduler.core.words.model import RefusedError, Token, invalid
 from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
 from callsheet.scheduler.service.codec.refusals import Context, abort, first_of
 from callsheet.scheduler.service.codec.rules import at_least, known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.refusals import Context, abort
 from callsheet.scheduler.service.codec.rules import blob
 from callsheet.scheduler.service.limits.guard import caller

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from callsheet.scheduler.core.words.refusals import RefusedError, invalid
+from callsheet.scheduler.core.words.model import RefusedError, invalid
 from callsheet.scheduler.service.codec.refusals import Context, abort, first_of
 from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 from google.protobuf.message import DecodeError
