@@ -13,9 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from callsheet.scheduler.store.errors import PayloadMismatchError, PayloadStoreFullError
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
-from callsheet.scheduler.store.payloads import CHUNK_BYTES, PayloadStore, StoredPayload
+from callsheet.scheduler.store.payloads import (
+    CHUNK_BYTES,
+    PayloadMismatchError,
+    PayloadStore,
+    PayloadStoreFullError,
+    StoredPayload,
+)
 from callsheet.scheduler.store.redis_payloads import RedisPayloadStore
 from redis.asyncio import Redis
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
-from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.scheduler.store.payloads import PayloadNotFoundError, PayloadStore
 from callsheet.scheduler.store.redis_payloads import RedisPayloadStore
 from redis.asyncio import Redis
 

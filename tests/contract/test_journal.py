@@ -29,7 +29,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.words.recovered import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
-from callsheet.scheduler.store.errors import (
+from callsheet.scheduler.store.payloads import (
     DatabaseLockedError,
     DataDirectoryLockedError,
     InconsistentRecordError,

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from callsheet.scheduler.store.engine import READ_ONLY, SQLITE_FILE, create_journal_engine, sqlite_engine
-from callsheet.scheduler.store.errors import DatabaseSettingError, JournalVersionError
+from callsheet.scheduler.store.payloads import DatabaseSettingError, JournalVersionError
 from callsheet.scheduler.store.schema import SCHEMA
 from sqlalchemy import MetaData, make_url, select
 

@@ -10,8 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKey, ActionState, Refusal
 from callsheet.scheduler.core.words.records import ActionFinished, JobOpened, WorkForgotten
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.codec.requests import UnaryReply
-from callsheet.scheduler.service.payloads.claims import PayloadClaims
-from callsheet.scheduler.service.payloads.rights import PayloadRights
+from callsheet.scheduler.service.payloads.claims import PayloadClaims, PayloadRights
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 

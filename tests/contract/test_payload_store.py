@@ -11,15 +11,17 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.scheduler.store.errors import (
+from callsheet.scheduler.store.local_payloads import LocalPayloadStore
+from callsheet.scheduler.store.payloads import (
+    CHUNK_BYTES,
     PayloadCorruptError,
     PayloadDurabilityError,
     PayloadMismatchError,
     PayloadNotFoundError,
+    PayloadStore,
     PayloadTooLargeError,
+    StoredPayload,
 )
-from callsheet.scheduler.store.local_payloads import LocalPayloadStore
-from callsheet.scheduler.store.payloads import CHUNK_BYTES, PayloadStore, StoredPayload
 from callsheet.scheduler.store.redis_payloads import RedisPayloadStore
 from redis.asyncio import Redis
 

@@ -17,7 +17,7 @@ import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
 from callsheet.managers.supervision.processes import ProcessSpec, run_process
-from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
+from callsheet.scheduler.access.identity import OPEN_TO_ALL, SCOPES
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2,

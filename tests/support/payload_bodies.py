@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator
 
 import anyio
-from callsheet.scheduler.store.errors import PayloadNotFoundError
-from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.scheduler.store.payloads import PayloadNotFoundError, PayloadStore
 
 
 async def parts(body: bytes, size: int = 300_000) -> AsyncIterator[bytes]:

@@ -25,17 +25,13 @@ from callsheet.scheduler.planner.fleet.placement import BegunSetUps, Frees, Memb
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
-from callsheet.scheduler.planner.round.admission import Admission
+from callsheet.scheduler.planner.round.admission import Admission, CommandRate, CpuLoad, SandboxRoom, thinking
 from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
-from callsheet.scheduler.planner.round.cpu_load import CommandRate, CpuLoad, thinking
-from callsheet.scheduler.planner.round.estimates import Estimates
+from callsheet.scheduler.planner.round.estimates import MOST_PATIENCE, Estimates
 from callsheet.scheduler.planner.round.generations import GenerationRound, SizedEngines
 from callsheet.scheduler.planner.round.kv_claims import ClaimJudge
-from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
-from callsheet.scheduler.planner.round.pinned import PinnedRound
-from callsheet.scheduler.planner.round.reclaim import give_back
+from callsheet.scheduler.planner.round.pinned import PinnedRound, give_back
 from callsheet.scheduler.planner.round.review import Review
-from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, Started, solve

@@ -19,9 +19,9 @@ from callsheet.scheduler.core.words.events import Assignment, Plan
 from callsheet.scheduler.core.words.model import CPU
 from callsheet.scheduler.core.work.servability import by_need, service_of
 from callsheet.scheduler.core.work.trajectories import first_actions
-from callsheet.scheduler.planner.question.price import choose_units
-from callsheet.scheduler.planner.round.holding import held_resources
-from callsheet.scheduler.planner.round.reclaim import Reclaim, give_back
+from callsheet.scheduler.planner.question.instance import choose_units
+from callsheet.scheduler.planner.round.estimates import held_resources
+from callsheet.scheduler.planner.round.pinned import Reclaim, give_back
 from callsheet.scheduler.planner.round.review import Review
 
 

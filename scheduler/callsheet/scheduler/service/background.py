@@ -10,8 +10,8 @@ import structlog
 from callsheet.scheduler.core.words.model import ActionKey
 from callsheet.scheduler.core.words.registration import Watcher
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
-from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.journal import Journal
+from callsheet.scheduler.store.payloads import PayloadStoreError
 
 READS_PER_THREAD_CALL = 256
 BYTES_PER_THREAD_CALL = 16 * 1024 * 1024

@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 import grpc
 import structlog
-from callsheet.scheduler.access.token_file import TokenFile
+from callsheet.scheduler.access.tokens import TokenFile
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
@@ -21,19 +21,14 @@ from callsheet.scheduler.core.words.records import SchedulerAlive
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.background import Background
-from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
-from callsheet.scheduler.service.codec.decode_buffer import decode_result
-from callsheet.scheduler.service.codec.decode_weights import decode_plan
+from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
+from callsheet.scheduler.service.codec.requests import decode_result
 from callsheet.scheduler.service.learning import Learning, load_predictors
-from callsheet.scheduler.service.limits.guard import TokenGuard
-from callsheet.scheduler.service.limits.peer_limits import LimitingInterceptor, PeerLimits
-from callsheet.scheduler.service.limits.refusal_log import RefusalLog
+from callsheet.scheduler.service.limits.guard import LimitingInterceptor, PeerLimits, RefusalLog, TokenGuard
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import Clock, CoreLoop
-from callsheet.scheduler.service.payloads.claims import PayloadClaims
-from callsheet.scheduler.service.payloads.idle import IdlePayloads
-from callsheet.scheduler.service.payloads.rights import PayloadRights
+from callsheet.scheduler.service.payloads.claims import IdlePayloads, PayloadClaims, PayloadRights
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.rpc.admin_servicer import AdminServicer
 from callsheet.scheduler.service.rpc.client_servicer import ClientServicer
@@ -42,10 +37,9 @@ from callsheet.scheduler.service.rpc.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.rpc.refusing_interceptor import RefusingInterceptor
 from callsheet.scheduler.service.rpc.tls import CertificateFiles
 from callsheet.scheduler.service.settings import SchedulerSettings
-from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
-from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.scheduler.store.payloads import PayloadStore, PayloadStoreError
 from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.scheduler.web.server import MetricsServer
 from callsheet.scheduler.web.tally import Tally

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.words.model import Opened, RefusalCode, RefusedError, Token
-from callsheet.scheduler.service.codec.manager_commands import encode_command
-from callsheet.scheduler.service.codec.openings import end_of, life_of, opening_of
-from callsheet.scheduler.service.codec.refusals import to_duration, to_status
+from callsheet.scheduler.service.codec.manager_wire import encode_command
+from callsheet.scheduler.service.codec.rules import to_duration, to_status
+from callsheet.scheduler.service.codec.status_answers import end_of, life_of, opening_of
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.payloads.claims import Claim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
+from callsheet.options.private_files import make_private_directory
 from callsheet.scheduler.core.words.records import MAX_FINISHED, Record
 from callsheet.scheduler.core.words.recovered import (
     Recovered,
@@ -22,9 +24,13 @@ from callsheet.scheduler.core.words.recovered import (
     RecoveredTrajectory,
 )
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
-from callsheet.scheduler.store.errors import StaleEpochError
-from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import merge
+from callsheet.scheduler.store.payloads import (
+    DatabaseLockedError,
+    DataDirectoryLockedError,
+    DataDirectoryUnusableError,
+    StaleEpochError,
+)
 from callsheet.scheduler.store.row_changes import Numbering
 from callsheet.scheduler.store.schema import (
     actions,
@@ -40,9 +46,90 @@ from callsheet.scheduler.store.schema import (
     times_away,
     trajectories,
 )
-from callsheet.scheduler.store.statements import ChangeWriter
-from callsheet.scheduler.store.summaries import load_closed, load_finished
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, func, insert, select, tuple_, update
+from callsheet.scheduler.store.statements import ChangeWriter, load_closed, load_finished
+from filelock import FileLock, Timeout
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, func, insert, select, text, tuple_, update
+from sqlalchemy.exc import OperationalError
+
+# One scheduler per data directory, and one per database.
+
+LOCK_FILE: Final = "scheduler.lock"
+HOLDER_FILE: Final = "scheduler.pid"
+
+# The advisory lock of PostgreSQL is a number: the first eight bytes of the project's name.
+ADVISORY_LOCK_KEY: Final = int.from_bytes(b"callshee", "big")
+
+
+class DataDirectoryLock:
+    """Holds the lock of a data directory, which is created if need be, until `release` or the end of the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            DataDirectoryLockedError: Another scheduler holds it.
+            DataDirectoryUnusableError: It cannot be made or written.
+        """
+        self._holder_file = data_dir / HOLDER_FILE
+        # Not bound to a thread: the one that closes the journal need not be the one that opened it.
+        self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False, mode=0o600)
+        try:
+            make_private_directory(data_dir)
+            self._lock.acquire()
+            # In a file of its own, since taking the lock may truncate the lock file.
+            self._holder_file.touch(mode=0o600)
+            self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+        except Timeout:
+            raise DataDirectoryLockedError(data_dir, self._holder()) from None
+        except OSError as error:
+            self._lock.release()
+            raise DataDirectoryUnusableError(data_dir, error) from error
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._lock.is_locked:
+            self._holder_file.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _holder(self) -> int | None:
+        try:
+            return int(self._holder_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+
+def lock_database(connection: Connection, timeout_s: float) -> None:
+    """Take the advisory lock of a PostgreSQL database for as long as `connection` lives; on SQLite there is none.
+
+    Waits, since a server may take a moment to notice that a killed scheduler is gone.
+
+    Raises:
+        DatabaseLockedError: Another scheduler still holds it after `timeout_s` seconds.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    try:
+        with connection.begin():
+            connection.execute(text(f"SET LOCAL lock_timeout = '{max(1, round(timeout_s * 1000))}ms'"))
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": ADVISORY_LOCK_KEY})
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
+            raise
+        holder = _database_holder(connection)
+        raise DatabaseLockedError(shown_url(connection.engine.url), holder) from None
+
+
+def _database_holder(connection: Connection) -> str | None:
+    query = text(
+        "SELECT activity.application_name FROM pg_locks AS lock JOIN pg_stat_activity AS activity USING (pid)"
+        " WHERE lock.locktype = 'advisory' AND lock.granted"
+        " AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND (lock.classid::bigint << 32) + lock.objid::bigint = :key"
+    )
+    with connection.begin():
+        name = connection.scalar(query, {"key": ADVISORY_LOCK_KEY})
+    return None if name is None else str(name)
+
 
 # What deleted rows leave behind: a SQLite file gives it back, a PostgreSQL server cleans up often enough.
 #

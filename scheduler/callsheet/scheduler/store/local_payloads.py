@@ -27,12 +27,14 @@ from typing import IO, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from callsheet.options.private_files import make_private_directory
-from callsheet.scheduler.store.errors import PayloadNotFoundError, PayloadStoreFullError, PayloadsUnusableError
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
     DEFAULT_UNUSED_S,
+    PayloadNotFoundError,
     PayloadStore,
+    PayloadStoreFullError,
+    PayloadsUnusableError,
     StoredPayload,
     Upload,
     check_key,

@@ -39,9 +39,9 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryPlaced,
     WorkForgotten,
 )
-from callsheet.scheduler.store.errors import InconsistentRecordError
+from callsheet.scheduler.store.payloads import InconsistentRecordError
 from callsheet.scheduler.store.row_changes import Numbering, Row, RowChanges, TableChanges
-from callsheet.scheduler.store.summaries import encode_summary
+from callsheet.scheduler.store.statements import encode_summary
 
 QUEUED: Final = "queued"
 DISPATCHED: Final = "dispatched"

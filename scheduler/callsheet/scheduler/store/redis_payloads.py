@@ -22,18 +22,16 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from typing import Any, Final, Self
 
 import anyio
-from callsheet.scheduler.store.errors import (
-    PayloadDurabilityError,
-    PayloadNotFoundError,
-    PayloadStoreError,
-    PayloadStoreFullError,
-    PayloadsUnusableError,
-)
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
     DEFAULT_UNUSED_S,
+    PayloadDurabilityError,
+    PayloadNotFoundError,
     PayloadStore,
+    PayloadStoreError,
+    PayloadStoreFullError,
+    PayloadsUnusableError,
     StoredPayload,
     Upload,
     check_key,

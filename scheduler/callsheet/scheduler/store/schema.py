@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from callsheet.scheduler.store.errors import JournalVersionError
+from callsheet.scheduler.store.payloads import JournalVersionError
 from sqlalchemy import (
     BigInteger,
     Boolean,

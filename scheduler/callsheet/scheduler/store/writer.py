@@ -11,8 +11,8 @@ from typing import Final
 
 import anyio
 from callsheet.scheduler.core.words.records import ActionFinished, ActionSubmitted, Record
-from callsheet.scheduler.store.errors import JournalBackloggedError, JournalStoppedError
 from callsheet.scheduler.store.journal import Journal
+from callsheet.scheduler.store.payloads import JournalBackloggedError, JournalStoppedError
 
 OnCommitted = Callable[[], None]
 OnFatal = Callable[[BaseException], None]

@@ -16,8 +16,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSStream
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
-from callsheet.scheduler.access.tokens import identify
+from callsheet.scheduler.access.tokens import TokenFile, TokenFileError, identify
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 
 PATH: Final = "/metrics"

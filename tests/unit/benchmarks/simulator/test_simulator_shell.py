@@ -31,7 +31,7 @@ from callsheet.benchmarks.simulator.shell.settings import OverheadModel
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.events import ManagerJoined
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
-from callsheet.scheduler.planner.predictors.requests import key_of
+from callsheet.scheduler.planner.predictors.predictors import key_of
 
 RESET = Work(ActionKind.ENV_RESET, "reset", 1.0, in_sandbox=True, peak_memory_mb=50)
 STEP = Work(ActionKind.ENV_STEP, "test", 1.0, max_width=4, in_sandbox=True, peak_memory_mb=300)

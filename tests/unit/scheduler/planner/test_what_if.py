@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionKind, RefusalCode, RefusedError
-from callsheet.scheduler.planner.answers.remaining import Lives
-from callsheet.scheduler.planner.answers.what_if import Comparison, ask, question_of, with_more_nodes
+from callsheet.scheduler.planner.answers.what_if import Comparison, Lives, ask, question_of, with_more_nodes
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
-from callsheet.scheduler.service.codec.admin_answers import what_if_response
+from callsheet.scheduler.service.codec.admin_explain import what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
 from tests.support.core_world import CoreWorld, node, service, world_with_sandbox

@@ -15,7 +15,7 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, Clock, CoreLoop
-from callsheet.scheduler.store.errors import JournalBackloggedError
+from callsheet.scheduler.store.payloads import JournalBackloggedError
 
 from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld, service

@@ -23,8 +23,12 @@ from callsheet.scheduler.core.words.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.codec.decode import decode_action
-from callsheet.scheduler.service.codec.manager_commands import encode_command
-from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
+from callsheet.scheduler.service.codec.manager_wire import (
+    decode_item,
+    decode_registration,
+    encode_command,
+    references_of,
+)
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from google.protobuf import text_format
 

@@ -18,7 +18,7 @@ from callsheet.scheduler.core.words.model import (
     TimeoutKind,
 )
 from callsheet.scheduler.service.codec.outcomes import encode_outcome, fill_timestamp
-from callsheet.scheduler.service.codec.refusals import to_duration, to_seconds, to_status
+from callsheet.scheduler.service.codec.rules import to_duration, to_seconds, to_status
 from callsheet.v1 import common_pb2, outcome_pb2
 from google.protobuf import duration_pb2, timestamp_pb2
 

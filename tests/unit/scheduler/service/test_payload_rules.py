@@ -6,7 +6,7 @@ import math
 
 import pytest
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec import payload_rules, rules
+from callsheet.scheduler.service.codec import action_kinds, rules
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.v1 import action_pb2, common_pb2
 from google.protobuf import duration_pb2, text_format
@@ -196,7 +196,7 @@ def test_paths_that_leave_the_working_directory(path: str) -> None:
     step.files.add(path="fine/file", content=common_pb2.Blob(inline=b""))
     step.files.add(path=path, content=common_pb2.Blob(inline=b""))
     with pytest.raises(RefusedError) as refused:
-        payload_rules.check_env_step(step)
+        action_kinds.check_env_step(step)
     assert refused.value.field == "env_step.files[1].path"
 
 
@@ -204,7 +204,7 @@ def test_paths_that_leave_the_working_directory(path: str) -> None:
 def test_paths_that_stay(path: str) -> None:
     step = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls", working_directory=path))
     step.files.add(path=path, content=common_pb2.Blob(inline=b""))
-    assert payload_rules.check_env_step(step) == []
+    assert action_kinds.check_env_step(step) == []
 
 
 def test_inline_bytes_have_a_limit() -> None:
@@ -284,9 +284,9 @@ def test_no_durations(seconds: int, nanos: int) -> None:
 def test_paths_within_the_sandbox(path: str) -> None:
     step = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls", working_directory=path), download=[path])
     step.files.add(path=path, content=common_pb2.Blob(inline=b""))
-    assert payload_rules.check_env_step(step) == []
+    assert action_kinds.check_env_step(step) == []
 
 
 def test_a_command_of_a_session_may_have_variables() -> None:
     command = action_pb2.Command(shell="ls", environment={"A": "b"})
-    assert payload_rules.check_env_step(action_pb2.EnvStepInput(command=command, session="main")) == []
+    assert action_kinds.check_env_step(action_pb2.EnvStepInput(command=command, session="main")) == []

@@ -34,7 +34,7 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.events import ManagerHeartbeat, Plan
 from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, TrajectoryEnd
 from callsheet.scheduler.core.words.registration import ServiceState
-from callsheet.scheduler.planner.engines.generation_prices import EngineLoads, generation_prices
+from callsheet.scheduler.planner.engines.claims import EngineLoads, generation_prices
 
 # Tokens that a job's generations are expected to write before any has ended; counts as one that did.
 FIRST_GUESS_TOKENS = 256.0

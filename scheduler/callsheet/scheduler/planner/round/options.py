@@ -12,8 +12,7 @@ from callsheet.scheduler.core.state.scheduler_state import ClassKey
 from callsheet.scheduler.core.words.model import CPU, GPU, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
-from callsheet.scheduler.planner.question.instance import Option, OptionBlock
-from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR
+from callsheet.scheduler.planner.question.instance import MARGINAL_EFFICIENCY_FLOOR, Option, OptionBlock
 
 # Widths tried of one elastic resource, and of each where several are elastic.
 MAX_WIDTHS = 8

@@ -10,11 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from callsheet.scheduler.planner.question.instance import Floats, Option, PlanningInstance
-from callsheet.scheduler.planner.question.price import OptionCosts, option_costs
+from callsheet.scheduler.planner.question.instance import Floats, Option, OptionCosts, PlanningInstance, option_costs
 from callsheet.scheduler.planner.solvers.cp_sat import LEAST_SECONDS, AssignmentModel, Budget
-from callsheet.scheduler.planner.solvers.greedy import by_density, fill, greedy
-from callsheet.scheduler.planner.solvers.stage import Answer, Counts, Leftovers, Stage, Status, make_stage
+from callsheet.scheduler.planner.solvers.stage import (
+    Answer,
+    Counts,
+    Leftovers,
+    Stage,
+    Status,
+    by_density,
+    fill,
+    greedy,
+    make_stage,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The answer to `Explain`: why an action is where it is, or what stays of it."""
+"""Answers of the admin service that come from the planner: why an action waits, and what it predicts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,58 @@ from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.planner.answers.explain import Explanation, explain
-from callsheet.scheduler.planner.answers.holders import Holder, holders
-from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.requests import predict
+from callsheet.scheduler.planner.answers.explain import Explanation, Holder, explain, holders
+from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
+from callsheet.scheduler.planner.predictors import Prediction, Predictors
+from callsheet.scheduler.planner.predictors.log_normal import quantile
+from callsheet.scheduler.planner.predictors.predictors import predict
 from callsheet.scheduler.planner.protocol import Reviewer
-from callsheet.scheduler.service.codec.admin_answers import fill_expected
 from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import decode_key
 from callsheet.scheduler.service.codec.rules import identifier, within
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2
+
+# Answers of the admin service that come from predictions, as messages.
+
+# Of the standard normal distribution: nine in ten are below.
+NINE_IN_TEN = 1.2816
+
+
+def fill_expected(message: admin_service_pb2.ExpectedRun, prediction: Prediction, timeout_s: float) -> None:
+    """Writes a prediction; no execution takes longer than its timeout."""
+    message.mean_s = prediction.duration_s
+    message.low_s = min(quantile(prediction.log_mean, prediction.log_sd, -NINE_IN_TEN), timeout_s)
+    message.high_s = min(quantile(prediction.log_mean, prediction.log_sd, NINE_IN_TEN), timeout_s)
+    message.use = prediction.use
+    message.peak_memory_mb = prediction.peak_memory_mb
+    message.amdahl_fraction = prediction.amdahl_fraction
+    message.observations = prediction.observations
+
+
+def what_if_response(comparison: Comparison) -> admin_service_pb2.WhatIfResponse:
+    """The answer to a what-if question."""
+    response = admin_service_pb2.WhatIfResponse(pool=comparison.pool, nodes=comparison.nodes, summary=str(comparison))
+    _fill_outlook(response.before, comparison.before)
+    _fill_outlook(response.after, comparison.after)
+    return response
+
+
+def _fill_outlook(message: admin_service_pb2.Outlook, outlook: Outlook) -> None:
+    message.mean_act_s = outlook.mean_act_s
+    message.start_now = outlook.waiting.start_now
+    for each in outlook.waiting.classes:
+        message.classes.add(
+            name=each.key,
+            waiting=each.waiting,
+            mean_wait_s=each.mean_wait_s,
+            mean_end_s=each.mean_end_s,
+            stuck=each.stuck,
+            waited_s=each.waited_s,
+        )
+    shared = outlook.shared
+    message.shared.cores, message.shared.running = shared.cores, shared.running
+    message.shared.use, message.shared.mean_act_s = shared.use, shared.mean_act_s
+
 
 MAX_LISTED = 1_000
 _LISTED = 100

@@ -1,14 +1,70 @@
-"""Rules for single fields of requests. Each raises INVALID_ARGUMENT naming the field, the value and the rule."""
+"""Rules for single fields of requests, and refusals as gRPC statuses with one typed detail."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Any, NoReturn, TypeVar
 
-from callsheet.scheduler.core.words.model import invalid
-from callsheet.scheduler.service.codec.refusals import to_seconds
+import grpc
+import grpc.aio
+from callsheet.scheduler.core.words.model import RefusedError, invalid
 from callsheet.v1 import common_pb2
-from google.protobuf import duration_pb2
+from callsheet.v1.google_rpc import status_pb2
+from google.protobuf import any_pb2, duration_pb2
+
+# Refusals as gRPC statuses with one typed detail.
+
+E = TypeVar("E", bound=BaseException)
+Context = grpc.aio.ServicerContext[Any, Any]
+_STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def to_status(refusal: RefusedError) -> status_pb2.Status:
+    """A google.rpc.Status with one ErrorDetail."""
+    detail = common_pb2.ErrorDetail(
+        field=refusal.field, value=refusal.value, rule=refusal.rule, forgotten=refusal.forgotten
+    )
+    if refusal.retry_after is not None:
+        detail.retry_delay.CopyFrom(to_duration(refusal.retry_after))
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return status_pb2.Status(code=int(refusal.code), message=str(refusal), details=[packed])
+
+
+async def abort(context: Context, refusal: RefusedError) -> NoReturn:
+    """Ends an rpc with the refusal; its details are in the standard trailer."""
+    status = to_status(refusal)
+    trailer = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(_STATUS_CODES[int(refusal.code)], str(refusal), trailing_metadata=trailer)
+    raise AssertionError("abort always raises")
+
+
+def first_of(group: BaseExceptionGroup[E]) -> E:
+    """The first exception of a group and of the groups in it."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def to_duration(seconds: float) -> duration_pb2.Duration:
+    """Seconds as a Duration."""
+    duration = duration_pb2.Duration()
+    fill_duration(duration, seconds)
+    return duration
+
+
+def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
+    """Sets an empty Duration from seconds."""
+    message.seconds = whole = int(seconds)
+    nanos = int((seconds - whole) * 1e9)
+    if nanos:
+        message.nanos = nanos
+
+
+def to_seconds(duration: duration_pb2.Duration) -> float:
+    """A Duration in seconds."""
+    return duration.seconds + duration.nanos / 1e9
+
 
 MAX_ID = 256
 MAX_INLINE = 64 * 1024

@@ -18,12 +18,10 @@ from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
-from callsheet.scheduler.service.codec.admin_answers import what_if_response
-from callsheet.scheduler.service.codec.admin_explain import explanation_of, open_actions
+from callsheet.scheduler.service.codec.admin_explain import explanation_of, open_actions, what_if_response
 from callsheet.scheduler.service.codec.outcomes import fill_timestamp
-from callsheet.scheduler.service.codec.refusals import Context
 from callsheet.scheduler.service.codec.requests import UnaryReply
-from callsheet.scheduler.service.codec.rules import at_least
+from callsheet.scheduler.service.codec.rules import Context, at_least
 from callsheet.scheduler.service.codec.status_answers import job_status
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.loop import CoreLoop

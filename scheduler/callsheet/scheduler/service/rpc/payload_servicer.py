@@ -6,19 +6,17 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.refusals import Context, abort
-from callsheet.scheduler.service.codec.rules import blob
-from callsheet.scheduler.service.limits.guard import caller
-from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
-from callsheet.scheduler.service.payloads.claims import refusal_of
-from callsheet.scheduler.service.payloads.rights import PayloadRights, owner_of
-from callsheet.scheduler.store.errors import (
+from callsheet.scheduler.service.codec.rules import Context, abort, blob
+from callsheet.scheduler.service.limits.guard import PeerLimits, caller, peer_of
+from callsheet.scheduler.service.payloads.claims import PayloadRights, owner_of, refusal_of
+from callsheet.scheduler.store.payloads import (
     PayloadMismatchError,
     PayloadNotFoundError,
+    PayloadStore,
     PayloadStoreError,
     PayloadTooLargeError,
+    StoredPayload,
 )
-from callsheet.scheduler.store.payloads import PayloadStore, StoredPayload
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
 
 
