@@ -6,20 +6,22 @@ Where one does not fit, the error names the field, the value and the rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, MutableSequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
+from dataclasses import MISSING, fields
 from enum import Enum
+from functools import cache
 from numbers import Real
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invalid
 from callsheet.client.words.arguments import items
 from google.protobuf import duration_pb2, timestamp_pb2
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 T = TypeVar("T")
 EnumT = TypeVar("EnumT", bound=Enum)
+_Put: TypeAlias = Callable[[Message, str, Any], None]
 
 _NUMBER: Final = "a number"
 _RULES: Final = {
@@ -57,7 +59,7 @@ def put(message: Message, where: str, **values: Any) -> None:
             raise _misfit(error, _path(where, name), value, _rule(message, name)) from error
 
 
-def put_same(message: Message, where: str, value: Any, *, but: Collection[str] = ()) -> None:
+def put_same(message: Message, where: str, value: Any, *, but: tuple[str, ...] = ()) -> None:
     """Sets the fields of a message that a value (a dataclass) has under the same names; see `put`.
 
     Lists are filled, and durations are of fields with "_s" behind the name. None leaves a field out. A number that has
@@ -69,25 +71,40 @@ def put_same(message: Message, where: str, value: Any, *, but: Collection[str] =
         value: The dataclass.
         but: Names that are put otherwise. Other messages are always left to the caller.
     """
-    known = message.DESCRIPTOR.fields_by_name
-    for each in fields(value):
-        given = getattr(value, each.name)
-        field = known.get(each.name) or known.get(each.name.removesuffix("_s"))
-        if field is None or given is None or each.name in but:
-            continue
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            put_map(message, where, field.name, given)
-        elif field.message_type is not None:
-            if field.message_type is duration_pb2.Duration.DESCRIPTOR:
-                put_durations(message, where, **{field.name: given})
-        elif isinstance(getattr(message, field.name), MutableSequence):
-            if field.type == FieldDescriptor.TYPE_STRING:
-                given = items(_path(where, field.name), given, str, "text")
-            put_list(message, where, field.name, given)
-        elif each.default is None and not field.has_presence:
-            put(message, where, **{field.name: at_least_one(_path(where, field.name), given)})
-        else:
-            put(message, where, **{field.name: given})
+    made: Any = type(value)
+    for name, default, put_field in _puts(made, message.DESCRIPTOR, but):
+        given = getattr(value, name)
+        if given is not default and given is not None:
+            put_field(message, where, given)
+
+
+@cache
+def _puts(made: Any, contract: Descriptor, but: tuple[str, ...]) -> tuple[tuple[str, object, _Put], ...]:
+    """Returns for each field of a dataclass that `put_same` puts: its name, the default to leave out, and the put."""
+    found = []
+    for each in fields(made):
+        field = contract.fields_by_name.get(each.name) or contract.fields_by_name.get(each.name.removesuffix("_s"))
+        if field is not None and each.name not in but and (put_field := _put_of(field, each.default)) is not None:
+            # An empty default is the contract's too, unless this can tell it from a field that is not set.
+            is_contracts = not field.has_presence and each.default is not MISSING and not each.default
+            found.append((each.name, each.default if is_contracts else None, put_field))
+    return tuple(found)
+
+
+def _put_of(field: FieldDescriptor, default: object) -> _Put | None:
+    name = field.name
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return lambda message, where, given: put_map(message, where, name, given)
+    if field.message_type is not None:
+        is_duration = field.message_type is duration_pb2.Duration.DESCRIPTOR
+        return (lambda message, where, given: put_durations(message, where, **{name: given})) if is_duration else None
+    if isinstance(field.default_value, list):
+        if field.type != FieldDescriptor.TYPE_STRING:
+            return lambda message, where, given: put_list(message, where, name, given)
+        return lambda message, where, given: _put_texts(message, where, name, given)
+    if default is None and not field.has_presence:
+        return lambda message, where, given: put(message, where, **{name: at_least_one(_path(where, name), given)})
+    return lambda message, where, given: put(message, where, **{name: given})
 
 
 def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> None:
@@ -99,6 +116,10 @@ def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> 
         path = _path(where, name) if index is None else f"{_path(where, name)}[{index}]"
         rule = f"a sequence, each {_rule(message, name)}" if index is None else _rule(message, name)
         raise _misfit(error, path, value, rule) from error
+
+
+def _put_texts(message: Message, where: str, name: str, given: Any) -> None:
+    put_list(message, where, name, items(_path(where, name), given, str, "text"))
 
 
 def put_map(message: Message, where: str, name: str, values: Any) -> None:
