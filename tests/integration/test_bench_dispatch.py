@@ -9,8 +9,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad, LoadFailedError, counted_batches
+from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad, counted_batches
+from callsheet.benchmarks.dispatch.loads import OpenLoad
 from callsheet.benchmarks.dispatch.raw_streams import raw_servers, stream_items_per_s, two_hops_latencies
+from callsheet.benchmarks.dispatch.settings import DispatchSettings, MeasuredKind
+from callsheet.benchmarks.measuring.actions import NotMeasurableError
 from callsheet.benchmarks.measuring.machine import filesystem_of, fsync_p50_us
 from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import (
@@ -23,6 +26,8 @@ from callsheet.client.testing import FakeClient
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
+
+from tests.support.waiting import until
 
 _DEADLINE_S = 60.0
 _BENCHMARK_S = 280
@@ -61,7 +66,7 @@ async def test_a_load_that_does_not_succeed_says_so() -> None:
     client = FakeClient()
     client.on_tool_call(lambda _: Failed(kind=FailureKind.INFRA, reason=Reason.MANAGER_LOST))
     load = CallsheetLoad(await client.open_job("load"), "seeded")
-    with pytest.raises(LoadFailedError, match=r"seeded-00000001 did not succeed: .*manager_lost"):
+    with pytest.raises(NotMeasurableError, match=r"did not succeed: .*manager_lost"):
         await load.one()
 
 
@@ -71,13 +76,60 @@ def test_the_disk_is_described(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("arguments", ["noop --managers=3", "env_step", "env_reset", "generate", "chat"])
+def test_every_kind_tells_what_an_action_costs(arguments: str) -> None:
+    kind, *more = arguments.split()
+    sizes = (f"--kind={kind}", *more, "--alone", "--in-flight=2", "--open-loop=10", "--seconds=0.5")
+    command = [sys.executable, "-m", "callsheet.cli.main", "bench", "dispatch", *sizes, "--isolation=none", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BENCHMARK_S, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(each["loop"], each["size"]) for each in found["loops"]] == [("closed", 2), ("open", 10)]
+    gateway = {"gateway"} if kind == "chat" else set()
+    for loop in found["loops"]:
+        assert loop["actions"] > 0
+        assert loop["p50_ms"] > 0
+        assert loop["messages"] >= 2
+        assert set(loop["cpu_ms"]) == {"scheduler", "manager", "client", "rest"} | gateway
+        assert {"scheduler", "manager", "client"} | gateway <= set(loop["system_calls"])
+        assert loop["wake_ups"]["scheduler"] > 0
+
+
+def test_several_managers_are_for_no_ops_alone() -> None:
+    with pytest.raises(ValueError, match="managers: 2 must be 1 for chat"):
+        DispatchSettings(kind=MeasuredKind.CHAT, managers=2)
+    with pytest.raises(ValueError, match="open_loop"):
+        DispatchSettings(open_loop=(0,))
+
+
+@pytest.mark.anyio
+async def test_an_open_loop_leaves_out_what_it_cannot_begin() -> None:
+    stuck = anyio.Event()
+
+    async def one(lane: int) -> float:
+        await stuck.wait()
+        return 0.0
+
+    load = OpenLoad(one, lanes=2, rate=1000.0, seed=1)
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(load.run)
+            await until(lambda: load.left_out >= 3)
+            load.stopping = True
+            stuck.set()
+    assert len(load.took) >= 1000
+
+
 # Ray alone takes most of it, minutes on a machine that is busy otherwise.
 @pytest.mark.timeout(_BENCHMARK_S + 10)
 def test_the_whole_benchmark_prints_one_object() -> None:
     pytest.importorskip("ray", reason="ray is missing (extra bench)")
     sizes = (
         "--actions=200",
-        "--in-flight=20",
+        "--window=20",
+        "--in-flight=2",
+        "--open-loop=20",
+        "--seconds=0.5",
         "--repetitions=1",
         "--idle-samples=10",
         "--burst=200",
@@ -108,4 +160,5 @@ def test_the_whole_benchmark_prints_one_object() -> None:
     assert found["burst_refused"] == 0
     assert found["seed"] == 3
     assert set(found["cpu_us_per_action"]) == {"client", "scheduler", "manager"}
+    assert len(found["loops"]) == 2
     assert "measuring Ray" in done.stderr

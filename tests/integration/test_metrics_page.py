@@ -74,6 +74,8 @@ async def test_a_stack_tells_what_ended_what_it_has_and_what_it_refused(tmp_path
     assert found["callsheet_engine_serving", manager.manager_id, "policy"] == 1
     assert found["callsheet_node_capacity", manager.node_id, "cpu"] == 1
     assert found["callsheet_refusals_total", "NOT_FOUND"] == 1
+    assert found["callsheet_messages_total", "read", "Explain"] == 1
+    assert found["callsheet_messages_total", "written", "ManagerSession"] >= 2
     assert found["callsheet_open_jobs",] == 1
     assert (step["actions/generate"], step["failures/env"], step["tokens/generated"]) == (2, 1, 4)
     assert step["time_s/generation"] > 0

@@ -18,11 +18,13 @@ from callsheet.cli.options import AsJson, options_of
 
 @benchmark(DispatchSettings)
 def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
-    """Measure no-op actions, beside raw gRPC streams and Ray.
+    """Measure what an action costs, and no-ops beside raw gRPC streams and Ray.
 
-    It ends with exit code 1 if one of a burst of actions is refused.
+    CPU by process, latency, messages, wake-ups and system calls: with so many actions under way, and with so many a
+    second. It ends with exit code 1 if one of a burst of no-ops is refused.
     """
-    import ray  # noqa: F401
+    if settings.has_rivals:
+        import ray  # noqa: F401
     from callsheet.benchmarks.dispatch.run import run_dispatch
 
     return run_dispatch

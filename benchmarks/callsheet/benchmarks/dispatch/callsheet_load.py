@@ -9,17 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from callsheet.benchmarks.measuring.actions import succeeded
 from callsheet.benchmarks.measuring.clock import latencies_s
-from callsheet.client import Demand, Job, RefusedError, Succeeded
+from callsheet.client import Demand, Job, Outcome, RefusedError
 from callsheet.client.session.ledger import Ledger
 
 SERVICE = "noop"
 _DEADLINE_S = 120.0
 _NOTHING = Demand()
-
-
-class LoadFailedError(Exception):
-    """An action of the benchmark did not succeed, so that there is nothing to measure."""
 
 
 @dataclass(slots=True)
@@ -81,17 +78,17 @@ class CallsheetLoad:
     id_prefix: str
     _submitted: int = field(default=0, init=False)
 
-    async def one(self) -> None:
-        """Submits one action and waits for its outcome.
+    async def one(self) -> Outcome[Any]:
+        """Submits one action and returns its outcome.
 
         Raises:
-            LoadFailedError: It did not succeed.
+            NotMeasurableError: It did not succeed.
         """
         self._submitted += 1
         action_id = f"{self.id_prefix}-{self._submitted:08d}"
         outcome = await self.job.tool_call(SERVICE, "nothing", demand=_NOTHING, action_id=action_id)
-        if not isinstance(outcome, Succeeded):
-            raise LoadFailedError(f"action {action_id} did not succeed: {outcome}")
+        succeeded(outcome)
+        return outcome
 
     async def actions_per_s(self, actions: int, in_flight: int) -> float:
         """Outcomes per second of `actions` actions, of which `in_flight` are under way at any time."""

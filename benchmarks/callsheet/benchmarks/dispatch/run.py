@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
@@ -9,14 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-import psutil
 from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
+from callsheet.benchmarks.dispatch.loops import measure_loops
 from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, stream_items_per_s, two_hops_latencies
 from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
-from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures
+from callsheet.benchmarks.dispatch.report import Beside, CallsheetFigures, DispatchReport, RawFigures
+from callsheet.benchmarks.dispatch.service import running_service
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine, filesystem_of, fsync_p50_us
+from callsheet.benchmarks.measuring.processes import system_calls_counted, use_of
 from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import Client
 from callsheet.deploy.roles import Role
@@ -52,52 +55,63 @@ class _Bench:
 
 
 async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _: None) -> DispatchReport:
-    """Measures Callsheet, raw streams and Ray, one after another on an otherwise idle machine.
-
-    Callsheet's scheduler and manager and the raw servers run at the same time, idle but for the one being measured;
-    their repetitions alternate, so that a slow spell of the machine meets both. Ray runs alone, after they have ended.
+    """Measures every loop on an otherwise idle machine, and then no-ops beside raw streams and Ray.
 
     Args:
-        settings: How much to measure.
+        settings: What and how much to measure.
         progress: Told, as a sentence, what is being measured.
 
     Raises:
         ProcessFailedError: A process did not start (inside an exception group).
-        LoadFailedError: An action did not succeed (inside an exception group).
+        NotMeasurableError: An action did not succeed (inside an exception group).
+        TimeoutError: An action had no outcome (inside an exception group).
         RayRunFailedError: Ray is not installed or failed.
     """
     began = time.monotonic()
     machine = describe_machine()
+    prefix = f"{random.Random(settings.seed).getrandbits(32):08x}"
+    with tempfile.TemporaryDirectory(prefix="callsheet-bench-") as directory:
+        progress("starting the service")
+        async with running_service(settings, prefix, Path(directory)) as service:
+            loops = await measure_loops(service, settings, progress)
+    return DispatchReport(
+        kind=settings.kind.value,
+        managers=settings.managers,
+        loops=loops,
+        comparison=await _compare(settings, prefix, progress) if settings.has_rivals else None,
+        counted=system_calls_counted(),
+        machine=machine,
+        seed=settings.seed,
+        wall_s=time.monotonic() - began,
+    )
+
+
+async def _compare(settings: DispatchSettings, prefix: str, progress: Progress) -> Beside:
+    """Measures Callsheet, raw streams and Ray, one after another.
+
+    Callsheet's scheduler and manager and the raw servers run at the same time, idle but for the one being measured;
+    their repetitions alternate, so that a slow spell of the machine meets both. Ray runs alone, after they have ended.
+    """
     samples = _Samples()
     with tempfile.TemporaryDirectory(prefix="callsheet-bench-") as directory:
         data_dir = Path(directory)
-        machine["journal_filesystem"] = filesystem_of(data_dir)
-        machine["fsync_p50_us"] = fsync_p50_us(data_dir)
+        journal = {"filesystem": filesystem_of(data_dir), "fsync_p50_us": fsync_p50_us(data_dir)}
         progress("starting scheduler, manager and raw servers")
         stack_settings = StackSettings(data_dir=data_dir / "callsheet", managers=(Role.NOOP,))
         async with local_stack(stack_settings) as stack, raw_servers() as raw, Client(stack.address) as client:
             job = await client.open_job("dispatch")
-            prefix = f"{random.Random(settings.seed).getrandbits(32):08x}"
             bench = _Bench(CallsheetLoad(job, prefix), stack, raw, settings, samples)
             await _measure(bench, progress)
             await job.close()
     progress("measuring Ray")
     ray = await measure_ray(replace(settings.ray, repetitions=settings.repetitions))
-    return DispatchReport(
-        callsheet=_callsheet_figures(settings, samples),
-        raw=_raw_figures(samples),
-        ray=ray,
-        machine=machine,
-        seed=settings.seed,
-        repetitions=settings.repetitions,
-        wall_s=time.monotonic() - began,
-    )
+    return Beside(_callsheet_figures(settings, samples), _raw_figures(samples), ray, settings.repetitions, journal)
 
 
 async def _measure(bench: _Bench, progress: Progress) -> None:
     load, settings = bench.load, bench.settings
     progress("warming up")
-    await load.actions_per_s(min(settings.actions, settings.in_flight), settings.in_flight)
+    await load.actions_per_s(min(settings.actions, settings.window), settings.window)
     for repetition in range(1, settings.repetitions + 1):
         of = f"{repetition} of {settings.repetitions}"
         progress(f"idle latency, {of}")
@@ -122,7 +136,7 @@ async def _measure_throughput(bench: _Bench) -> None:
     settings, samples = bench.settings, bench.samples
     before = _cpu_seconds(bench.stack)
     with counted_batches() as sent:
-        samples.rates.append(await bench.load.actions_per_s(settings.actions, settings.in_flight))
+        samples.rates.append(await bench.load.actions_per_s(settings.actions, settings.window))
     after = _cpu_seconds(bench.stack)
     samples.cpu_s.append({name: after[name] - before[name] for name in after})
     samples.batch_items.append(settings.actions / sent.messages)
@@ -132,24 +146,21 @@ async def _measure_throughput(bench: _Bench) -> None:
         bytes(samples.action_bytes * batch_items),
         messages=_RAW_MESSAGES,
         batch_items=batch_items,
-        messages_in_flight=max(1, settings.in_flight // batch_items),
+        messages_in_flight=max(1, settings.window // batch_items),
     )
     samples.raw_rates.append(rate)
 
 
 def _cpu_seconds(stack: Stack) -> dict[str, float]:
     """CPU seconds that each process of an action's path has used so far."""
-    used = {"client": time.process_time()}
-    for name, role in (("scheduler", Role.SCHEDULER), ("manager", Role.NOOP)):
-        times = psutil.Process(stack.pid(role)).cpu_times()
-        used[name] = times.user + times.system
-    return used
+    pids = {"client": os.getpid(), "scheduler": stack.pid(Role.SCHEDULER), "manager": stack.pid(Role.NOOP)}
+    return {name: use_of(pid).cpu_s for name, pid in pids.items()}
 
 
 def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> CallsheetFigures:
     return CallsheetFigures(
         actions_per_s=median(samples.rates),
-        in_flight=settings.in_flight,
+        in_flight=settings.window,
         actions_per_repetition=settings.actions,
         mean_batch_items=median(samples.batch_items),
         action_bytes=samples.action_bytes,

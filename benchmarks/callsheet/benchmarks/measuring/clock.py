@@ -22,7 +22,7 @@ def timed(into: list[float]) -> Iterator[None]:
     into.append(time.perf_counter() - began)
 
 
-async def latencies_s(one: Callable[[], Awaitable[None]], samples: int, warm_up: int) -> list[float]:
+async def latencies_s(one: Callable[[], Awaitable[object]], samples: int, warm_up: int) -> list[float]:
     """Seconds of so many calls, one after another, after some that do not count.
 
     Raises:

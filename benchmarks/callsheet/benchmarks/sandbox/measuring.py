@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 import psutil
+from callsheet.benchmarks.measuring.actions import NotMeasurableError, several_at_once
 from callsheet.benchmarks.measuring.clock import timed
 from callsheet.benchmarks.sandbox.bare import create_s, exec_s
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
@@ -109,10 +110,6 @@ _FILLER = "filler"
 _MAKER = "maker"
 
 
-class NotMeasurableError(Exception):
-    """Something that is measured did not work."""
-
-
 @dataclass(slots=True)
 class Samples:
     """Seconds that each verb took, and the bare tool's; one entry a sample."""
@@ -178,19 +175,6 @@ def spec_for(settings: SandboxBenchSettings, own: SandboxSettings) -> SandboxSpe
     return SandboxSpec(
         uuid.uuid4().hex, settings.memory_mib, own.default_disk_mib, own.default_max_processes, own.cores
     )
-
-
-async def several_at_once(most: int, do: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
-    """Does something with every item, with so many at a time."""
-    places = anyio.CapacityLimiter(most)
-
-    async def do_one(item: T) -> None:
-        async with places:
-            await do(item)
-
-    async with anyio.create_task_group() as tasks:
-        for item in items:
-            tasks.start_soon(do_one, item)
 
 
 class _Round:

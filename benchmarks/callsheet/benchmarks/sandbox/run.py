@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from callsheet.benchmarks.measuring.actions import NotMeasurableError
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.sandbox.measuring import NotMeasurableError, measure
+from callsheet.benchmarks.sandbox.measuring import measure
 from callsheet.benchmarks.sandbox.report import SandboxBenchReport, SandboxResult
 from callsheet.benchmarks.sandbox.service import measure_service
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings

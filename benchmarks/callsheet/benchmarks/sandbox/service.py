@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 import psutil
+from callsheet.benchmarks.measuring.actions import NotMeasurableError, open_trajectories, succeeded
 from callsheet.benchmarks.measuring.clock import timed
-from callsheet.benchmarks.sandbox.measuring import NotMeasurableError, several_at_once
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.client import (
     ActionHandle,
@@ -26,11 +26,7 @@ from callsheet.client import (
     Demand,
     Elastic,
     EnvStep,
-    Hold,
     Job,
-    Outcome,
-    Resource,
-    Succeeded,
     Trajectory,
 )
 from callsheet.deploy.roles import Role
@@ -161,7 +157,7 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
     """
     samples = ServiceSamples()
     async with _job(settings, directory / "shared", CoreSharing.RANKED) as job:
-        trajectories = await _open(job, settings, [str(number) for number in range(sandboxes)])
+        trajectories = await _open(job, settings, *(str(number) for number in range(sandboxes)))
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
             samples.step.append(await _step_s(trajectory, Command.argv("true")))
         long = Command.argv("sleep", f"{LONG_ACTION_S:g}")
@@ -173,7 +169,7 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
     if cores > 1:
         # Where cores are shared nobody gives way: all run at once.
         async with _job(settings, directory / "reserved", CoreSharing.RESERVED) as job:
-            wide, competitor = await _open(job, settings, ["wide", "competitor"])
+            wide, competitor = await _open(job, settings, "wide", "competitor")
             samples.giving_way = await giving_way_s(wide, competitor, cores, settings.competitors)
     return samples
 
@@ -194,16 +190,8 @@ async def _job(settings: SandboxBenchSettings, directory: Path, share_cores: Cor
         yield job
 
 
-async def _open(job: Job, settings: SandboxBenchSettings, names: Sequence[str]) -> Sequence[Trajectory]:
-    trajectories = [job.trajectory(name) for name in names]
-    demand = Demand(Resource("memory", settings.memory_mib, hold=Hold.TRAJECTORY), cpu=1)
-
-    async def make(trajectory: Trajectory) -> None:
-        await trajectory.open()
-        succeeded(await trajectory.env_reset(demand=demand))
-
-    await several_at_once(settings.concurrent, make, trajectories)
-    return trajectories
+async def _open(job: Job, settings: SandboxBenchSettings, *names: str) -> Sequence[Trajectory]:
+    return await open_trajectories(job, names, settings.memory_mib, settings.concurrent)
 
 
 async def _step_s(trajectory: Trajectory, command: Command) -> float:
@@ -213,14 +201,3 @@ async def _step_s(trajectory: Trajectory, command: Command) -> float:
     if succeeded(outcome).exit_code != 0:
         raise NotMeasurableError(f"{command} ended with {outcome}")
     return took
-
-
-def succeeded(outcome: Outcome[Any]) -> Any:
-    """Returns what an action returned.
-
-    Raises:
-        NotMeasurableError: It did not succeed.
-    """
-    if not isinstance(outcome, Succeeded):
-        raise NotMeasurableError(f"an action did not succeed: {outcome}")
-    return outcome.value

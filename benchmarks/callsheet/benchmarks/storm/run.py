@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -17,12 +17,14 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import psutil
+from callsheet.benchmarks.measuring.actions import sandbox_demand
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
+from callsheet.benchmarks.measuring.processes import tree_cpu_s
 from callsheet.benchmarks.measuring.statistics import percentile, rounded
 from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, figures_table
 from callsheet.benchmarks.storm.settings import StormSettings
-from callsheet.client import Client, Demand, Hold, Job, Resource, Succeeded
+from callsheet.client import Client, Job, Succeeded
 from callsheet.managers.supervision.processes import ProcessSpec, command_module, run_process
 from rich.table import Table
 
@@ -133,7 +135,7 @@ async def _storm(size: tuple[int, int, int], memory_mib: int, store: Path, direc
     resets, images, hosts = size
     took: list[float] = []
     failed = 0
-    demand = Demand(Resource("memory", memory_mib, hold=Hold.TRAJECTORY), cpu=1)
+    demand = sandbox_demand(memory_mib)
 
     async def reset(job: Job, number: int) -> None:
         nonlocal failed
@@ -148,12 +150,12 @@ async def _storm(size: tuple[int, int, int], memory_mib: int, store: Path, direc
         Client(address) as client,
         await client.open_job("storm") as job,
     ):
-        before = _cpu_s(processes)
+        before = tree_cpu_s(processes)
         began = time.perf_counter()
         async with anyio.create_task_group() as tasks:
             for number in range(resets):
                 tasks.start_soon(reset, job, number)
-        cpu_s = await anyio.to_thread.run_sync(_cpu_s, processes) - before
+        cpu_s = await anyio.to_thread.run_sync(tree_cpu_s, processes) - before
     p50_s, p99_s = (percentile(took, percent) for percent in (50.0, 99.0))
     return StormResult(resets, images, hosts, p50_s, p99_s, max(took), failed, (resets - failed) / cpu_s)
 
@@ -180,13 +182,3 @@ async def _stack(
             arguments = ("--scheduler", address, "--node-id", name, "--memory-mib", str(memory_mib))
             processes.append(await start(name, "manager", "sandbox", *arguments, "--images", str(store)))
         yield address, processes
-
-
-def _cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """CPU seconds of processes, of those below them, and of those below that have ended."""
-    total = 0.0
-    for process in processes:
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                total += sum(each.cpu_times()[:4])
-    return total

@@ -294,7 +294,7 @@ async def _grpc_server(
     unread = UnreadBytes(settings.limits.max_unread_bytes)
     guards = [TokenGuard(TokenFile(settings.access.tokens), refusals)] if settings.access.tokens is not None else []
     server = grpc.aio.server(
-        interceptors=[*guards, RefusingInterceptor(refusals), LimitingInterceptor(limits)],
+        interceptors=[*guards, RefusingInterceptor(refusals, loop.tally.messages), LimitingInterceptor(limits)],
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

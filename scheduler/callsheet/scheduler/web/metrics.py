@@ -93,6 +93,12 @@ def _of_actions(tally: Tally) -> Iterator[Metric]:
     for code, count in sorted(tally.refusals.items()):
         refusals.add_metric([code.name], count)
     yield refusals
+    messages = CounterMetricFamily(
+        "callsheet_messages", "gRPC messages that the scheduler read and wrote.", labels=["rpc", "direction"]
+    )
+    for labels, count in sorted(tally.messages.items()):
+        messages.add_metric(labels, count)
+    yield messages
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

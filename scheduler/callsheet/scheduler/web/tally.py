@@ -56,12 +56,14 @@ class Tally:
         ends: Actions that got their outcome, by kind, state and kind of failure, which is empty where there is none.
         times: Where their time went, by kind.
         refusals: Refused requests, items of sessions included, by code.
+        messages: gRPC messages of our services, by rpc and by whether they were read or written.
     """
 
     def __init__(self) -> None:
         self.ends: Counter[tuple[ActionKind, str, str]] = Counter()
         self.times: dict[ActionKind, ActionTimes] = {kind: ActionTimes() for kind in ActionKind}
         self.refusals: Counter[RefusalCode] = Counter()
+        self.messages: Counter[tuple[str, str]] = Counter()
 
     def finished(self, facts: OutcomeFacts) -> None:
         """Counts an action that has its outcome."""

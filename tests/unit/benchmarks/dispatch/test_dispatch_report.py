@@ -7,7 +7,14 @@ import json
 import math
 
 import pytest
-from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
+from callsheet.benchmarks.dispatch.report import (
+    Beside,
+    CallsheetFigures,
+    DispatchReport,
+    LoopFigures,
+    RawFigures,
+    RayFigures,
+)
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.measuring.statistics import percentile, ratio
 from callsheet.benchmarks.runner import render
@@ -27,15 +34,30 @@ _CPU = {"client": 20.0, "scheduler": 30.0, "manager": 10.0}
 
 
 def _report(refused: int = 0) -> DispatchReport:
-    return DispatchReport(
+    comparison = Beside(
         callsheet=CallsheetFigures(20_000.0, 2000, 20_000, 64.0, 90, _CPU, 900.0, 2000.0, 900, 10_000, refused, 1.0),
         raw=RawFigures(500_000.0, 64, 500.0, 800.0),
         ray=RayFigures(2_000.0, 4_000.0, 1000, 1000, "2.0"),
-        machine={**describe_machine(), "journal_filesystem": "ext4", "fsync_p50_us": 500.0},
-        seed=7,
         repetitions=3,
-        wall_s=100.0,
+        journal={"filesystem": "ext4", "fsync_p50_us": 500.0},
     )
+    loop = LoopFigures(
+        loop="open",
+        size=800,
+        actions=7_990,
+        actions_per_s=799.0,
+        p50_ms=3.0,
+        p99_ms=math.nan,
+        overhead_p99_ms=9.0,
+        cpu_ms={**_CPU, "rest": 5.0},
+        cores={**_CPU, "rest": 0.0},
+        messages=4.25,
+        wake_ups=_CPU,
+        system_calls=_CPU,
+        left_out=0,
+        load_1m=0.5,
+    )
+    return DispatchReport("noop", 200, [loop], comparison, "all", describe_machine(), seed=7, wall_s=100.0)
 
 
 def test_nothing_may_be_refused() -> None:
@@ -61,10 +83,23 @@ def test_the_json_object_has_the_promised_keys() -> None:
     }
     assert promised <= set(found)
     assert found["machine"]["cores"] >= 1
+    (loop,) = found["loops"]
+    assert (loop["loop"], loop["size"], loop["cpu_ms"]["rest"], loop["p99_ms"]) == ("open", 800, 5.0, None)
+    assert f"{found['machine']['cores']} cores" in loop["machine"]
 
 
 def test_the_tables_name_figures_ratios_and_bars() -> None:
     text = io.StringIO()
     Console(width=160, file=text).print(render(_report()))
-    for told in ("20,000 actions/s", "Ray async actor calls", "10.00", "refused in the burst", "met"):
+    for told in (
+        "800 a second",
+        "all",
+        "4.2",
+        "65.00",
+        "20,000 actions/s",
+        "Ray async actor calls",
+        "10.00",
+        "refused in the burst",
+        "met",
+    ):
         assert told in text.getvalue()

@@ -61,6 +61,7 @@ def test_actions_are_told_by_kind_outcome_and_time_and_never_by_name() -> None:
     encode(dataclasses.replace(FACTS, state=ActionState.CANCELLED, attempts=0, execution_s=0.0))
     encode(dataclasses.replace(FACTS, waited_s={"cores": 0.75}))
     tally.refused(RefusalCode.NOT_FOUND)
+    tally.messages["ClientSession", "written"] += 2
     found = samples(SchedulerState(3, lambda facts: b""), tally)
     ends = {labels: value for (name, labels), value in found.items() if name == "callsheet_actions_total"}
     assert ends == {
@@ -75,6 +76,8 @@ def test_actions_are_told_by_kind_outcome_and_time_and_never_by_name() -> None:
     assert found["callsheet_action_waiting_seconds_sum", (step,)] == 0.75
     assert found["callsheet_action_waited_seconds_total", (("cause", "cores"), step)] == 0.75
     assert found["callsheet_refusals_total", (("code", "NOT_FOUND"),)] == 1.0
+    written = (("direction", "written"), ("rpc", "ClientSession"))
+    assert found["callsheet_messages_total", written] == 2.0
     assert found["callsheet_scheduler_epoch", ()] == 3.0
     assert not [labels for _, labels in found for _, value in labels if "somebody" in value or "action-of" in value]
 

@@ -1,4 +1,4 @@
-"""What surrounds every rpc of ours: refusals become statuses, and sessions write bytes.
+"""What surrounds every rpc of ours: refusals become statuses, messages are counted, and sessions write bytes.
 
 A request that is no message, for instance with text that is not UTF-8, is refused too: gRPC's own answer is UNKNOWN.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -28,8 +29,9 @@ _WRITE_BYTES = frozenset({"/callsheet.v1.ClientService/ClientSession", "/callshe
 class RefusingInterceptor(grpc.aio.ServerInterceptor):
     """Ends rpcs with the refusals that their handlers raise. What came on a stream before has been taken."""
 
-    def __init__(self, refusals: RefusalLog) -> None:
+    def __init__(self, refusals: RefusalLog, messages: Counter[tuple[str, str]]) -> None:
         self._refusals = refusals
+        self._messages = messages
 
     async def intercept_service(
         self,
@@ -42,12 +44,24 @@ class RefusingInterceptor(grpc.aio.ServerInterceptor):
         for kind, wrap, make in _KINDS:
             serve = getattr(handler, kind, None)
             if serve is not None:
-                serialize = None if method in _WRITE_BYTES else handler.response_serializer
+                rpc = method.rpartition("/")[2]
+                parse = _counted(_parse_or_keep_error(handler.request_deserializer), self._messages, (rpc, "read"))
+                encode = bytes if method in _WRITE_BYTES else handler.response_serializer
                 wrapped = (_yield_messages if inspect.isasyncgenfunction(serve) else wrap)(
                     serve, method, self._refusals
                 )
-                return make(wrapped, _parse_or_keep_error(handler.request_deserializer), serialize)
+                return make(wrapped, parse, _counted(encode, self._messages, (rpc, "written")))
         return handler  # type: ignore[no-any-return]
+
+
+def _counted(
+    convert: Callable[[Any], Any], messages: Counter[tuple[str, str]], labels: tuple[str, str]
+) -> Callable[[Any], Any]:
+    def convert_and_count(message: Any) -> Any:
+        messages[labels] += 1
+        return convert(message)
+
+    return convert_and_count
 
 
 def _parse_or_keep_error(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
