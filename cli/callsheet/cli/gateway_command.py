@@ -25,8 +25,8 @@ def gateway(
     """
     link = ParentLink.adopt()
     with needs("gateway"):
-        import callsheet.gateway.server.server  # noqa: F401
         from callsheet.deploy.logs import configure_logs
+        from callsheet.gateway.server.server import serve  # noqa: F401
     configure_logs(log_format, log_level, role="gateway")
     try:
         anyio.run(_serve, settings, link)

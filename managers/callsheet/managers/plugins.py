@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Generic, TypeVar
@@ -46,4 +48,10 @@ class PluginGroup(Generic[T]):
         return found
 
     def _entries(self) -> dict[str, metadata.EntryPoint]:
-        return {entry.name: entry for entry in metadata.entry_points(group=self.name)}
+        return {entry.name: entry for entry in _installed(self.name, tuple(sys.path))}
+
+
+@functools.cache
+def _installed(group: str, path: tuple[str, ...]) -> metadata.EntryPoints:
+    """The entry points of a group below a path, read once: each look reads a file of every distribution."""
+    return metadata.entry_points(group=group)

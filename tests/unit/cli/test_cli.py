@@ -101,6 +101,17 @@ def test_help_is_quick_as_it_loads_no_heavy_room() -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["callsheet.scheduler.service.server", "callsheet.gateway.server.server"])
+def test_processes_that_serve_start_without_what_structlog_adds_to_tracebacks(module: str) -> None:
+    code = (
+        f"import sys, callsheet.deploy.logs, {module}\n"
+        "print([name for name in ('attr', 'pygments', 'rich') if name in sys.modules])\n"
+        "import rich.console\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_version_is_printed() -> None:
     result = run("--version")
     assert result.exit_code == 0

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.byte_renderer import ByteRenderer
-from callsheet.gateway.renderers.chat_template import ChatTemplate
 
 BYTES: Final = "bytes"
 """Names the demo's vocabulary in place of a directory."""
@@ -37,6 +36,7 @@ def load_renderer(
     if tokenizer == BYTES:
         return ByteRenderer()
     # Only here, so that the demo's gateway starts without them.
+    from callsheet.gateway.renderers.chat_template import ChatTemplate
     from callsheet.gateway.renderers.template_renderer import TemplateRenderer
     from tokenizers import Tokenizer
 
