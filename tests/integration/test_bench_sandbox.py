@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from callsheet.benchmarks.sandbox.report import MOST_OVERHEAD
+from callsheet.benchmarks.sandbox.run import MOST_OVERHEAD
 from callsheet.cli.app import app
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from typer.testing import CliRunner

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from callsheet.benchmarks.simulator.bounds import bounds_of
 from callsheet.benchmarks.simulator.measurements import Measurements
-from callsheet.benchmarks.simulator.policies.fixed_size import POD_LATENCY_S, fixed_size
 from callsheet.benchmarks.simulator.policies.oracle_srpt import ORACLE_SRPT
-from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
-from callsheet.benchmarks.simulator.policies.reservation import reservation
-from callsheet.benchmarks.simulator.policies.static_services import STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING, STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.pods import POD_LATENCY_S, fixed_size, reservation
 from callsheet.benchmarks.simulator.policies.tangram import TangramSettings, tangram
 from callsheet.benchmarks.simulator.policy import PolicyFactory
 from callsheet.benchmarks.simulator.scenario import (

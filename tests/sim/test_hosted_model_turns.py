@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
+from callsheet.benchmarks.rewards.models import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.report import MOST_MEAN, MOST_P99
-from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.run import ScoringRequest, draw_scorings
 from callsheet.managers.reward.hosted.places import ModelDevices
 from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency

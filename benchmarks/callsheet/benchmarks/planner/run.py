@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import count
+from typing import Any
 
 from callsheet.benchmarks.measuring.clock import Progress
-from callsheet.benchmarks.measuring.statistics import percentile
+from callsheet.benchmarks.measuring.statistics import percentile, rounded
 from callsheet.benchmarks.peers import TO_CLIENT, joining, manager_of
-from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, figures_table
 from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.state.scheduler_state import ClassKey, CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.commands import Dispatch, OutcomeFacts
@@ -46,11 +47,27 @@ from callsheet.scheduler.core.words.registration import NodeDescription, Service
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.service.server import short_pauses
+from rich.table import Table
 
 GPU = "gpu"
 JOBS = ("job-0", "job-1", "job-2")
 _FOREVER = Timeouts(1e9, 1e9, 1e9)
 _RETRY = RetryPolicy()
+# The longest queue's median round by that of 10,000, and any queue's 99th percentile by its median; in CPU time.
+MOST_GROWTH = 1.1
+MOST_TAIL = 2.0
+_COMPARED = 10_000
+_COLUMNS: tuple[Column, ...] = (
+    ("nodes", "nodes", ",d"),
+    ("pools", "pools", "d"),
+    ("classes", "classes", "d"),
+    ("p50 ms", "round_p50_ms", ".1f"),
+    ("p99 ms", "round_p99_ms", ".1f"),
+    ("CPU p50", "round_cpu_p50_ms", ".1f"),
+    ("CPU p99", "round_cpu_p99_ms", ".1f"),
+    ("gap", "gap", ".1e"),
+    ("starts", "starts_per_round", ".0f"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +296,65 @@ def _end_of(dispatch: Dispatch) -> AttemptEnded:
     return AttemptEnded(
         manager_of(dispatch), dispatch.token, dispatch.request.key, dispatch.attempt, DONE, True, 1.0, b""
     )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """Rounds with one length of the queue.
+
+    Attributes:
+        queued: Actions that wait when a round begins; the fewest of all rounds, as with `classes`.
+        nodes: Of the fleet.
+        pools: Pools they make.
+        classes: Classes that the waiting actions make.
+        round_p50_ms: From the core's state to a plan, model building and placement included.
+        round_p99_ms: The same.
+        round_cpu_p50_ms: CPU time of the same; beside other load it tells more than wall time.
+        round_cpu_p99_ms: The same.
+        gap: (objective - bound) / |bound|, the worst of all rounds.
+        starts_per_round: Actions started by a round, on average.
+    """
+
+    queued: int
+    nodes: int
+    pools: int
+    classes: int
+    round_p50_ms: float
+    round_p99_ms: float
+    round_cpu_p50_ms: float
+    round_cpu_p99_ms: float
+    gap: float
+    starts_per_round: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerBenchReport(BenchmarkReport):
+    """Results by length of the queue."""
+
+    seed: int
+    solver_s: float
+    rounds: int
+    results: tuple[QueueResult, ...]
+
+    @property
+    def bars(self) -> Sequence[Bar]:
+        """Rounds are judged by ratios of CPU time, which other machines and other load change least."""
+        tails = [
+            Bar(f"{each.queued:,} queued: p99 by p50", each.round_cpu_p99_ms / each.round_cpu_p50_ms, at_most=MOST_TAIL)
+            for each in self.results
+        ]
+        p50_ms = {each.queued: each.round_cpu_p50_ms for each in self.results}
+        longest = max(p50_ms)
+        if longest > _COMPARED in p50_ms:
+            growth = p50_ms[longest] / p50_ms[_COMPARED]
+            tails.append(Bar(f"p50: {longest:,} queued by {_COMPARED:,}", growth, at_most=MOST_GROWTH))
+        return tails
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """One object for each length."""
+        return [rounded(asdict(each), digits=4) for each in self.results]
+
+    def tables(self) -> Iterator[Table]:
+        """A row for each length."""
+        title = f"Planning rounds: {self.rounds} each, solver {1000 * self.solver_s:g} ms, seed {self.seed}"
+        yield figures_table(title, "queued", _COLUMNS, ((f"{each.queued:,}", each) for each in self.results))

@@ -18,7 +18,14 @@ import anyio.to_process
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.measuring.statistics import percentile
-from callsheet.benchmarks.rewards.models import ARCHITECTURES, make_models, scores_alone, vocabulary
+from callsheet.benchmarks.rewards.models import (
+    ARCHITECTURES,
+    FirstCome,
+    ResidentFirst,
+    make_models,
+    scores_alone,
+    vocabulary,
+)
 from callsheet.benchmarks.rewards.report import (
     OURS,
     RESTORE_SHARE,
@@ -27,7 +34,6 @@ from callsheet.benchmarks.rewards.report import (
     RewardsReport,
     SwappingResult,
 )
-from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.client import Client, Job, Outcome, RewardResult, Succeeded
 from callsheet.client.admin import AdminClient

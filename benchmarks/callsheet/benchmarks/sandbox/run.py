@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from callsheet.benchmarks.measuring.actions import NotMeasurableError
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.sandbox.measuring import measure
-from callsheet.benchmarks.sandbox.report import SandboxBenchReport, SandboxResult
-from callsheet.benchmarks.sandbox.service import measure_service
+from callsheet.benchmarks.measuring.statistics import percentile, rounded
+from callsheet.benchmarks.runner import Bar, BenchmarkReport, new_table
+from callsheet.benchmarks.sandbox.measuring import SandboxMeasurements, measure
+from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples, measure_service
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.managers.node import usable_memory_mib
+from rich.console import RenderableType
+
+MOST_OVERHEAD = 0.03
+_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy", "score", "score_large", "score_many")
 
 
 async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress = lambda _: None) -> SandboxBenchReport:
@@ -59,3 +67,138 @@ def _check_memory(settings: SandboxBenchSettings, usable_mib: int) -> None:
             f"sandboxes: {max(settings.sandboxes)} of {settings.memory_mib} MiB each, and one more, hold {needed_mib} "
             f"MiB and this machine has {usable_mib}; ask for fewer, or for less memory_mib"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxResult:
+    """One number of live sandboxes."""
+
+    sandboxes: int
+    measured: SandboxMeasurements
+    service: ServiceSamples
+
+    @property
+    def overhead_share(self) -> float:
+        """The part of a one-second action, from submit to outcome, that is not its command; p50."""
+        return _share_beyond_command(self.service.long)
+
+    @property
+    def plain_overhead_share(self) -> float:
+        """The same of a plain process: what this machine, as busy as it was, would have taken anyway."""
+        return _share_beyond_command(self.service.plain)
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as one object; null where something cannot be measured here."""
+        samples, idle = self.measured.samples, self.measured.idle
+        figures = {
+            "sandboxes": self.sandboxes,
+            **{
+                f"{verb}_p{percent}_ms": _ms(getattr(samples, verb), percent) for verb in _VERBS for percent in (50, 99)
+            },
+            "bare_create_p50_ms": _ms(samples.bare_create, 50),
+            "bare_exec_p50_ms": _ms(samples.bare_exec, 50),
+            "switch_p50_us": 1e6 * percentile(samples.switch, 50),
+            "switch_p99_us": 1e6 * percentile(samples.switch, 99),
+            "freeze_p50_us": 1e6 * percentile(samples.freeze, 50),
+            "idle_mb": _mb(idle.mib),
+            "idle_processes_mb": _mb(idle.processes_mib),
+            "idle_group_mb": _mb(idle.group_mib),
+            "creates_per_s": self.sandboxes / self.measured.fill_s,
+            "service_step_p50_ms": _ms(self.service.step, 50),
+            "service_step_p99_ms": _ms(self.service.step, 99),
+            "giving_way_p50_ms": _ms(self.service.giving_way, 50),
+            "giving_way_p99_ms": _ms(self.service.giving_way, 99),
+            "overhead_share": self.overhead_share,
+            "plain_overhead_share": self.plain_overhead_share,
+        }
+        return rounded(figures, digits=4)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxBenchReport(BenchmarkReport):
+    """Results by number of live sandboxes.
+
+    Attributes:
+        isolation: What kept them apart.
+        capabilities: What the back end enforces here, and how.
+        machine: What it ran on.
+    """
+
+    isolation: str
+    capabilities: Mapping[str, str]
+    machine: Mapping[str, Any]
+    samples: int
+    results: Sequence[SandboxResult]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """One object for each number of sandboxes."""
+        shared = {
+            "isolation": self.isolation,
+            "backend": dict(self.capabilities),
+            "samples": self.samples,
+            "machine": dict(self.machine),
+        }
+        return [{**each.as_json(), **shared} for each in self.results]
+
+    @property
+    def bars(self) -> Sequence[Bar]:
+        """What the service may add to a command of a second."""
+        name = "overhead of a 1 s action, {} live"
+        return [Bar(name.format(each.sandboxes), each.overhead_share, at_most=MOST_OVERHEAD) for each in self.results]
+
+    def tables(self) -> Iterator[RenderableType]:
+        """A row for each verb, a column for each number of sandboxes."""
+        found = self.as_json()
+        title = f"Sandboxes, {self.isolation}, {self.samples} samples"
+        table = new_table(title, "p50 / p99", *(f">{each['sandboxes']} live" for each in found))
+        for heading, figures in _ROWS:
+            name = heading.replace("bwrap", "a process") if self.isolation == "none" else heading
+            shown = ([_number(each[figure]) for figure in figures if each[figure] is not None] for each in found)
+            table.add_row(name, *(" / ".join(cells) or "-" for cells in shown))
+        yield table
+        yield "\n".join(f"{name}: {value}" for name, value in self.capabilities.items())
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _both(verb: str, unit: str = "ms") -> tuple[str, str]:
+    return f"{verb}_p50_{unit}", f"{verb}_p99_{unit}"
+
+
+_ROWS = (
+    ("create, ms", _both("create")),
+    ("  bwrap alone, ms", ("bare_create_p50_ms",)),
+    ("env_reset, ms", _both("reset")),
+    ("first command, ms", _both("first_exec")),
+    ("command, ms", _both("exec")),
+    ("  bwrap alone, ms", ("bare_exec_p50_ms",)),
+    ("cores, thaw, command, freeze, ms", _both("step")),
+    ("through the whole service, ms", _both("service_step")),
+    ("destroy, ms", _both("destroy")),
+    ("reward in an empty sandbox, ms", _both("score")),
+    ("  in a copy of one with a file of 10 MB, ms", _both("score_large")),
+    ("  in a copy of one with 1,000 of 10 kB, ms", _both("score_many")),
+    ("change of cores, µs", _both("switch", "us")),
+    ("until a wide command gives way, ms", _both("giving_way")),
+    ("freeze, µs", ("freeze_p50_us",)),
+    ("memory of an idle one, MB", ("idle_mb",)),
+    ("created a second", ("creates_per_s",)),
+    ("overhead of a 1 s action", ("overhead_share",)),
+    ("  of a plain process", ("plain_overhead_share",)),
+)
+"""Headings, and the figures in a row."""
+
+
+def _share_beyond_command(samples: Sequence[float]) -> float:
+    took_s = percentile(samples, 50)
+    return (took_s - LONG_ACTION_S) / took_s
+
+
+def _ms(seconds: Sequence[float], percent: float) -> float | None:
+    return 1e3 * percentile(seconds, percent) if seconds else None
+
+
+def _mb(mib: float | None) -> float | None:
+    return None if mib is None else mib * (1 << 20) / 1e6

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu
+from callsheet.benchmarks.simulator.policies.parts.places import runs_on_cpu
 from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Scenario, Work
 
 

@@ -6,8 +6,7 @@ import gc
 import json
 
 import pytest
-from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
-from callsheet.benchmarks.planner.run import fleet_events, run_planner_bench
+from callsheet.benchmarks.planner.run import PlannerBenchReport, QueueResult, fleet_events, run_planner_bench
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.cli.app import app
 from callsheet.scheduler.core.machine import handle

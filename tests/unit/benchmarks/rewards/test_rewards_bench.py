@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from callsheet.benchmarks.rewards.models import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.report import OURS, STATIC, SWAPPERS, OverheadResult, RewardsReport, SwappingResult
-from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.run import draw_questions, draw_scorings
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.managers.reward.hosted.places import ModelDevices

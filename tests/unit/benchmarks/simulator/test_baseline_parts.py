@@ -7,9 +7,14 @@ from math import inf
 
 import pytest
 from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff, Planned
-from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, pod_memory_mb
-from callsheet.benchmarks.simulator.policies.parts.places import IMAGE_BONUS, Footprint, Places
-from callsheet.benchmarks.simulator.policies.parts.waiting import Line
+from callsheet.benchmarks.simulator.policies.parts.places import (
+    IMAGE_BONUS,
+    Footprint,
+    Line,
+    Places,
+    largest_peak_mb,
+    pod_memory_mb,
+)
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 from callsheet.benchmarks.simulator.quota_books import QuotaBooks
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Quota, Rollout, Work

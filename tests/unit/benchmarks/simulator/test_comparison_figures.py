@@ -15,14 +15,14 @@ from callsheet.benchmarks.simulator.comparison.figures import (
     SeedResult,
     paired_ratio,
 )
-from callsheet.benchmarks.simulator.comparison.ranges import (
+from callsheet.benchmarks.simulator.comparison.report import (
     DIRECTORY,
+    OURS,
     FigureRange,
     RangeFile,
     check,
     load_ranges,
 )
-from callsheet.benchmarks.simulator.comparison.report import OURS
 from callsheet.benchmarks.simulator.comparison.run import cores_for_equal_act
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.measurements import ActFigures

@@ -24,7 +24,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Work,
 )
 from callsheet.benchmarks.simulator.shell.attempts import Attempts
-from callsheet.benchmarks.simulator.shell.memory import GatedMemory
+from callsheet.benchmarks.simulator.shell.nodes import GatedMemory
 from callsheet.benchmarks.simulator.shell.prediction import Oracle
 from callsheet.benchmarks.simulator.shell.requests import GPU, RequestBook, join_all, rounded_up
 from callsheet.benchmarks.simulator.shell.settings import OverheadModel

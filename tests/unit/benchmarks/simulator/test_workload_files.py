@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 from callsheet.benchmarks.simulator import workloads
 from callsheet.benchmarks.simulator.validation import InputError, validated
-from callsheet.benchmarks.simulator.workloads.distributions import (
+from callsheet.benchmarks.simulator.workloads.parameters import (
+    ActionParameters,
     Constant,
     Geometric,
+    JobParameters,
     LogNormal,
     Normal,
     Quantiles,
     Uniform,
+    Workload,
     read_distribution,
 )
-from callsheet.benchmarks.simulator.workloads.parameters import ActionParameters, JobParameters, Workload
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
 

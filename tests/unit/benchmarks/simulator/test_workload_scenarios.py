@@ -11,8 +11,8 @@ import pytest
 from callsheet.benchmarks.simulator import workloads
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Work
 from callsheet.benchmarks.simulator.validation import InputError
-from callsheet.benchmarks.simulator.workloads.distributions import Geometric, LogNormal, Quantiles, Uniform
-from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
+from callsheet.benchmarks.simulator.workloads.parameters import Geometric, LogNormal, Quantiles, Uniform
+from callsheet.benchmarks.simulator.workloads.scenarios import draw_rollouts
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
 

@@ -11,8 +11,7 @@ from statistics import fmean
 
 from callsheet.benchmarks.simulator import workloads
 from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, bisect, fitted_row, row
-from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
-from callsheet.benchmarks.simulator.policies.static_services import STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING, STATIC_SERVICES
 from callsheet.benchmarks.simulator.policies.tangram import tangram
 from callsheet.benchmarks.simulator.policy import (
     EndFacts,

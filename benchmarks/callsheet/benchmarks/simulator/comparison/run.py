@@ -14,8 +14,14 @@ from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.best_case import load_of
 from callsheet.benchmarks.simulator.bounds import bounds_of, least
 from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, PolicyResult, SeedResult
-from callsheet.benchmarks.simulator.comparison.ranges import RangeFile, check, load_ranges
-from callsheet.benchmarks.simulator.comparison.report import OURS, ComparisonReport, EqualAct
+from callsheet.benchmarks.simulator.comparison.report import (
+    OURS,
+    ComparisonReport,
+    EqualAct,
+    RangeFile,
+    check,
+    load_ranges,
+)
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.measurements import Floats, Measurements, act_figures
 from callsheet.benchmarks.simulator.policies import POLICIES

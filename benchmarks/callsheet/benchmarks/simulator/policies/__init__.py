@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET
-from callsheet.benchmarks.simulator.policies.fixed_size import fixed_size
 from callsheet.benchmarks.simulator.policies.oracle_srpt import ORACLE_SRPT
-from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
-from callsheet.benchmarks.simulator.policies.reservation import reservation
-from callsheet.benchmarks.simulator.policies.static_services import STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING, STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.pods import fixed_size, reservation
 from callsheet.benchmarks.simulator.policies.tangram import TangramSettings, tangram
 from callsheet.benchmarks.simulator.policy import PolicyFactory
 

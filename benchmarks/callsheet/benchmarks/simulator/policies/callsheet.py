@@ -17,8 +17,7 @@ from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, 
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
 from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop, make_planner
-from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
-from callsheet.benchmarks.simulator.shell.memory import GatedMemory
+from callsheet.benchmarks.simulator.shell.nodes import GatedMemory, SharedNodes
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import (
     SANDBOX_SERVICE,

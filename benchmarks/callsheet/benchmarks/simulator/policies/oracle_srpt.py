@@ -13,8 +13,8 @@ from math import inf
 
 from callsheet.benchmarks.simulator.policies.parts.api_calls import Planned
 from callsheet.benchmarks.simulator.policies.parts.baseline import Side, baseline
+from callsheet.benchmarks.simulator.policies.parts.cpu_commands import StartsAtOnce
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import initialise_all, soonest_node
-from callsheet.benchmarks.simulator.policies.parts.memory_gate import StartsAtOnce
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, Task, World
 

@@ -20,10 +20,9 @@ from itertools import islice
 import numpy as np
 from callsheet.benchmarks.simulator.policies.parts.api_calls import Planned
 from callsheet.benchmarks.simulator.policies.parts.baseline import baseline
-from callsheet.benchmarks.simulator.policies.parts.exclusive_cores import ExclusiveCores
+from callsheet.benchmarks.simulator.policies.parts.cpu_commands import ExclusiveCores
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import SharedGpus
-from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu
-from callsheet.benchmarks.simulator.policies.parts.places import Places
+from callsheet.benchmarks.simulator.policies.parts.places import Places, runs_on_cpu
 from callsheet.benchmarks.simulator.policy import EndFacts, PolicyFactory, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario, Work
 from callsheet.scheduler.core.words.model import ActionKind

@@ -1,5 +1,5 @@
 """Replay of recorded trajectories; docs/reference/trace-format.md describes the format."""
 
-from callsheet.benchmarks.simulator.traces.replay import scenario
+from callsheet.benchmarks.simulator.traces.trajectories import scenario
 
 __all__ = ["scenario"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
-from callsheet.benchmarks.simulator.policies.parts.waiting import Line
+from callsheet.benchmarks.simulator.policies.parts.places import Line
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 from callsheet.benchmarks.simulator.quota_books import ROUNDING_S, QuotaBooks
 from callsheet.benchmarks.simulator.scenario import Quota, Work

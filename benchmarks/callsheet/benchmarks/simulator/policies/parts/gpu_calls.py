@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import inf
 
 from callsheet.benchmarks.simulator.policies.parts.baseline import Side
-from callsheet.benchmarks.simulator.policies.parts.waiting import Line
+from callsheet.benchmarks.simulator.policies.parts.places import Line
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 from callsheet.benchmarks.simulator.scenario import Model, Scenario
 

@@ -1,12 +1,16 @@
-"""Where sandboxes live, and what is free of the memory (and the cores that some reserve) of every CPU node."""
+"""What trajectories need of the machines, where sandboxes live, and what is free of every CPU node: memory and cores.
+
+A line holds the tasks that wait for it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
-from callsheet.benchmarks.simulator.scenario import Cluster, Rollout
+from callsheet.benchmarks.simulator.scenario import Cluster, Rollout, Scenario, Work
 
 IMAGE_BONUS = 0.05
 """How many more trajectories per core a node may have and still be chosen, because it has the sandbox's image.
@@ -131,3 +135,62 @@ class Places:
     def exit(self, task: Task, node: str) -> None:
         """Gives that memory back."""
         self._nodes[node].free_mb += task.work.peak_memory_mb
+
+
+class Line:
+    """First come, first served; any task may leave it, at constant cost.
+
+    Tasks that were cancelled are passed over: when a trajectory is, its tasks have all ended before a policy hears of
+    the first.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[Task, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (task for task in self._tasks if task.ended_at < 0.0)
+
+    def first(self) -> Task | None:
+        """Who has waited longest."""
+        return next(iter(self), None)
+
+    def add(self, task: Task) -> None:
+        """Joins at the end."""
+        self._tasks[task] = None
+
+    def remove(self, task: Task) -> None:
+        """Leaves; nothing happens where it does not wait here."""
+        self._tasks.pop(task, None)
+
+
+def runs_on_cpu(work: Work) -> bool:
+    """Whether it is a command on a CPU node, rather than a call of a service or an API."""
+    return not work.service and not work.quota
+
+
+def needs_cpu(rollout: Rollout) -> bool:
+    """Whether anything of the trajectory runs on a CPU node."""
+    return any(runs_on_cpu(work) for work in rollout.works())
+
+
+def scenario_needs_cpu(scenario: Scenario) -> bool:
+    """Whether any trajectory runs commands on the scenario's CPU nodes."""
+    return bool(scenario.cluster.cpu) and any(needs_cpu(rollout) for rollout in scenario.rollouts)
+
+
+def largest_peak_mb(scenario: Scenario) -> int:
+    """The most memory that any command adds while it runs."""
+    return max((work.peak_memory_mb for rollout in scenario.rollouts for work in rollout.works()), default=0)
+
+
+def pod_memory_mb(rollout: Rollout) -> int:
+    """What a pod of its own needs: what the sandbox holds, and the most that its commands add at one time."""
+    together = [turn.actions for turn in rollout.turns]
+    together.append(rollout.rewards)
+    if rollout.reset is not None:
+        together.append((rollout.reset,))
+    peaks = (sum(work.peak_memory_mb for work in actions) for actions in together)
+    return rollout.memory_mb + max(peaks, default=0)
