@@ -18,7 +18,7 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments import EpisodeEnd, EpisodeTask, Message, load_task_set, roll_out, task_set_names
-from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.mutation import BUGS, Bug, CodingTask, prepare_task
 from callsheet.environments.coding.packages import (
     PythonPackage,
     SourceRelease,

@@ -32,7 +32,7 @@ from callsheet.client import (
     Where,
 )
 from callsheet.environments.bash_replies import CommandReport
-from callsheet.environments.coding.bugs import BUGS, Bug, prepare_task
+from callsheet.environments.coding.mutation import BUGS, Bug, prepare_task
 from callsheet.environments.coding.packages import (
     PACKAGES,
     SourceRelease,

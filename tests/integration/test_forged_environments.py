@@ -16,7 +16,7 @@ from callsheet.client import Client, Job, PolicyError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.mutation import BUGS, Bug, CodingTask, prepare_task
 from callsheet.environments.coding.packages import (
     PythonPackage,
     SourceRelease,

@@ -20,7 +20,7 @@ import anyio.to_thread
 import psutil
 import pytest
 from callsheet.client import Client, Failed, Succeeded
-from callsheet.client.words.reasons import Reason
+from callsheet.client.words.outcomes import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings

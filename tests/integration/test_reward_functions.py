@@ -16,7 +16,7 @@ from callsheet.client import (
     Succeeded,
     Where,
 )
-from callsheet.client.words.reasons import Reason
+from callsheet.client.words.outcomes import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings

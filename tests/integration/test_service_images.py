@@ -15,7 +15,7 @@ from callsheet.client import (
     Where,
 )
 from callsheet.client.admin import AdminClient
-from callsheet.client.words.reasons import Reason
+from callsheet.client.words.outcomes import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from callsheet.client import Failed, FailureKind, Outcome, RewardResult, RewardScript, Succeeded
-from callsheet.client.words.reasons import Reason
+from callsheet.client.words.outcomes import Reason
 
 MODULE = "function_runs_graders"
 _SOURCE = """

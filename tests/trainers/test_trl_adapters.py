@@ -13,7 +13,7 @@ pytest.importorskip("trl")
 import torch
 from callsheet.client.sync import SyncClient
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights
-from callsheet.integrations.trl.whole_model import unwrapped, whole_weights
+from callsheet.integrations.trl.publishing import unwrapped, whole_weights
 from peft import LoraConfig, PrefixTuningConfig, TaskType, get_peft_model
 from transformers import AutoModelForCausalLM
 

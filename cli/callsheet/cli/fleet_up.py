@@ -136,7 +136,7 @@ def _provider(wanted: FleetSettings) -> Provider:
             from callsheet.deploy.fleet.ray_provider import RayProvider
 
             return RayProvider(wanted.address)
-    from callsheet.deploy.fleet.local_provider import LocalProvider
+    from callsheet.deploy.fleet.provider import LocalProvider
 
     return LocalProvider()
 
@@ -149,10 +149,9 @@ class AdminView:
 
     async def look(self) -> SchedulerSeen:
         from callsheet.client.errors import CallsheetError
-        from callsheet.deploy.fleet.decisions import ManagerSeen
+        from callsheet.deploy.fleet.decisions import ManagerSeen, RoleWanted
         from callsheet.deploy.fleet.keeper import SchedulerSeen
         from callsheet.deploy.fleet.provider import UnreadableError
-        from callsheet.deploy.fleet.scaling import RoleWanted
 
         try:
             found = await self._admin.status()

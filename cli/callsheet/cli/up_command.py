@@ -43,9 +43,8 @@ def up(
             require_isolation(settings)
         settings = of_fleet(settings, wanted)
     with needs("local"):
+        from callsheet.deploy.checks import describe_own_model, group_note, has_sandboxes
         from callsheet.deploy.logs import configure_logs
-        from callsheet.deploy.own_model import describe_own_model
-        from callsheet.deploy.sandbox_checks import group_note, has_sandboxes
         from callsheet.deploy.stack import check_machine
     try:
         check_machine(settings)
@@ -70,7 +69,7 @@ def up(
 
 def note_isolation(settings: StackSettings) -> None:
     """Says on standard error where nothing keeps commands in, or else what this machine does not keep them from."""
-    from callsheet.deploy.sandbox_checks import isolation_shortfalls, isolation_warning
+    from callsheet.deploy.checks import isolation_shortfalls, isolation_warning
 
     if warning := isolation_warning(settings.sandbox.isolation):
         show_progress(warning)
@@ -80,7 +79,7 @@ def note_isolation(settings: StackSettings) -> None:
 
 def note_core_sharing(settings: StackSettings) -> None:
     """Says on standard error where commands cannot be ranked, and what happens instead."""
-    from callsheet.deploy.sandbox_checks import core_sharing_problem
+    from callsheet.deploy.checks import core_sharing_problem
 
     if problem := core_sharing_problem(settings):
         say(f"commands share the cores plainly and are not ranked: {problem}", err=True)
@@ -92,7 +91,7 @@ def require_isolation(settings: StackSettings) -> None:
     Raises:
         CommandError: They cannot; the message names the cause.
     """
-    from callsheet.deploy.sandbox_checks import isolation_problem
+    from callsheet.deploy.checks import isolation_problem
 
     if cause := isolation_problem(settings.sandbox.isolation):
         raise CommandError(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from callsheet.cli.errors import describe
-from callsheet.cli.log_command import last_lines
-from callsheet.cli.log_lines import readable
+from callsheet.cli.log_command import last_lines, readable
 
 if TYPE_CHECKING:
     from callsheet.client.settings import ClientOptions

@@ -68,11 +68,12 @@ from callsheet.client.words.actions import (
     ToolCall,
     Where,
 )
-from callsheet.client.words.batch_values import BatchContent, FinishedTrajectory
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
 from callsheet.client.words.demand import Demand, Elastic, Hold, Resource
 from callsheet.client.words.jobs import (
+    BatchContent,
     FailurePolicy,
+    FinishedTrajectory,
     GroupDescription,
     JobDescription,
     OnInfra,
@@ -82,19 +83,19 @@ from callsheet.client.words.jobs import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
-from callsheet.client.words.options import ActionOptions, Retry, Timeouts, Unservable
+from callsheet.client.words.options import ActionOptions, LogProbsMode, Retry, Sampling, Timeouts, Unservable
 from callsheet.client.words.outcomes import (
     Cancelled,
     Expired,
     Failed,
     FailureKind,
     Outcome,
+    Reason,
     Succeeded,
     Timeline,
     TimeoutKind,
     Usage,
 )
-from callsheet.client.words.reasons import Reason
 from callsheet.client.words.results import (
     CommandResult,
     DownloadedFile,
@@ -108,7 +109,6 @@ from callsheet.client.words.results import (
     SessionReport,
     ToolCallResult,
 )
-from callsheet.client.words.sampling import LogProbsMode, Sampling
 from callsheet.client.words.status import (
     BufferStatus,
     GroupStatus,

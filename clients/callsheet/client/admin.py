@@ -23,17 +23,16 @@ from callsheet.client.codec.admin_decode import (
     decode_what_if,
 )
 from callsheet.client.codec.blobs import BlobReader
-from callsheet.client.codec.decode_jobs import decode_job_status
-from callsheet.client.codec.encode_batches import decode_finished
 from callsheet.client.codec.fields import duration, put
 from callsheet.client.codec.handshake import greeting
+from callsheet.client.codec.jobs import decode_finished, decode_job_status
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.session.channel import answer_of, open_channel
 from callsheet.client.session.payloads import PayloadTransfer, read_outcome
 from callsheet.client.session.target import check_target
 from callsheet.client.settings import ClientOptions
-from callsheet.client.words.batch_values import FinishedTrajectory
+from callsheet.client.words.jobs import FinishedTrajectory
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.status import JobStatus
 from callsheet.client.words.weights import RolloutStatus

@@ -10,8 +10,16 @@ from typing import Any, Generic, Protocol, TypeVar
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies
 from callsheet.client.words.actions import Submission
-from callsheet.client.words.batch_values import BatchContent, BatchRequest, FinishedResult, Settlement
-from callsheet.client.words.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.words.jobs import (
+    BatchContent,
+    BatchRequest,
+    FinishedResult,
+    JobDescription,
+    Opening,
+    Settlement,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus

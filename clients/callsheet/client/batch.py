@@ -10,7 +10,7 @@ import anyio
 import anyio.abc
 from callsheet.client.backend import Connector
 from callsheet.client.errors import CallsheetError, FailedPreconditionError, NotFoundError
-from callsheet.client.words.batch_values import BatchContent, FinishedTrajectory, Settlement
+from callsheet.client.words.jobs import BatchContent, FinishedTrajectory, Settlement
 
 # A lease is extended so many times in its length.
 _EXTENSIONS = 3

@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from callsheet.client.backend import CancelTarget, Connector
-from callsheet.client.codec.encode_jobs import encode_group
+from callsheet.client.codec.jobs import encode_group
 from callsheet.client.errors import (
     AlreadyExistsError,
     CallsheetError,

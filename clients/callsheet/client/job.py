@@ -17,8 +17,15 @@ from callsheet.client.group import Group
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.arguments import items
-from callsheet.client.words.batch_values import MAX_BATCH, BatchRequest
-from callsheet.client.words.jobs import FailurePolicy, GroupDescription, OnInfra, Opening, TrajectoryDescription
+from callsheet.client.words.jobs import (
+    MAX_BATCH,
+    BatchRequest,
+    FailurePolicy,
+    GroupDescription,
+    OnInfra,
+    Opening,
+    TrajectoryDescription,
+)
 from callsheet.client.words.outcomes import FailureKind
 from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.words.weights import (

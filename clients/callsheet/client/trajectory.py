@@ -25,9 +25,8 @@ from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.actions import EnvReset, EnvResetOptions, EnvStep
 from callsheet.client.words.arguments import listed
-from callsheet.client.words.batch_values import FinishedResult
 from callsheet.client.words.commands import CommandLike, FilesLike
-from callsheet.client.words.jobs import LOST_TO_INFRA, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.words.jobs import LOST_TO_INFRA, FinishedResult, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.words.options import ActionOptions
 from callsheet.client.words.outcomes import Failed, FailureKind, Outcome
 from callsheet.client.words.results import CommandResult, EnvResetResult

@@ -23,14 +23,11 @@ from callsheet.client.words.actions import (
     ToolCall,
     Where,
 )
-from callsheet.client.words.commands import CommandLike, FilesLike
+from callsheet.client.words.commands import CommandLike, FilesLike, culprits_of
 from callsheet.client.words.functions import function_script
-from callsheet.client.words.options import ActionOptions
-from callsheet.client.words.outcomes import Failed, FailureKind, Outcome, Succeeded
-from callsheet.client.words.reasons import Reason
+from callsheet.client.words.options import ActionOptions, Sampling
+from callsheet.client.words.outcomes import Failed, FailureKind, Outcome, Reason, Succeeded
 from callsheet.client.words.results import CommandResult, GenerateResult, RewardResult, ToolCallResult
-from callsheet.client.words.sampling import Sampling
-from callsheet.client.words.text_rules import culprits_of
 
 T = TypeVar("T")
 

@@ -28,8 +28,7 @@ from callsheet.environments.failures import (
     TrainerReward,
     count_failures,
 )
-from callsheet.environments.gateway_policy import GatewayPolicy, GatewaySampling
-from callsheet.environments.policy import EpisodePolicy, ReplyLimitError, TokenPolicy
+from callsheet.environments.policy import EpisodePolicy, GatewayPolicy, GatewaySampling, ReplyLimitError, TokenPolicy
 from callsheet.environments.rollouts import BatchSettings, PolicyFactory, run_batch, run_group
 from callsheet.environments.task_sets import TaskSetError, load_task_set, task_set_names
 from callsheet.gateway.chat import Message, Tool

@@ -25,7 +25,7 @@ from callsheet.client import (
     TrainingSample,
     Trajectory,
 )
-from callsheet.client.words.text_rules import CULPRITS, culprits_of
+from callsheet.client.words.commands import CULPRITS, culprits_of
 from callsheet.environments.environment import (
     AgentEnvironment,
     Environment,
@@ -33,8 +33,7 @@ from callsheet.environments.environment import (
     EpisodeTask,
 )
 from callsheet.environments.failures import NOBODYS_FAULT, EpisodeFailure, failure_of
-from callsheet.environments.gateway_policy import GatewaySampling
-from callsheet.environments.policy import EpisodePolicy, ReplyLimitError
+from callsheet.environments.policy import EpisodePolicy, GatewaySampling, ReplyLimitError
 from callsheet.gateway.chat import BadRequestError, Message
 
 DEFAULT_MAX_TURNS = 16

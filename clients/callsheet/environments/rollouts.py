@@ -14,8 +14,7 @@ from callsheet.client.errors import one_error
 from callsheet.environments.environment import EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeEnd, EpisodeRecord, run_episode
 from callsheet.environments.failures import EpisodeFailure, failure_of
-from callsheet.environments.gateway_policy import GatewaySampling
-from callsheet.environments.policy import EpisodePolicy
+from callsheet.environments.policy import EpisodePolicy, GatewaySampling
 
 PolicyFactory: TypeAlias = Callable[[EpisodeTask], EpisodePolicy]
 """Makes the policy of one trajectory."""

@@ -27,12 +27,11 @@ from callsheet.client import (
     TrajectoryEnd,
 )
 from callsheet.client.errors import one_error
-from callsheet.client.words.batch_values import FinishedResult
+from callsheet.client.words.jobs import FinishedResult
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
 from callsheet.environments.failures import NOBODYS_FAULT
-from callsheet.environments.gateway_policy import GatewaySampling
-from callsheet.environments.policy import EpisodePolicy
+from callsheet.environments.policy import EpisodePolicy, GatewaySampling
 from callsheet.environments.rollouts import PolicyFactory
 
 ResultOf = Callable[[EpisodeRecord], FinishedResult | None]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from callsheet.client import Command, ImageBuild, NotSucceededError, Reason, SandboxFile, TrajectoryEnd
 from callsheet.environments.failures import failure_of
-from callsheet.environments.harbor.archives import archive_of
+from callsheet.environments.harbor.folders import archive_of
 from callsheet.integrations.borrowed_sandbox import (
     BorrowedSandbox,
     BorrowedSandboxSettings,

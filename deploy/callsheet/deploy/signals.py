@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Coroutine
 from types import FrameType
+from typing import Any
 
 import anyio
 
@@ -26,3 +28,22 @@ async def cancel_on_signal(scope: anyio.CancelScope) -> None:
         async for _ in signals:
             break
     scope.cancel()
+
+
+async def serve_until_signal(
+    serve: Callable[..., Coroutine[Any, Any, object]], settings: object, ready: Callable[[str], None]
+) -> None:
+    """Runs a server until SIGINT or SIGTERM; then it may end its running requests.
+
+    Args:
+        serve: Serves by the settings until the event is set that is its second argument; starts with its address.
+        settings: How it serves.
+        ready: Told the address once it listens.
+    """
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as waiting:
+            tasks.start_soon(cancel_on_signal, waiting)
+            ready(await tasks.start(serve, settings, stop))
+            await anyio.sleep_forever()
+        stop.set()

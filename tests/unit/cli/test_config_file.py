@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.cli import scheduler_command, up_command
+from callsheet.cli import server_commands, up_command
 from callsheet.deploy import manager_process
 from callsheet.deploy.fleet.settings import FleetSettings
 from callsheet.deploy.scheduler_process import SchedulerOptions
@@ -25,7 +25,7 @@ def written(directory: Path, text: str) -> str:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What commands were about to run, which they do not here."""
     told: list[Any] = []
-    monkeypatch.setattr(scheduler_command, "run_scheduler_process", told.append)
+    monkeypatch.setattr(server_commands, "run_scheduler_process", told.append)
     monkeypatch.setattr(manager_process, "run_manager_process", lambda *parts: told.extend(parts))
     monkeypatch.setattr(up_command, "run_until_signal", lambda *parts: told.extend(parts))
     monkeypatch.setattr(up_command, "require_isolation", lambda *_: None)

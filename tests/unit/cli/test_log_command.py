@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.cli.app import app
-from callsheet.cli.log_command import new_lines
-from callsheet.cli.log_lines import matches, readable
+from callsheet.cli.log_command import matches, new_lines, readable
 from typer.testing import CliRunner, Result
 
 

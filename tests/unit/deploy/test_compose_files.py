@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 from callsheet.cli.app import app
-from callsheet.deploy.authority import CertificateAndKey, make_authority, sign_server
-from callsheet.deploy.compose_files import CONTAINER_ID, Owner, choose_owner, write_compose_files
+from callsheet.deploy.compose_files import (
+    CONTAINER_ID,
+    CertificateAndKey,
+    Owner,
+    choose_owner,
+    make_authority,
+    sign_server,
+    write_compose_files,
+)
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from typer.testing import CliRunner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.deploy.fleet.cores import held_cores
+from callsheet.deploy.fleet.node import held_cores
 
 
 def test_cores_are_nobody_elses_while_there_are_any_and_then_the_least_shared(tmp_path: Path) -> None:

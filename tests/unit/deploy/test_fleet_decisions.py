@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.deploy.fleet.decisions import ManagerSeen, RoleSteps, decide
+from callsheet.deploy.fleet.decisions import ManagerSeen, RoleSteps, RoleWanted, Scaling, advance, decide, needed_nodes
 from callsheet.deploy.fleet.node import FleetNode, NodePhase
 from callsheet.deploy.fleet.orders import to_dial
 from callsheet.deploy.fleet.provider import ThisMachine
-from callsheet.deploy.fleet.scaling import RoleWanted, Scaling, advance, needed_nodes
 from callsheet.deploy.fleet.settings import FleetSettings, RoleSettings, read_fleet
 
 ROLE = RoleSettings(role="noop", nodes=(1, 4), cores=2, memory_mib=100)

@@ -10,12 +10,11 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.deploy.fleet import keeper as keeping
-from callsheet.deploy.fleet.decisions import ManagerSeen
+from callsheet.deploy.fleet.decisions import ManagerSeen, RoleWanted
 from callsheet.deploy.fleet.keeper import FleetKeeper, SchedulerSeen
 from callsheet.deploy.fleet.node import FleetNode, NodeOrder, NodePhase
 from callsheet.deploy.fleet.notes import FleetFiles, Orders
 from callsheet.deploy.fleet.provider import NoNodeRoomError, Provider, ThisMachine, UnreadableError
-from callsheet.deploy.fleet.scaling import RoleWanted
 from callsheet.deploy.fleet.settings import FleetSettings, RoleSettings
 
 from tests.support.waiting import until

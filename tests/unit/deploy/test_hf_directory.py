@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from callsheet.deploy.checks import describe_own_model
 from callsheet.deploy.command_lines import role_arguments
-from callsheet.deploy.own_model import describe_own_model
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import check_machine
 from callsheet.deploy.stack_settings import StackSettings

@@ -19,7 +19,7 @@ from callsheet.benchmarks.demo.policy import (
 from callsheet.client.words.commands import SandboxFile
 from callsheet.environments import Message
 from callsheet.environments.bash_replies import bash_call, call_message
-from callsheet.environments.coding.bugs import BUGS, CodingTask, prepare_task
+from callsheet.environments.coding.mutation import BUGS, CodingTask, prepare_task
 from callsheet.environments.coding.packages import SourceRelease
 from callsheet.environments.coding.tasks import coding_world, project_of, run_tests
 from callsheet.environments.games.frozen_lake import MOVE, frozen_lake_world

@@ -20,8 +20,8 @@ from callsheet.benchmarks.demo.workload import ModeRun, run_mode
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.client.client import Client
 from callsheet.client.settings import ClientOptions
+from callsheet.deploy.checks import group_note
 from callsheet.deploy.roles import Role
-from callsheet.deploy.sandbox_checks import group_note
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import share_of_cores

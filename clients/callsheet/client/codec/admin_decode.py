@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.client.admin_predictions import (
-    ClassOutlook,
-    ExpectedRun,
-    Outlook,
-    SharedCores,
-    WhatIf,
-)
+from callsheet.client.admin_predictions import ClassOutlook, ExpectedRun, Outlook, SharedCores, WhatIf
 from callsheet.client.admin_values import (
     ActionState,
     DrainReport,
@@ -27,8 +21,8 @@ from callsheet.client.admin_values import (
     WantedUnits,
     WeightsStanding,
 )
-from callsheet.client.codec.decode_jobs import decode_job_status
 from callsheet.client.codec.fields import by_number, in_seconds, take
+from callsheet.client.codec.jobs import decode_job_status
 from callsheet.client.words.actions import ActionKind
 from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2, weights_pb2
 

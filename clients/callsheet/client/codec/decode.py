@@ -14,12 +14,12 @@ from callsheet.client.words.outcomes import (
     Failed,
     FailureKind,
     Outcome,
+    Reason,
     Succeeded,
     Timeline,
     TimeoutKind,
     Usage,
 )
-from callsheet.client.words.reasons import Reason
 from callsheet.client.words.results import OutputStream, Result
 from callsheet.v1 import common_pb2, outcome_pb2
 

@@ -10,10 +10,9 @@ from callsheet.client.codec.kinds import KINDS
 from callsheet.client.errors import invalid
 from callsheet.client.words.actions import Action, Submission, ToolCall
 from callsheet.client.words.arguments import identifier, instance, optional
-from callsheet.client.words.commands import SandboxFile
+from callsheet.client.words.commands import SandboxFile, check_text
 from callsheet.client.words.demand import Demand, Hold, Resource
 from callsheet.client.words.options import ActionOptions, Retry, Timeouts, Unservable, check_options
-from callsheet.client.words.text_rules import check_text
 from callsheet.v1 import action_pb2
 
 _ENCODERS = {action: encoder for kind in KINDS.values() for action, encoder in kind.encoders.items()}

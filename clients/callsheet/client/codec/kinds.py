@@ -36,7 +36,20 @@ from callsheet.client.words.actions import (
     Where,
 )
 from callsheet.client.words.arguments import instance, items, optional
-from callsheet.client.words.commands import Command, CommandDefaults, ImageBuild, Language, SandboxFile
+from callsheet.client.words.commands import (
+    Command,
+    CommandDefaults,
+    ImageBuild,
+    Language,
+    SandboxFile,
+    check_command,
+    check_downloads,
+    check_path,
+    check_scored,
+    check_service_method,
+    check_session,
+)
+from callsheet.client.words.options import LogProbsMode, Sampling
 from callsheet.client.words.results import (
     CommandResult,
     DownloadedFile,
@@ -48,15 +61,6 @@ from callsheet.client.words.results import (
     RewardResult,
     SessionReport,
     ToolCallResult,
-)
-from callsheet.client.words.sampling import LogProbsMode, Sampling
-from callsheet.client.words.text_rules import (
-    check_command,
-    check_downloads,
-    check_path,
-    check_scored,
-    check_service_method,
-    check_session,
 )
 from callsheet.v1 import action_pb2, outcome_pb2
 

@@ -1,4 +1,4 @@
-"""What a session still owes its callers: items without a result and actions without an outcome.
+"""What a session still owes its callers: items without a result, actions without an outcome, and jobs that it holds.
 
 Pure bookkeeping, no I/O and no clock. An item is `open` from the moment it is added until it is settled; a submit is
 settled by its outcome (or refusal), any other item by its result. Items wait to be written in the order of their
@@ -8,6 +8,7 @@ every item of the contract is idempotent and a submit that is known attaches.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -15,14 +16,15 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from callsheet.client.errors import CallsheetError, RefusalCode, RefusedError
+from callsheet.v1 import client_service_pb2
 
 OutcomeT = TypeVar("OutcomeT")
 OutcomeT_contra = TypeVar("OutcomeT_contra", contravariant=True)
 ActionKey: TypeAlias = tuple[str, str]
 """Job id and action id."""
-
 MAX_BATCH_ITEMS = 1024
 MAX_BATCH_BYTES = 1024 * 1024
+logger = logging.getLogger("callsheet.client")
 
 
 class Waiter(Protocol[OutcomeT_contra]):
@@ -217,3 +219,48 @@ class Ledger(Generic[OutcomeT]):
     def _settle(self, item: Item[OutcomeT], ended: OutcomeT | CallsheetError | None) -> None:
         self.drop(item)
         item.waiter.settle(ended)
+
+
+class HeldJobs:
+    """The jobs that the client opened or named. On each new stream they are held again, before anything else."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, None] = {}
+        self._asked: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any job is held."""
+        return bool(self._jobs)
+
+    def hold(self, job_id: str) -> None:
+        """Notes that a job is held, as an item that names it was accepted on the present stream."""
+        self._jobs[job_id] = None
+
+    def release(self, job_id: str) -> None:
+        """Notes that a job is no longer held."""
+        self._jobs.pop(job_id, None)
+
+    def release_all(self) -> None:
+        """Notes that no job is held."""
+        self._jobs.clear()
+
+    def requests(self, sequence: int) -> list[client_service_pb2.ClientSessionRequest]:
+        """Returns what a new stream says first.
+
+        Args:
+            sequence: The last sequence of the session; the items take the next ones.
+        """
+        self._asked = dict(enumerate(self._jobs, start=sequence + 1))
+        items = [client_service_pb2.ClientItem(sequence=n, hold_job=job_id) for n, job_id in self._asked.items()]
+        starts = range(0, len(items), MAX_BATCH_ITEMS)
+        return [client_service_pb2.ClientSessionRequest(items=items[at : at + MAX_BATCH_ITEMS]) for at in starts]
+
+    def answer(self, sequence: int, refusal: RefusedError | None) -> bool:
+        """Takes in the result of an item; returns whether the item was one of these."""
+        job_id = self._asked.pop(sequence, None)
+        if job_id is None:
+            return False
+        if refusal is not None:
+            logger.warning("job is no longer held job=%s: %s", job_id, refusal)
+            self.release(job_id)
+        return True

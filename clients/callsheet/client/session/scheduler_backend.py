@@ -1,30 +1,34 @@
-"""Carries out what clients ask for by one session with the scheduler."""
+"""Carries out what clients ask for by one session with the scheduler, and the handles of actions on it."""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.codec.blobs import BlobReader
-from callsheet.client.codec.decode_jobs import (
+from callsheet.client.codec.encode import content_bytes, encode_submission
+from callsheet.client.codec.fields import duration, numbers, put
+from callsheet.client.codec.jobs import (
+    decode_batch,
     decode_group_status,
     decode_job_status,
     decode_trajectory_status,
+    encode_batch_request,
+    encode_job,
+    encode_publish,
+    encode_result,
+    encode_trajectory,
+    encode_trajectory_end,
     end_of,
     opening_of,
 )
-from callsheet.client.codec.encode import content_bytes, encode_submission
-from callsheet.client.codec.encode_batches import decode_batch, encode_batch_request, encode_result
-from callsheet.client.codec.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
-from callsheet.client.codec.encode_weights import encode_publish
-from callsheet.client.codec.fields import duration, numbers, put
 from callsheet.client.errors import (
     AlreadyExistsError,
     CallsheetError,
@@ -33,19 +37,28 @@ from callsheet.client.errors import (
     RefusalCode,
 )
 from callsheet.client.session.channel import answer_of, keep_trying
-from callsheet.client.session.handle import SessionHandle, shortened
-from callsheet.client.session.live_output import LiveOutput
+from callsheet.client.session.payloads import read_outcome
 from callsheet.client.session.session import Reply, Session
-from callsheet.client.session.ticket import Ticket
+from callsheet.client.session.ticket import LiveOutput, Ticket
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies, ended_by_message
 from callsheet.client.words.actions import ActionKind, Submission
 from callsheet.client.words.arguments import instance
-from callsheet.client.words.batch_values import BatchContent, BatchRequest, FinishedResult, Settlement
-from callsheet.client.words.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.words.jobs import (
+    BatchContent,
+    BatchRequest,
+    FinishedResult,
+    JobDescription,
+    Opening,
+    Settlement,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
+from callsheet.client.words.outcomes import Outcome
+from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.words.weights import PublishedWeights
-from callsheet.v1 import action_pb2, client_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
 from callsheet.wire.encoded_fields import embedded, tag
 
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
@@ -57,6 +70,8 @@ _SETTLEMENT = numbers(Settlement, "SETTLEMENT_", client_service_pb2.Settlement)
 _ALREADY_GONE = frozenset({RefusalCode.NOT_FOUND})
 # A version that was published and then overtaken is refused when it is sent again.
 _ALREADY_OVERTAKEN = frozenset({RefusalCode.FAILED_PRECONDITION})
+T = TypeVar("T")
+_MAX_REASON = 256
 
 
 class SchedulerBackend:
@@ -359,3 +374,63 @@ def _close_trajectory(job_id: str, trajectory_id: str, end: TrajectoryEnd) -> cl
 
 def _names_payload(error: FailedPreconditionError, uploads: Mapping[str, bytes]) -> bool:
     return "reference" in error.field or any(sha256 in error.value for sha256 in uploads)
+
+
+class SessionHandle(ActionHandle[T]):
+    """An `ActionHandle` on an item of a session."""
+
+    def __init__(self, session: Session, key: tuple[str, str], ticket: Ticket[Reply]) -> None:
+        super().__init__(*key)
+        self._session = session
+        self._ticket = ticket
+        self._outcome: Outcome[T] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome (or the refusal) has arrived."""
+        return self._ticket.has_ended
+
+    async def accepted(self) -> None:
+        """Returns once the action is durable."""
+        await self._ticket.accepted()
+
+    async def outcome(self) -> Outcome[T]:
+        """Returns the outcome; results by reference are fetched first."""
+        if self._outcome is None:
+            message = await self._ticket.end()
+            assert isinstance(message, outcome_pb2.Outcome)  # the end of a submit is an outcome
+            self._outcome = await read_outcome(message, self._session.payloads)
+        return self._outcome
+
+    async def output(self) -> AsyncIterator[OutputChunk]:
+        """Yields what the action prints while it runs."""
+        if self._ticket.output is not None:
+            async for chunk in self._ticket.output.chunks():
+                yield chunk
+
+    async def cancel(self, reason: str = "") -> None:
+        """Asks for a cancel."""
+        said = shortened(instance("reason", reason, str, "text"))
+        if not self._ticket.has_ended and not self._session.stop_trying((self.job_id, self.action_id)):
+            self._ticket.cancel_requested = True
+            await self._put_cancel(said).end()
+
+    def abandon(self, reason: str) -> None:
+        """Cancels the action unless another caller waits for it."""
+        self._ticket.owners -= 1
+        if self._ticket.owners or self._ticket.has_ended or self._ticket.cancel_requested or self._session.is_over:
+            return
+        if not self._session.withdraw((self.job_id, self.action_id)):
+            self._ticket.cancel_requested = True
+            self._put_cancel(shortened(reason))
+
+    def _put_cancel(self, reason: str) -> Ticket[Reply]:
+        key = common_pb2.ActionKey(job_id=self.job_id, action_id=self.action_id)
+        cancel = client_service_pb2.CancelActionRequest(key=key, reason=reason)
+        item = client_service_pb2.ClientItem(cancel=cancel)
+        return self._session.put_now(item.SerializeToString(), replay_success=_ALREADY_GONE)
+
+
+def shortened(reason: str) -> str:
+    """Returns a reason as the contract takes it."""
+    return reason[:_MAX_REASON].replace("\0", "").encode(errors="replace").decode()

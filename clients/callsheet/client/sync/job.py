@@ -19,8 +19,7 @@ from callsheet.client.job import Job
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.actions import Action
-from callsheet.client.words.batch_values import FinishedTrajectory
-from callsheet.client.words.jobs import Opening, TrajectoryEnd
+from callsheet.client.words.jobs import FinishedTrajectory, Opening, TrajectoryEnd
 from callsheet.client.words.options import ActionOptions
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import anyio
-from callsheet.client.codec.encode_batches import encode_result
+from callsheet.client.codec.jobs import encode_result
 from callsheet.client.errors import RefusalCode, not_found, refused
-from callsheet.client.words.batch_values import (
+from callsheet.client.words.jobs import (
     BatchContent,
     BatchRequest,
     FinishedResult,

@@ -22,9 +22,8 @@ from callsheet.client.words.commands import (
     as_files,
     with_stdin,
 )
-from callsheet.client.words.options import ActionOptions
+from callsheet.client.words.options import ActionOptions, Sampling
 from callsheet.client.words.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
-from callsheet.client.words.sampling import Sampling
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from callsheet.client.words.sampling import LogProbsMode
+from callsheet.client.words.options import LogProbsMode
 
 
 class FinishReason(Enum):

@@ -15,7 +15,7 @@ from typing import Final
 
 from callsheet.client import Command, CommandDefaults, Demand, Elastic, SandboxFile
 from callsheet.environments import coding
-from callsheet.environments.coding.bugs import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.mutation import BUGS, Bug, CodingTask, prepare_task
 from callsheet.environments.coding.packages import PACKAGES, SourceRelease, default_cache_directory, fetch_releases
 from callsheet.environments.environment import EpisodeTask
 from callsheet.environments.sandbox_environment import SandboxEnvironment, SandboxWorld

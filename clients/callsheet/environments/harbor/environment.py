@@ -28,9 +28,8 @@ from callsheet.client import (
 from callsheet.environments.bash_replies import BadCall, SandboxCommand
 from callsheet.environments.environment import Beginning, EpisodeScore, Observation
 from callsheet.environments.failures import EpisodeFailure
-from callsheet.environments.harbor.archives import archive_of, empty_directories
-from callsheet.environments.harbor.task import HarborTask, TaskFormat
-from callsheet.environments.harbor.verifying import LOGS, TESTS, clear_command, tests_command
+from callsheet.environments.harbor.folders import archive_of, empty_directories
+from callsheet.environments.harbor.task import LOGS, TESTS, HarborTask, TaskFormat, clear_command, tests_command
 from callsheet.environments.sandbox_environment import PATIENCE_S, SandboxDemands, SandboxEnvironment, SandboxWorld
 from callsheet.gateway.chat import Message
 

@@ -15,10 +15,8 @@ import anyio.to_thread
 from callsheet.client import Demand, SandboxFile, Timeouts, TrainingSample, Trajectory
 from callsheet.environments.bash_replies import SUBMIT, call_message
 from callsheet.environments.environment import EpisodeTask
-from callsheet.environments.harbor.archives import archive_of
-from callsheet.environments.harbor.folders import read_task
-from callsheet.environments.harbor.task import HarborTask, HarborTaskError, TaskFormat
-from callsheet.environments.harbor.verifying import SOLUTION, solution_command
+from callsheet.environments.harbor.folders import archive_of, read_task
+from callsheet.environments.harbor.task import SOLUTION, HarborTask, HarborTaskError, TaskFormat, solution_command
 from callsheet.environments.sandbox_environment import PATIENCE_S
 from callsheet.gateway.chat import Message, Tool
 

@@ -34,7 +34,7 @@ from callsheet.integrations.e2b.processes import RemoteProcess
 from callsheet.integrations.e2b.sandboxes import E2bSandbox, E2bSandboxes
 from callsheet.integrations.e2b.settings import E2bSettings
 from callsheet.integrations.e2b.streams import ProcessReader
-from callsheet.integrations.sandboxes.faults import FacadeError
+from callsheet.integrations.sandboxes.remote import FacadeError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.requests import Request

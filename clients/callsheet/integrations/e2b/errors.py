@@ -16,7 +16,7 @@ from callsheet.client import (
     QueueFullError,
     RefusedError,
 )
-from callsheet.integrations.sandboxes.faults import FacadeError, FaultWords, NoResult
+from callsheet.integrations.sandboxes.remote import FacadeError, FaultWords, NoResult
 
 
 class ConnectCode(Enum):

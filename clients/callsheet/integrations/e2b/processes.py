@@ -13,8 +13,7 @@ from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, no
 from callsheet.integrations.e2b.messages import Body, ProcessInput, ProcessSelector, StartProcess, end_event
 from callsheet.integrations.e2b.process_texts import ProcessFiles
 from callsheet.integrations.e2b.streams import ProcessOutput
-from callsheet.integrations.sandboxes.faults import FacadeError
-from callsheet.integrations.sandboxes.remote import RemoteSandbox
+from callsheet.integrations.sandboxes.remote import FacadeError, RemoteSandbox
 
 # A slice ends by itself; on a crowded machine it may wait for long before each of its programs.
 _SLICE_TIMEOUT_S = 600.0

@@ -1,6 +1,11 @@
-"""One sandbox of a facade: a trajectory whose env_reset makes it, and whose env_steps run in it."""
+"""One sandbox of a facade: a trajectory whose env_reset makes it, and whose env_steps run in it.
+
+Where a sandbox or a command has no result, the facade's client is told so in the words of its own protocol.
+"""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import anyio
 import structlog
@@ -8,11 +13,14 @@ from callsheet.client import (
     ActionHandle,
     AlreadyExistsError,
     CallsheetError,
+    Cancelled,
     Command,
     CommandDefaults,
     CommandResult,
     Demand,
+    EnvResetResult,
     EnvStep,
+    Expired,
     Failed,
     FailedPreconditionError,
     FailureKind,
@@ -25,12 +33,14 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
-from callsheet.integrations.sandboxes.faults import FacadeError, FaultWords
 from callsheet.integrations.sandboxes.settings import SandboxRequest
 
 _SHORTEST_TIMEOUT_S = 0.001
-
 _log = structlog.get_logger(__name__)
+NoResult = (
+    Failed[CommandResult] | Failed[EnvResetResult] | Cancelled[CommandResult] | Cancelled[EnvResetResult] | Expired
+)
+"""An outcome without a result."""
 
 
 class RemoteSandbox:
@@ -183,3 +193,33 @@ class RemoteSandbox:
     def _tell(self, event: str, **about: str) -> None:
         why = {"reason": str(self._fault)} if self._fault is not None else {}
         _log.info(event, trajectory_id=self._trajectory.trajectory_id, **why, **about)
+
+
+class FacadeError(Exception):
+    """An error to tell a client in its protocol's words.
+
+    Attributes:
+        ends_sandbox: There is no sandbox any more.
+    """
+
+    ends_sandbox: bool = False
+
+
+class FaultWords(ABC):
+    """How a protocol tells what went wrong."""
+
+    @abstractmethod
+    def refused(self, error: CallsheetError) -> FacadeError:
+        """What the scheduler, or the way to it, had against an action."""
+
+    @abstractmethod
+    def payload_lost(self, error: PayloadError) -> FacadeError:
+        """An outcome is there, but its bytes are not."""
+
+    @abstractmethod
+    def no_result(self, outcome: NoResult) -> FacadeError:
+        """What became of an action that has no result."""
+
+    @abstractmethod
+    def closed(self) -> FacadeError:
+        """The sandbox was given up while it began."""

@@ -1,4 +1,4 @@
-"""The web application: from requests of SWE-ReX's protocol to runtimes and back."""
+"""The web application and its server: from requests of SWE-ReX's protocol to runtimes and back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import anyio
+import anyio.abc
 import anyio.to_thread
+from callsheet.client import Job
 from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.http_server.bounded_json import read_json
+from callsheet.integrations.sandboxes.serving import FacadeParts, serve_facade
 from callsheet.integrations.swerex import protocol
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error, value_error
-from callsheet.integrations.swerex.runtime import Runtime
-from callsheet.integrations.swerex.runtimes import DEFAULT_NAME, Runtimes
+from callsheet.integrations.swerex.runtime import DEFAULT_NAME, Runtime, Runtimes
 from callsheet.integrations.swerex.settings import FacadeSettings
 from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
@@ -81,7 +84,6 @@ def _pack(archive: zipfile.ZipFile) -> bytes:
 
 _TRANSFERRED = 511
 _ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
-
 _VERBS: dict[str, tuple[TypeAdapter[Any], Callable[[Runtime, Any], Awaitable[protocol.Response]]]] = {
     "create_session": (TypeAdapter(protocol.CreateSession), Runtime.create_session),
     "run_in_session": (protocol.SESSION_ACTION, Runtime.run_in_session),
@@ -213,3 +215,18 @@ async def _broken(request: Request, error: Exception) -> Response:
     """A bug of the facade: the client gets an exception, and the server logs the traceback."""
     fault = swerex_error("SwerexException", f"the facade failed: {type(error).__name__}", kind="infra")
     return await _transferred(request, fault)
+
+
+async def serve(
+    settings: FacadeSettings,
+    stop: anyio.Event,
+    *,
+    task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves SWE-ReX's protocol; see `serve_facade` for arguments and errors."""
+
+    def make(job: Job, tasks: anyio.abc.TaskGroup) -> FacadeParts:
+        runtimes = Runtimes(job, settings, tasks)
+        return FacadeParts(make_app(runtimes, settings), runtimes.close_all)
+
+    await serve_facade(settings, make, stop, task_status=task_status)

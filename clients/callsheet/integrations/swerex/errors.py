@@ -17,7 +17,7 @@ from callsheet.client import (
     PayloadError,
     RefusedError,
 )
-from callsheet.integrations.sandboxes.faults import FacadeError, FaultWords, NoResult
+from callsheet.integrations.sandboxes.remote import FacadeError, FaultWords, NoResult
 
 _SWEREX = "swerex.exceptions."
 # What says that the request itself cannot be carried out, or that the system would not begin it.

@@ -1,33 +1,39 @@
-"""The rollout worker of TRL's AsyncGRPOTrainer. Experimental, as the trainer is."""
+"""The rollout worker of TRL's AsyncGRPOTrainer, and its weight transfer. Experimental, as the trainer is.
+
+Each push of weights is a policy version. Rollouts finish their trajectories with what the trainer takes of batches.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
 import queue
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import anyio
 import anyio.abc
-from callsheet.client import Batch, Job, NotFoundError, Staleness
-from callsheet.environments import EpisodeTask
-from callsheet.environments.seats import Seat, fill_seats
+from callsheet.client import Batch, Canary, FinishedTrajectory, Job, NotFoundError, Staleness, Tensors
+from callsheet.client.words.jobs import FinishedResult
+from callsheet.client.words.weights import UpdateModeName
+from callsheet.environments import EpisodeRecord, EpisodeTask, FailureRule, count_failures
+from callsheet.environments.seats import FilledSeat, Seat, fill_seats
 from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer
-from callsheet.integrations.trl.async_weights import CallsheetWeights
-from callsheet.integrations.trl.finished import GradedSample, batch_metrics, graded, group_metrics, result_of
+from callsheet.integrations.trl.publishing import VersionPublisher, tensors_of
 from callsheet.integrations.trl.rollout import CallsheetRollout
+from callsheet.integrations.trl.rows import reward_of
 from callsheet.integrations.trl.trainer_parts import AsyncArguments
 
 logger = logging.getLogger(__name__)
-
 _HEARTBEAT_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 30.0
 _MOST_METRICS: Final = 4096
@@ -37,6 +43,11 @@ _LEASE_S: Final = 60.0
 # TRL's loader has a micro-batch ahead of the step that trains: with the second version after the trainer took a sample
 # from its queue that sample has been trained on.
 _VERSIONS_UNTIL_TRAINED: Final = 2
+_LEAST_SPREAD: Final = 1e-8
+# The trainer hands over tensors and no model, which could tell the answer. A small step may change it too little to be
+# seen, and the first push is of weights that the engines may have: so it need not differ from the one before. Engines
+# still have to name the version, and to answer alike.
+_ANY_ANSWER: Final = Canary(unchanged=True)
 
 
 class SampleQueue(queue.Queue[Any]):
@@ -256,3 +267,129 @@ def endless(tasks: Sequence[EpisodeTask], seed: int) -> Iterator[EpisodeTask]:
     order = random.Random(seed)
     while True:
         yield from order.sample(tasks, len(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class GradedSample:
+    """One row for the trainer, which may be one of several of a trajectory.
+
+    Attributes:
+        trajectory: Its trajectory.
+        advantage: By how many standard deviations the trajectory's reward is above the mean of its group.
+        task_id: Its task.
+        messages: The conversation.
+        turns: Replies of the trajectory.
+        token_ids: Of the whole path; shape (n,).
+        loss_mask: 1 for a token that was sampled; shape (n,).
+        log_probs: Of sampled tokens, 0 for others; shape (n,).
+    """
+
+    trajectory: FinishedTrajectory
+    advantage: float
+    task_id: str
+    messages: Sequence[Mapping[str, Any]]
+    turns: int
+    token_ids: Sequence[int]
+    loss_mask: Sequence[int]
+    log_probs: Sequence[float]
+
+
+def result_of(record: EpisodeRecord, rule: FailureRule) -> FinishedResult | None:
+    """Returns what an episode's trajectory finishes with; None if it is no sample."""
+    reward = reward_of(record, rule).reward
+    if reward is None:
+        return None
+    samples = [
+        {
+            "token_ids": sample.token_ids,
+            "loss_mask": sample.loss_mask,
+            "log_probs": [0.0 if each is None else each for each in sample.log_probs],
+        }
+        for sample in record.samples
+    ]
+    messages = [dict(message) for message in record.messages]
+    kept = {"task_id": record.task.task_id, "messages": messages, "turns": record.turns}
+    return FinishedResult(reward, json.dumps([kept, samples]).encode())
+
+
+def advantages_of(rewards: Sequence[float]) -> list[float]:
+    """Returns each reward against those of its siblings."""
+    mean = sum(rewards) / len(rewards)
+    spread = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) + _LEAST_SPREAD
+    return [(reward - mean) / spread for reward in rewards]
+
+
+def graded(group: Sequence[FinishedTrajectory]) -> Iterator[GradedSample]:
+    """Yields the samples of the finished members of a group."""
+    for each, advantage in zip(group, advantages_of([each.reward for each in group]), strict=True):
+        kept, samples = json.loads(each.payload)
+        for sample in samples:
+            yield GradedSample(each, advantage, **kept, **sample)
+
+
+def batch_metrics(trajectories: Sequence[FinishedTrajectory]) -> dict[str, float]:
+    """Returns the size of a batch and how stale it was when it was taken, as AsyncGRPO takes metrics.
+
+    It sums what has "total" in the last part of its name, takes the greatest of "max" and the mean of others.
+    """
+    staleness = [each.staleness for each in trajectories]
+    return {
+        "callsheet/batch_trajectories": float(len(staleness)),
+        "callsheet/staleness_mean": sum(staleness) / len(staleness),
+        "callsheet/staleness_max": float(max(staleness)),
+        **{f"callsheet/staleness/{versions}_total": float(count) for versions, count in Counter(staleness).items()},
+    }
+
+
+def group_metrics(group: Sequence[FilledSeat], rule: FailureRule) -> dict[str, float]:
+    """Returns the counts of a group; see `batch_metrics`."""
+    counts = count_failures(reward_of(each.record, rule) for each in group).metrics()
+    figures = {f"callsheet/{name}_total": value for name, value in counts.items()}
+    return {**figures, "callsheet/replaced_total": float(sum(each.replaced for each in group))}
+
+
+class CallsheetWeights:
+    """Pass it as `weight_transfer`, and give the same object to the `CallsheetRolloutWorker`.
+
+    Engines decide when they take weights: by default running requests go on, with new weights from the next token on.
+    Each token's log-probability is of the version that sampled it.
+
+    Args:
+        rollout: The rollouts. Their job publishes the weights, for the service that generates for them.
+        mode: What becomes of requests that run meanwhile; see `Job.publish`.
+        at_once: The most engines that update at a time.
+        wait_s: The longest wait until the engines have proved the weights; 0 does not wait.
+    """
+
+    def __init__(
+        self, rollout: CallsheetRollout, *, mode: UpdateModeName = "keep", at_once: int = 1, wait_s: float = 600.0
+    ) -> None:
+        self._publisher = VersionPublisher(
+            rollout.session, service=rollout.model, mode=mode, at_once=at_once, wait_s=wait_s
+        )
+
+    @property
+    def version(self) -> int | None:
+        """The newest policy version that was published; None before the first."""
+        return self._publisher.version
+
+    def init_weight_transfer(self) -> None:
+        """Opens the job."""
+        self._publisher.next_version()
+
+    def pause(self) -> None:
+        """Does nothing: engines wait for what they must wait for."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """Publishes the weights, and waits until engines serve them.
+
+        Raises:
+            WeightsNotProvedError: No engine does in time.
+        """
+        self._publisher.publish(Tensors(tensors_of(dict(iterator))), _ANY_ANSWER)
+
+    def resume(self) -> None:
+        """Does nothing."""
+
+    def destroy(self) -> None:
+        """Does nothing: the worker closes the job."""

@@ -12,11 +12,10 @@ from typing import Any, Final, Protocol
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.deploy.fleet.decisions import ManagerSeen, decide
+from callsheet.deploy.fleet.decisions import ManagerSeen, RoleWanted, Scaling, advance, decide
 from callsheet.deploy.fleet.node import FleetNode, NodeOrder, NodePhase
 from callsheet.deploy.fleet.notes import FleetFiles, Orders
 from callsheet.deploy.fleet.provider import NoNodeRoomError, Provider, UnreadableError
-from callsheet.deploy.fleet.scaling import RoleWanted, Scaling, advance
 from callsheet.deploy.fleet.settings import FleetSettings, RoleSettings
 from callsheet.timing.backoff import backoff_s
 from structlog.typing import FilteringBoundLogger

@@ -3,24 +3,30 @@
 The process is tied by a pipe. When its other end closes, also because the provider's process was killed, the manager
 drains and ends. Ray kills the children of a worker that ends. So the manager is a child of a shell, and that is all
 that dies then.
+
+Nodes of one machine share out its cores. Providers count cores and do not say which. A node takes those that no other
+one has, or else those that the fewest have. A lock on a file for each of them ends with the process that has it,
+however that ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final
 
 from callsheet.deploy.child import TIE_VARIABLE
-from callsheet.deploy.fleet.cores import held_cores
 from callsheet.managers.supervision.bounded_log import BoundedLog
 from callsheet.managers.supervision.parent import READY_VARIABLE
 from callsheet.managers.supervision.processes import command_module, send_to_group
@@ -33,6 +39,62 @@ from callsheet.managers.supervision.standing import (
     now_serves,
 )
 from callsheet.options.private_files import make_private_directory, write_private_file
+
+_MOST_HOLDERS = 64
+
+
+def default_directory() -> Path:
+    """Where the locks of this user are."""
+    return Path(tempfile.gettempdir()) / f"callsheet-cores-{os.getuid()}"
+
+
+@contextmanager
+def held_cores(count: int, usable: Sequence[int], directory: Path | None = None) -> Iterator[list[int]]:
+    """Holds cores for the length of a `with` block, in the order in which they were found.
+
+    Args:
+        count: So many.
+        usable: Those that there are.
+        directory: Where the locks are.
+
+    Raises:
+        ValueError: There are not as many.
+    """
+    if not 1 <= count <= len(usable):
+        raise ValueError(f"cores: {count} must be between 1 and {len(usable)}, the cores that this machine lets us use")
+    directory = directory or default_directory()
+    make_private_directory(directory)
+    with ExitStack() as locks:
+        with _locked(directory / "all", wait=True):
+            cores = _take(count, usable, directory, locks)
+        yield cores
+
+
+def _take(count: int, usable: Sequence[int], directory: Path, locks: ExitStack) -> list[int]:
+    taken: list[int] = []
+    for holder in range(_MOST_HOLDERS):
+        for core in usable:
+            if core in taken or len(taken) == count:
+                continue
+            try:
+                locks.enter_context(_locked(directory / f"{core}.{holder}", wait=False))
+            except BlockingIOError:
+                continue
+            taken.append(core)
+    if len(taken) < count:
+        raise ValueError(f"cores: each of {list(usable)} is shared by {_MOST_HOLDERS} nodes already")
+    return taken
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)
+
 
 RESTARTS: Final = RestartRule(initial_s=0.5, longest_s=30.0, healthy_after_s=30.0, first_failures=1, most_failures=4)
 # A shell that stays, as the last word keeps it from becoming what it runs.

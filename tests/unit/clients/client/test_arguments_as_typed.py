@@ -24,11 +24,11 @@ from callsheet.client import (
     Succeeded,
 )
 from callsheet.client.codec.encode import encode_submission
-from callsheet.client.codec.encode_batches import encode_batch_request
+from callsheet.client.codec.jobs import encode_batch_request
 from callsheet.client.settings import ClientOptions
 from callsheet.client.testing import FakeClient
 from callsheet.client.words.actions import Submission
-from callsheet.client.words.batch_values import BatchRequest
+from callsheet.client.words.jobs import BatchRequest
 
 _BY_PATH: dict[str, str | bytes] = {"a.py": "print('é')", "b": b"\x00"}
 _AS_VALUES = (SandboxFile("a.py", "print('é')".encode()), SandboxFile("b", b"\x00"))

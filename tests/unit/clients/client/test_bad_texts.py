@@ -26,7 +26,7 @@ from callsheet.client import (
 )
 from callsheet.client.errors import HALF, bad_text
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.text_rules import MAX_COMMAND_BYTES, culprits_of
+from callsheet.client.words.commands import MAX_COMMAND_BYTES, culprits_of
 from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings
 from callsheet.integrations.trl.reward import CallsheetReward
 

@@ -39,8 +39,8 @@ from callsheet.client import (
 )
 from callsheet.client.codec.blobs import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES
 from callsheet.client.codec.encode import encode_submission
-from callsheet.client.codec.encode_jobs import encode_job, encode_trajectory
 from callsheet.client.codec.fields import duration
+from callsheet.client.codec.jobs import encode_job, encode_trajectory
 from callsheet.client.words.actions import Submission
 from callsheet.v1 import action_pb2, job_pb2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from callsheet.client import OutputChunk, OutputStream
-from callsheet.client.session.live_output import MAX_WAITING_BYTES, LiveOutput
+from callsheet.client.session.ticket import MAX_WAITING_BYTES, LiveOutput
 
 pytestmark = pytest.mark.anyio
 OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR

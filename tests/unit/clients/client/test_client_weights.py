@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.client import BroadcastTensor, Canary, EngineState, InvalidArgumentError, NotFoundError, Tensors
-from callsheet.client.codec.encode_weights import decode_rollout, encode_publish
+from callsheet.client.codec.jobs import decode_rollout, encode_publish
 from callsheet.client.testing import FakeClient
 from callsheet.client.words.weights import PublishedWeights, TransferGroup
 from callsheet.v1 import weights_pb2

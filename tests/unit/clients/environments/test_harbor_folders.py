@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from callsheet.client import Command
 from callsheet.environments import TaskSetError, load_task_set
-from callsheet.environments.harbor import HarborTaskError, HarborTasks, oracle, verifying
-from callsheet.environments.harbor.archives import archive_of
+from callsheet.environments.harbor import HarborTaskError, HarborTasks, oracle
+from callsheet.environments.harbor import task as verifying
 from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
-from callsheet.environments.harbor.folders import find_tasks, read_task
+from callsheet.environments.harbor.folders import archive_of, find_tasks, read_task
 from callsheet.environments.harbor.task import TaskFormat
 from callsheet.environments.harbor.task_set import network_of
 from callsheet.managers.sandbox.rewards.script_score import ScoreError, parse_score

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from callsheet.client import ActionCancelledError, FailureKind, NotSucceededError, Reason
 from callsheet.environments import ReplyLimitError
-from callsheet.environments.gateway_policy import GatewayAnswer, message_of
+from callsheet.environments.policy import GatewayAnswer, message_of
 
 
 def _error(status: int, said: str = "no", failure: str = "") -> GatewayAnswer:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 from callsheet.gateway.renderers.held_tokenizer import renderer_of
-from callsheet.integrations.trl.publishing import canary_of, tensors_of
-from callsheet.integrations.trl.whole_model import unwrapped
+from callsheet.integrations.trl.publishing import canary_of, tensors_of, unwrapped
 from safetensors.torch import load
 
 from tests.support.hf_models import byte_level_tokenizer, reference_log_probs, seeded_model

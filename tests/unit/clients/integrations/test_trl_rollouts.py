@@ -23,9 +23,8 @@ from callsheet.client import (
     TrainingSample,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.batch_values import FinishedResult, FinishedTrajectory
-from callsheet.client.words.outcomes import Failed
-from callsheet.client.words.reasons import Reason
+from callsheet.client.words.jobs import FinishedResult, FinishedTrajectory
+from callsheet.client.words.outcomes import Failed, Reason
 from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.environments.seats import (
     FilledSeat,
@@ -43,8 +42,14 @@ from callsheet.integrations.trl import (
     RewardAction,
     callsheet_score,
 )
-from callsheet.integrations.trl.async_worker import endless
-from callsheet.integrations.trl.finished import advantages_of, batch_metrics, graded, group_metrics, result_of
+from callsheet.integrations.trl.async_worker import (
+    advantages_of,
+    batch_metrics,
+    endless,
+    graded,
+    group_metrics,
+    result_of,
+)
 from callsheet.integrations.trl.publishing import saved_before
 from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
 from callsheet.integrations.trl.rollout import CallCounter, sampling_of, seats_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from callsheet.deploy.sandbox_checks import group_note
+from callsheet.deploy.checks import group_note
 from callsheet.managers.sandbox.cgroups import layout, obtain_groups, probe_layout
 from callsheet.managers.sandbox.cgroups.delegation import MANAGERS_GROUP, systemd_of_user
 from callsheet.managers.sandbox.cgroups.scope import WITHOUT_GROUPS

@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from callsheet.deploy.sandbox_checks import not_enforced
+from callsheet.deploy.checks import not_enforced
 from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.commands.requests import sandbox_spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.cli.up_command import note_core_sharing
-from callsheet.deploy import sandbox_checks
+from callsheet.deploy import checks
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox import ranking
 from callsheet.managers.sandbox.build import build_test_suite_executor
@@ -77,7 +77,7 @@ def test_groups_of_containers_rank_only_where_they_can_be_written(monkeypatch: p
 def test_up_says_in_one_line_where_commands_are_not_ranked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sandbox_checks, "ranking_problem", lambda _: "there are no lanes")
+    monkeypatch.setattr(checks, "ranking_problem", lambda _: "there are no lanes")
     note_core_sharing(StackSettings(tmp_path, given={"share_cores": CoreSharing.RESERVED}))
     assert capsys.readouterr().err == ""
     note_core_sharing(StackSettings(tmp_path))

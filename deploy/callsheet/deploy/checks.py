@@ -1,4 +1,4 @@
-"""What sandboxes can do on this machine, told before a stack starts."""
+"""What sandboxes can do on this machine, and the user's own model, told before a stack starts. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from functools import cache
 
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.inference.settings import DEFAULT_SERVICE
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.cgroups import obtain_groups
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
@@ -72,3 +74,26 @@ def isolation_shortfalls(isolation: Isolation) -> str:
 @cache
 def _probed() -> ProbeResult:
     return probe_bubblewrap()
+
+
+def describe_own_model(settings: StackSettings) -> str | None:
+    """Returns what will be served, in a line for people; None where no directory is given.
+
+    Raises:
+        ValueError: The directory does not hold a model.
+    """
+    directory, script = settings.inference.model_directory, settings.inference.script
+    if directory is None or Role.INFERENCE not in settings.managers:
+        return None
+    if script is not None:
+        return f"the service {DEFAULT_SERVICE} answers by {script} with the tokens of {directory}"
+    from callsheet.managers.inference.torch_engine.settings import Dtype, served_dtype
+    from callsheet.managers.models.config_file import WeightsError
+    from callsheet.managers.models.hf_directory import read_model_directory
+
+    try:
+        described = read_model_directory(directory)
+    except WeightsError as error:
+        raise ValueError(f"model: {error}") from error
+    summary = described.summary(served_dtype(Dtype.AUTO, "cpu", described.dtype))
+    return f"the service {DEFAULT_SERVICE} is {summary}"

@@ -1,4 +1,4 @@
-"""`callsheet facade ...`: servers that speak the protocols of other sandboxes."""
+"""Commands that serve: the scheduler alone, models by the APIs that agents speak, and sandboxes by those of others."""
 
 from __future__ import annotations
 
@@ -7,20 +7,51 @@ from typing import Annotated, Any, TypeAlias
 
 import anyio
 import typer
-from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.errors import CommandError, first_error, needs
 from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
 from callsheet.deploy.child import ParentLink
-from callsheet.deploy.signals import cancel_on_signal
+from callsheet.deploy.scheduler_process import SchedulerOptions, run_scheduler_process
+from callsheet.deploy.signals import serve_until_signal
+from callsheet.gateway.server.settings import GatewaySettings
 from callsheet.integrations.e2b.settings import E2bSettings
 from callsheet.integrations.sandboxes.settings import ServedFacade
 from callsheet.integrations.swerex.settings import FacadeSettings
 from callsheet.options.common import LogFormat, LogLevel
 
 Serve: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
-
 facade_app = typer.Typer(
     help="Serve sandboxes to code that was written for another API.", no_args_is_help=True, rich_markup_mode=None
 )
+
+
+@options_of(options=SchedulerOptions)
+def scheduler(*, options: SchedulerOptions) -> None:
+    """Run the scheduler alone, until SIGINT or SIGTERM."""
+    with needs("scheduler"):
+        run_scheduler_process(options)
+
+
+@options_of(settings=GatewaySettings)
+def gateway(
+    *,
+    settings: GatewaySettings,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Serve models by the APIs of OpenAI and Anthropic.
+
+    An agent takes http://HOST:PORT/v1 as its base URL and a trajectory's key as its API key. Its calls become generate
+    actions of that trajectory, whose tokens a trainer takes as samples.
+    """
+    link = ParentLink.adopt()
+    with needs("gateway"):
+        from callsheet.deploy.logs import configure_logs
+        from callsheet.gateway.server.server import serve
+    configure_logs(log_format, log_level, role="gateway")
+    try:
+        anyio.run(serve_until_signal, serve, settings, lambda url: link.report_ready(url=url))
+    except* (OSError, ValueError) as group:
+        raise CommandError(str(first_error(group))) from None
 
 
 @facade_app.callback()
@@ -43,7 +74,7 @@ def swerex(
     """
 
     def load() -> Serve:
-        from callsheet.integrations.swerex.server import serve
+        from callsheet.integrations.swerex.app import serve
 
         return serve
 
@@ -65,7 +96,7 @@ def e2b(
     """
 
     def load() -> Serve:
-        from callsheet.integrations.e2b.server import serve
+        from callsheet.integrations.e2b.app import serve
 
         return serve
 
@@ -83,15 +114,4 @@ def _run(
         serve = load()
         from callsheet.deploy.logs import configure_logs
     configure_logs(log_format, log_level, role="facade")
-    anyio.run(_serve, serve, settings, link)
-
-
-async def _serve(serve: Serve, settings: ServedFacade, link: ParentLink) -> None:
-    stop = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as waiting:
-            tasks.start_soon(cancel_on_signal, waiting)
-            address = await tasks.start(serve, settings, stop)
-            link.report_ready(address=address)
-            await anyio.sleep_forever()
-        stop.set()
+    anyio.run(serve_until_signal, serve, settings, lambda address: link.report_ready(address=address))

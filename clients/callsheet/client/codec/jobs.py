@@ -1,0 +1,373 @@
+"""Jobs, groups, trajectories, batches and weights: to the messages of the contract, and their status back.
+
+Pure: uploads and fetches are collected, not made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from callsheet.client.codec.blobs import BlobReader, BlobWriter
+from callsheet.client.codec.fields import (
+    at_least_one,
+    by_number,
+    duration,
+    in_seconds,
+    is_number,
+    numbers,
+    positive,
+    put,
+    put_durations,
+    put_list,
+    take,
+    take_seconds,
+)
+from callsheet.client.errors import invalid
+from callsheet.client.words.arguments import identifier, instance, items, optional, whole
+from callsheet.client.words.jobs import (
+    DEFAULT_ADMIT_WITHIN,
+    MAX_BATCH,
+    BatchContent,
+    BatchRequest,
+    FinishedResult,
+    FinishedTrajectory,
+    GroupDescription,
+    JobDescription,
+    OnInfra,
+    Opening,
+    PriorityClass,
+    Staleness,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
+from callsheet.client.words.status import (
+    BufferStatus,
+    GroupStatus,
+    JobStatus,
+    LeasedBatch,
+    LengthShare,
+    TrajectoryStatus,
+)
+from callsheet.client.words.weights import (
+    BroadcastTensor,
+    Canary,
+    EngineState,
+    PublishedWeights,
+    RolloutEngine,
+    RolloutStatus,
+    Tensors,
+    TransferGroup,
+)
+from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
+
+_PRIORITY_CLASS = numbers(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
+_ON_INFRA = numbers(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
+_TRAJECTORY_END = numbers(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
+_PRIORITY_CLASS_BY_NUMBER = by_number(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
+_ON_INFRA_BY_NUMBER = by_number(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
+_OPENING = by_number(Opening, "OPENING_", job_pb2.Opening)
+_TRAJECTORY_END_BY_NUMBER = by_number(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
+MAX_INLINE_RESULT = 4096
+_MODES = {
+    "drain": weights_pb2.UPDATE_MODE_DRAIN,
+    "abort": weights_pb2.UPDATE_MODE_ABORT,
+    "keep": weights_pb2.UPDATE_MODE_KEEP,
+}
+_MODE_NAMES = {number: name for name, number in _MODES.items()}
+_STATES = by_number(EngineState, "ENGINE_STATE_", weights_pb2.EngineState)
+
+
+def encode_job(job: JobDescription) -> job_pb2.JobSpec:
+    """Returns the message of a job.
+
+    Raises:
+        InvalidArgumentError: A value that the contract cannot carry or that breaks one of its static rules.
+    """
+    priority = instance("priority_class", job.priority_class, PriorityClass, "a PriorityClass")
+    spec = job_pb2.JobSpec(priority_class=_PRIORITY_CLASS[priority])
+    put(
+        spec,
+        "",
+        job_id=identifier("job_id", job.job_id),
+        share=positive("share", job.share),
+        max_actions=at_least_one("max_actions", job.max_actions),
+        max_buffered=at_least_one("max_buffered", job.max_buffered),
+        detached=instance("detached", job.detached, bool, "True or False"),
+        dead_sandbox_is_infra=instance("dead_sandbox_is_infra", job.dead_sandbox_is_infra, bool, "True or False"),
+    )
+    staleness = optional("staleness", job.staleness, Staleness, "a Staleness, for instance Staleness(max_versions=2)")
+    if staleness is not None:
+        _put_staleness(spec.staleness, staleness)
+    put_durations(spec, "", grace=job.grace_s, idle_timeout=job.idle_timeout_s)
+    return spec
+
+
+def _put_staleness(message: job_pb2.Staleness, staleness: Staleness) -> None:
+    message.SetInParent()
+    most = at_least_one("staleness.max_versions", staleness.max_versions)
+    put(message, "staleness", max_versions=most)
+    given = {name: getattr(staleness, name) for name in ("admit_within", "select_within")}
+    if not any((most, *(value is not None for value in given.values()))):
+        given["admit_within"] = DEFAULT_ADMIT_WITHIN
+    for name, value in given.items():
+        if value is not None:
+            if not is_number(value) or value < 0:
+                raise invalid(f"staleness.{name}", value, "0 or more")
+            put(message, "staleness", **{name: value})
+
+
+def encode_trajectory(trajectory: TrajectoryDescription) -> job_pb2.TrajectorySpec:
+    """Returns the message of a trajectory; raises InvalidArgumentError like `encode_job`."""
+    spec = job_pb2.TrajectorySpec()
+    put(spec, "", job_id=trajectory.job_id, trajectory_id=identifier("trajectory_id", trajectory.trajectory_id))
+    if trajectory.group is not None:
+        encode_group(spec.group, trajectory.group)
+    put_durations(spec, "", idle_timeout=trajectory.idle_timeout_s, deadline=trajectory.deadline_s)
+    return spec
+
+
+def encode_group(message: job_pb2.GroupSpec, group: GroupDescription) -> None:
+    """Fills in the message of a group; raises InvalidArgumentError like `encode_job`."""
+    if group.size is None:
+        raise invalid("group.size", None, "at least 1")
+    size = at_least_one("group.size", group.size)
+    quorum = at_least_one("group.quorum", group.quorum)
+    if quorum > size:
+        raise invalid("group.quorum", quorum, f"at most the group's size ({size})")
+    put(message, "group", group_id=identifier("group.group_id", group.group_id), size=size, quorum=quorum)
+    on_infra = instance("group.on_infra", group.on_infra, OnInfra, "an OnInfra")
+    if on_infra is not OnInfra.REPLACE:
+        message.on_infra = _ON_INFRA[on_infra]
+    if group.infra_budget is not None:
+        if not is_number(group.infra_budget) or group.infra_budget < 0:
+            raise invalid("group.infra_budget", group.infra_budget, "0 or more")
+        put(message, "group", infra_budget=group.infra_budget)
+
+
+def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:
+    """Returns the contract's value."""
+    number: job_pb2.TrajectoryEnd.ValueType = _TRAJECTORY_END[instance("end", end, TrajectoryEnd, "a TrajectoryEnd")]
+    return number
+
+
+def opening_of(number: int) -> Opening:
+    """Returns what an open found."""
+    return _OPENING.get(number, Opening.CREATED)
+
+
+def end_of(number: int) -> TrajectoryEnd | None:
+    """Returns how a trajectory ended; None if it is open."""
+    return _TRAJECTORY_END_BY_NUMBER.get(number)
+
+
+def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
+    """Returns the status of a job."""
+    return take(
+        JobStatus,
+        message,
+        spec=_job(message.spec),
+        expires_in_s=take_seconds(message, "expires_in"),
+        closes_in_s=take_seconds(message, "closes_in"),
+        idle_closes_in_s=take_seconds(message, "idle_closes_in"),
+        rollouts=tuple(map(decode_rollout, message.rollouts)),
+        buffer=decode_buffer_status(message.buffer),
+    )
+
+
+def decode_trajectory_status(message: job_pb2.TrajectoryStatus) -> TrajectoryStatus:
+    """Returns the status of a trajectory."""
+    described = take(
+        TrajectoryDescription,
+        message.spec,
+        group=_group(message.spec.group) if message.spec.HasField("group") else None,
+        idle_timeout_s=take_seconds(message.spec, "idle_timeout"),
+        deadline_s=take_seconds(message.spec, "deadline"),
+    )
+    return take(TrajectoryStatus, message, spec=described, end=end_of(message.end))
+
+
+def decode_group_status(message: job_pb2.GroupStatus) -> GroupStatus:
+    """Returns the status of a group."""
+    return take(GroupStatus, message, spec=_group(message.spec))
+
+
+def _job(spec: job_pb2.JobSpec) -> JobDescription:
+    return JobDescription(
+        spec.job_id,
+        spec.share or 1.0,
+        _PRIORITY_CLASS_BY_NUMBER.get(spec.priority_class, PriorityClass.TRAIN),
+        spec.max_actions or None,
+        _staleness(spec.staleness) if spec.HasField("staleness") else None,
+        take_seconds(spec, "grace"),
+        spec.detached,
+        take_seconds(spec, "idle_timeout"),
+        spec.dead_sandbox_is_infra,
+        spec.max_buffered or None,
+    )
+
+
+def _staleness(message: job_pb2.Staleness) -> Staleness:
+    return Staleness(
+        message.max_versions or None,
+        admit_within=message.admit_within if message.HasField("admit_within") else None,
+        select_within=message.select_within if message.HasField("select_within") else None,
+    )
+
+
+def _group(spec: job_pb2.GroupSpec) -> GroupDescription:
+    return GroupDescription(
+        spec.group_id,
+        spec.size,
+        spec.quorum or None,
+        _ON_INFRA_BY_NUMBER.get(spec.on_infra, OnInfra.REPLACE),
+        spec.infra_budget if spec.HasField("infra_budget") else None,
+    )
+
+
+def encode_result(result: FinishedResult) -> tuple[buffer_pb2.TrajectoryResult, dict[str, bytes]]:
+    """Returns the message of a result, and the contents that have to be stored before it, by their SHA-256.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; it is named.
+    """
+    if not (is_number(result.reward) and math.isfinite(result.reward)):
+        raise invalid("reward", result.reward, "a finite number")
+    message = buffer_pb2.TrajectoryResult(reward=result.reward)
+    content = instance("payload", result.payload, bytes, "bytes")
+    if len(content) <= MAX_INLINE_RESULT:
+        if content:
+            message.payload.inline = content
+        return message, {}
+    sha256 = hashlib.sha256(content).hexdigest()
+    message.payload.reference.sha256, message.payload.reference.size = sha256, len(content)
+    return message, {sha256: content}
+
+
+def encode_batch_request(job_id: str, request: BatchRequest) -> client_service_pb2.TakeBatchRequest:
+    """Returns the message of a request for a batch, whose wait is left to the caller.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; it is named.
+    """
+    for name, most, rule in (("at_most", MAX_BATCH, "1 to 2,048"), ("at_least", request.at_most, "1 to at_most")):
+        if not 1 <= whole(name, getattr(request, name), rule) <= most:
+            raise invalid(name, getattr(request, name), f"{rule}, which is {most}" if most < MAX_BATCH else rule)
+    duration("wait_s", request.wait_s)
+    message = client_service_pb2.TakeBatchRequest()
+    put(message, "", job_id=job_id, batch_id=request.batch_id, at_least=request.at_least, at_most=request.at_most)
+    put_durations(message, "", lease=request.lease_s)
+    return message
+
+
+def decode_batch(message: buffer_pb2.TrajectoryBatch, blobs: BlobReader) -> BatchContent:
+    """Returns what is in a batch."""
+    return BatchContent(
+        message.batch_id,
+        tuple(decode_finished(each, blobs) for each in message.trajectories),
+        message.policy_version,
+        in_seconds(message.lease),
+    )
+
+
+def decode_finished(message: buffer_pb2.BufferedTrajectory, blobs: BlobReader) -> FinishedTrajectory:
+    """Returns a finished trajectory."""
+    result = message.result
+    return take(
+        FinishedTrajectory,
+        message,
+        reward=result.reward,
+        payload=blobs.read(result.payload) if result.HasField("payload") else b"",
+        took_s=in_seconds(message.took),
+        waited_s=in_seconds(message.waited),
+    )
+
+
+def decode_buffer_status(message: buffer_pb2.BufferStatus) -> BufferStatus:
+    """Returns the figures of a job's buffer."""
+    return take(
+        BufferStatus,
+        message,
+        batches=tuple(
+            LeasedBatch(each.batch_id, each.trajectories, in_seconds(each.lease)) for each in message.batches
+        ),
+        counts=dict(message.counts),
+        staleness=dict(message.staleness),
+        lengths=tuple(LengthShare(in_seconds(each.up_to), each.trajectories, each.trained) for each in message.lengths),
+    )
+
+
+def encode_publish(
+    job_id: str, version: int, weights: PublishedWeights | None
+) -> tuple[client_service_pb2.PublishPolicyVersionRequest, dict[str, bytes]]:
+    """Returns the request of a publish, and the contents that have to be stored before it, by their SHA-256.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; it is named.
+    """
+    request = client_service_pb2.PublishPolicyVersionRequest()
+    put(request, "", job_id=job_id, version=version)
+    if weights is None:
+        return request, {}
+    plan, blobs = request.rollout, BlobWriter()
+    mode = _MODES.get(weights.mode) if isinstance(weights.mode, str) else None
+    if mode is None:
+        raise invalid("mode", weights.mode, f"one of {', '.join(_MODES)}")
+    plan.mode = mode
+    put(plan, "", service=weights.service, at_once=weights.at_once)
+    if plan.at_once < 1:
+        raise invalid("at_once", weights.at_once, "at least 1")
+    put_durations(plan, "", timeout=weights.timeout_s)
+    _put_source(plan.source, weights, blobs)
+    _put_canary(plan.canary, instance("canary", weights.canary, Canary, "a Canary"))
+    return request, blobs.uploads
+
+
+def _put_source(source: weights_pb2.WeightSource, weights: PublishedWeights, blobs: BlobWriter) -> None:
+    match weights.source:
+        case Tensors(content):
+            source.tensors.CopyFrom(blobs.blob("source.content", content))
+        case TransferGroup() as group:
+            put(
+                source.group,
+                "source",
+                address=group.address,
+                port=group.port,
+                group_name=group.group_name,
+                world_size=group.world_size,
+                backend=group.backend,
+            )
+            for each in items("source.tensors", group.tensors, BroadcastTensor, "a BroadcastTensor"):
+                tensor = source.group.tensors.add()
+                put(tensor, "source.tensors", name=each.name, dtype=each.dtype)
+                put_list(tensor, "source.tensors", "shape", each.shape)
+        case _:
+            try:
+                location = weights.location
+            except TypeError:
+                rule = "a path, a URI, Tensors or a TransferGroup"
+                raise invalid("source", repr(weights.source), rule) from None
+            if not isinstance(location, str) or not location:
+                raise invalid("source", repr(weights.source), "a path or a URI that is not empty")
+            put(source, "source", location=location)
+
+
+def _put_canary(message: weights_pb2.Canary, canary: Canary) -> None:
+    put_list(message, "canary", "prompt_token_ids", canary.prompt_token_ids)
+    put_list(message.expected, "canary", "token_ids", canary.token_ids)
+    put_list(message.expected, "canary", "log_probs", canary.log_probs)
+    put(message, "canary", unchanged=canary.unchanged)
+
+
+def decode_rollout(message: weights_pb2.RolloutStatus) -> RolloutStatus:
+    """Returns the status of a rollout."""
+    engines = tuple(
+        take(
+            RolloutEngine,
+            each,
+            state=_STATES.get(each.state, EngineState.WAITING),
+            retry_in_s=take_seconds(each, "retry_in"),
+        )
+        for each in message.engines
+    )
+    return take(RolloutStatus, message, mode=_MODE_NAMES.get(message.mode, "drain"), engines=engines)
