@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from callsheet.client import Client, ClientOptions, Command
@@ -41,14 +40,15 @@ ask("samples", "/callsheet/v1/samples", "")
 '"""
 
 
-@pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    """As `callsheet up` runs it, but for the engine."""
+@pytest.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """As `callsheet up` runs it, but for the engine. Each test has a job of its own."""
     require_program("bwrap")
-    file = tmp_path / "script.json"
+    data_dir = tmp_path_factory.mktemp("stack")
+    file = data_dir / "script.json"
     file.write_text(json.dumps(script()))
     settings = StackSettings(
-        tmp_path,
+        data_dir,
         managers=(Role.SANDBOX, Role.INFERENCE),
         given={"engine": "scripted", "script": file},
         gateway=AUTO_GATEWAY,

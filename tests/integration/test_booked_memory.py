@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from math import ceil
-from pathlib import Path
 
 import aiohttp
 import anyio
@@ -37,19 +36,31 @@ async def _manager_with_sandboxes(admin: AdminClient, count: int) -> ManagerStat
         await anyio.sleep(0.05)
 
 
-@pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """A scheduler, and a node whose sandboxes have memory by need."""
     require_bubblewrap()
     layout = probe_layout()
     if layout is None or "memory" not in layout.controllers:
         pytest.skip("no control groups with a memory controller can be made here")
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), cpus=1, memory_mib=_NODE_MIB, given={"isolation": Isolation.BUBBLEWRAP}
+        tmp_path_factory.mktemp("stack"),
+        managers=(Role.SANDBOX,),
+        cpus=1,
+        memory_mib=_NODE_MIB,
+        given={"isolation": Isolation.BUBBLEWRAP},
     )
+    async with local_stack(settings) as stack:
+        yield stack
+
+
+@pytest.fixture
+async def stack(shared: Stack) -> AsyncIterator[Stack]:
+    """The node, without the sandboxes of an earlier test."""
     with anyio.fail_after(_DEADLINE_S):
-        async with local_stack(settings) as stack:
-            yield stack
+        async with AdminClient(shared.address) as admin:
+            await _manager_with_sandboxes(admin, 0)
+        yield shared
 
 
 async def test_a_node_books_what_its_sandboxes_hold(stack: Stack) -> None:
