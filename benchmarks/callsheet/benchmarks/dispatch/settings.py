@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -59,6 +60,17 @@ class DispatchSettings:
         tuple[int, ...],
         Setting("Open loops: actions a second, with commas.", default="200,800,1500", text=str, parse=whole_numbers),
     ] = (200, 800, 1_500)
+    climb: Annotated[
+        bool,
+        Setting(
+            "Whether the last rate is raised by a quarter until the 99th percentile is 100 ms.",
+            flag="--climb/--no-climb",
+        ),
+    ] = False
+    own_core: Annotated[
+        bool,
+        Setting("Whether the scheduler has the first core, and the rest the others.", flag="--own-core/--any-core"),
+    ] = False
     seconds: Annotated[float, Setting("Seconds that each loop is measured for.", least=0.1)] = 10.0
     managers: Annotated[int, Setting("Managers of the no-ops; several are sessions of one process.", least=1)] = 1
     memory_mib: Annotated[int, Setting("Limit of each sandbox.", least=FEWEST_MEMORY_MIB)] = 32
@@ -87,10 +99,12 @@ class DispatchSettings:
         for name in ("in_flight", "open_loop"):
             if min(getattr(self, name), default=1) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be numbers of at least 1")
+        if self.own_core and len(os.sched_getaffinity(0)) < 2:
+            raise ValueError("own_core: True needs two cores")
         if self.managers > 1 and self.kind is not MeasuredKind.NOOP:
             raise ValueError(f"managers: {self.managers} must be 1 for {self.kind}; several are for noop alone")
 
     @property
     def has_rivals(self) -> bool:
         """Whether raw streams and Ray run beside it."""
-        return self.beside and self.kind is MeasuredKind.NOOP
+        return self.beside and self.kind is MeasuredKind.NOOP and not self.own_core
