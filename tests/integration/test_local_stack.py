@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.cli.errors import first_error
+from callsheet.cli.output import first_error
 from callsheet.cli.up_progress import UpProgress, still_waiting_line
 from callsheet.client import Client, Demand, Succeeded, Unservable
 from callsheet.client.admin import AdminClient

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.cli.errors import first_error
+from callsheet.cli.output import first_error
 from callsheet.deploy.roles import Role
 from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError
 from callsheet.managers.supervision.standing import RestartRule

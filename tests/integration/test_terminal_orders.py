@@ -15,8 +15,8 @@ import grpc
 import pytest
 from callsheet.cli import output, submit_commands
 from callsheet.cli.plain import plain_outcome
-from callsheet.client.codec.blobs import BlobReader
 from callsheet.client.codec.decode import decode_outcome
+from callsheet.client.codec.fields import BlobReader
 from callsheet.deploy import logs, tokens
 from callsheet.deploy.terminal import visible, visible_line
 from callsheet.options.common import LogFormat

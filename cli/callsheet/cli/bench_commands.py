@@ -12,13 +12,13 @@ from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
 from callsheet.benchmarks.storm.settings import StormSettings
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
-from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
+from callsheet.cli.output import needs
 
 
 @benchmark(DispatchSettings)
 def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
-    """Measure what an action costs, and no-ops beside raw gRPC streams and Ray.
+    """Measure the cost of actions, beside raw gRPC streams and Ray.
 
     CPU by process, latency, messages, wake-ups and system calls: with so many actions under way, and with so many a
     second. It ends with exit code 1 if one of a burst of no-ops is refused.

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import typer
-from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, progress_on_stderr, say
+from callsheet.cli.output import CommandError, needs, print_json, print_report, progress_on_stderr, say
 from callsheet.options.common import LogFormat, LogLevel
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.errors import CommandError, needs
-from callsheet.cli.output import say
+from callsheet.cli.output import CommandError, needs, say
 
 
 def compose_setup(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from callsheet.cli.errors import CallsheetGroup, CommandError
+from callsheet.cli.output import CallsheetGroup, CommandError
 from callsheet.options.declaration import holds_secret
 
 # What `callsheet up --fleet` reads; the commands of this name have no table.

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, say
+from callsheet.cli.output import CommandError, print_json, print_report, say
 from callsheet.cli.questions import connection_options
 from callsheet.evaluation.settings import EvaluationSettings
 
@@ -42,8 +41,8 @@ def evaluate(
     import anyio
     from callsheet.client import Client
     from callsheet.evaluation.render import render
+    from callsheet.evaluation.results import summarise
     from callsheet.evaluation.run import Evaluation
-    from callsheet.evaluation.summary import summarise
 
     # MODULE:NAME may be a file beside the user, as with `python -m`; last, so that it hides no installed module.
     sys.path.append(str(Path.cwd()))

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import AsJson, DataDir
-from callsheet.cli.output import print_json, print_table, say
+from callsheet.cli.output import CommandError, print_json, print_table, say
 
 if TYPE_CHECKING:
     from callsheet.deploy.fleet.notes import FleetFiles

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.output import CommandError, needs
 from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings, check_taken
 
 if TYPE_CHECKING:

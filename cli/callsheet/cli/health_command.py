@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address
-from callsheet.cli.output import say
+from callsheet.cli.output import CommandError, say
 from callsheet.options.common import DEFAULT_ADDRESS
 
 _TIMEOUT_S = 5.0

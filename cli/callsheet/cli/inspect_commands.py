@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import failures_of, pairs, print_table, say
+from callsheet.cli.output import CommandError, failures_of, pairs, print_table, say
 from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 

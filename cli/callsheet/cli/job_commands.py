@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import failures_of, pairs, print_json, print_table, say
+from callsheet.cli.output import CommandError, failures_of, pairs, print_json, print_table, say
 from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
     from callsheet.client.admin_values import DrainReport
-    from callsheet.client.words.jobs import FinishedTrajectory
-    from callsheet.client.words.status import BufferStatus, JobStatus
+    from callsheet.client.words.jobs import BufferStatus, FinishedTrajectory, JobStatus
     from callsheet.client.words.weights import RolloutEngine
 
 # A job that is closed as idle later than that is shown as any other.

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import AsJson, DataDir
-from callsheet.cli.output import say
+from callsheet.cli.output import CommandError, say
 from callsheet.deploy.terminal import visible_line
 
 _POLL_S = 0.2

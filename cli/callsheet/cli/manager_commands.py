@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 import typer.core
-from callsheet.cli.errors import needs
 from callsheet.cli.options import options_of
+from callsheet.cli.output import needs
 
 
 class ManagerKinds(typer.core.TyperGroup):

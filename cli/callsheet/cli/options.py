@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from callsheet.cli.errors import CommandError
-from callsheet.cli.output import say
+from callsheet.cli.output import CommandError, say
 from callsheet.options import common
 from callsheet.options.common import LogFormat, LogLevel
 from callsheet.options.declaration import (

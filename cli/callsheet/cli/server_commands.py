@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeAlias
 
 import anyio
 import typer
-from callsheet.cli.errors import CommandError, first_error, needs
 from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
+from callsheet.cli.output import CommandError, first_error, needs
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.scheduler_process import SchedulerOptions, run_scheduler_process
 from callsheet.deploy.signals import serve_until_signal

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from callsheet.cli.errors import CommandError
 from callsheet.cli.options import options_of
-from callsheet.cli.output import print_json, say
+from callsheet.cli.output import CommandError, print_json, say
 from callsheet.options.common import DEFAULT_ADDRESS, Address, AsJson
 from callsheet.options.declaration import Setting
 

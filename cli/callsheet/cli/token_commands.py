@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson
-from callsheet.cli.output import print_json, print_table, say
+from callsheet.cli.output import CommandError, needs, print_json, print_table, say
 from callsheet.options.common import default_data_dir
 
 T = TypeVar("T")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.fleet_up import Fleet, Nodes, On, ProviderAddress, fleet_of, keep_fleet, of_fleet
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import say
+from callsheet.cli.output import CommandError, needs, say
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.options.common import LogFormat
 

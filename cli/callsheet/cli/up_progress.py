@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-from callsheet.cli.errors import describe
 from callsheet.cli.log_command import last_lines, readable
+from callsheet.cli.output import describe
 
 if TYPE_CHECKING:
     from callsheet.client.settings import ClientOptions

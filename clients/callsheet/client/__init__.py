@@ -6,7 +6,6 @@ tools and operators.
 
 import callsheet.client.fork_support  # noqa: F401 - before anything imports gRPC
 from callsheet.client.backend import ActionHandle
-from callsheet.client.batch import Batch
 from callsheet.client.client import Client
 from callsheet.client.errors import (
     AccessDeniedError,
@@ -46,7 +45,7 @@ from callsheet.client.gateway import (
     TrajectorySamples,
 )
 from callsheet.client.group import Group, Member
-from callsheet.client.job import Job
+from callsheet.client.job import Batch, Job
 from callsheet.client.settings import ClientOptions, Tls
 from callsheet.client.sync import SyncClient
 from callsheet.client.sync.job import SyncActionHandle, SyncBatch, SyncGroup, SyncJob, SyncTrajectory
@@ -69,21 +68,37 @@ from callsheet.client.words.actions import (
     Where,
 )
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
-from callsheet.client.words.demand import Demand, Elastic, Hold, Resource
 from callsheet.client.words.jobs import (
     BatchContent,
+    BufferStatus,
     FailurePolicy,
     FinishedTrajectory,
     GroupDescription,
+    GroupStatus,
     JobDescription,
+    JobStatus,
+    LeasedBatch,
+    LengthShare,
     OnInfra,
     Opening,
     PriorityClass,
     Staleness,
     TrajectoryDescription,
     TrajectoryEnd,
+    TrajectoryStatus,
 )
-from callsheet.client.words.options import ActionOptions, LogProbsMode, Retry, Sampling, Timeouts, Unservable
+from callsheet.client.words.options import (
+    ActionOptions,
+    Demand,
+    Elastic,
+    Hold,
+    LogProbsMode,
+    Resource,
+    Retry,
+    Sampling,
+    Timeouts,
+    Unservable,
+)
 from callsheet.client.words.outcomes import (
     Cancelled,
     Expired,
@@ -108,14 +123,6 @@ from callsheet.client.words.results import (
     RewardResult,
     SessionReport,
     ToolCallResult,
-)
-from callsheet.client.words.status import (
-    BufferStatus,
-    GroupStatus,
-    JobStatus,
-    LeasedBatch,
-    LengthShare,
-    TrajectoryStatus,
 )
 from callsheet.client.words.weights import (
     BroadcastTensor,

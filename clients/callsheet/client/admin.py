@@ -22,19 +22,16 @@ from callsheet.client.codec.admin_decode import (
     decode_status,
     decode_what_if,
 )
-from callsheet.client.codec.blobs import BlobReader
-from callsheet.client.codec.fields import duration, put
+from callsheet.client.codec.fields import BlobReader, duration, put
 from callsheet.client.codec.handshake import greeting
 from callsheet.client.codec.jobs import decode_finished, decode_job_status
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.per_loop import PerLoop
-from callsheet.client.session.channel import answer_of, open_channel
-from callsheet.client.session.payloads import PayloadTransfer, read_outcome
+from callsheet.client.session.channel import PayloadTransfer, answer_of, open_channel, read_outcome
 from callsheet.client.session.target import check_target
 from callsheet.client.settings import ClientOptions
-from callsheet.client.words.jobs import FinishedTrajectory
+from callsheet.client.words.jobs import FinishedTrajectory, JobStatus
 from callsheet.client.words.outcomes import Outcome
-from callsheet.client.words.status import JobStatus
 from callsheet.client.words.weights import RolloutStatus
 from callsheet.v1 import (
     admin_service_pb2,

@@ -8,7 +8,7 @@ from enum import Enum
 
 from callsheet.client.admin_predictions import ExpectedRun
 from callsheet.client.words.actions import ActionKind
-from callsheet.client.words.status import JobStatus
+from callsheet.client.words.jobs import JobStatus
 
 
 class ActionState(Enum):

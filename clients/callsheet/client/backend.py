@@ -14,15 +14,17 @@ from callsheet.client.words.jobs import (
     BatchContent,
     BatchRequest,
     FinishedResult,
+    GroupStatus,
     JobDescription,
+    JobStatus,
     Opening,
     Settlement,
     TrajectoryDescription,
     TrajectoryEnd,
+    TrajectoryStatus,
 )
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
-from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.words.weights import PublishedWeights
 
 T = TypeVar("T")

@@ -27,8 +27,7 @@ from callsheet.client.session.target import check_target, from_environment
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies
 from callsheet.client.words.arguments import instance, optional
-from callsheet.client.words.jobs import FailurePolicy, JobDescription, Opening, PriorityClass, Staleness
-from callsheet.client.words.status import JobStatus
+from callsheet.client.words.jobs import FailurePolicy, JobDescription, JobStatus, Opening, PriorityClass, Staleness
 
 logger = logging.getLogger("callsheet.client")
 

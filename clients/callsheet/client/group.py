@@ -34,13 +34,13 @@ from callsheet.client.trajectory import Trajectory, is_loss
 from callsheet.client.words.jobs import (
     LOST_TO_INFRA,
     GroupDescription,
+    GroupStatus,
     OnInfra,
     Opening,
     TrajectoryDescription,
     TrajectoryEnd,
 )
 from callsheet.client.words.outcomes import FailureKind
-from callsheet.client.words.status import GroupStatus
 from callsheet.v1 import job_pb2
 
 logger = logging.getLogger("callsheet.client")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.evaluation.summary import EvaluationSummary
+from callsheet.evaluation.results import EvaluationSummary
 from rich.table import Table
 from rich.text import Text
 

@@ -1,4 +1,7 @@
-"""Runs an evaluation: all trials that have no result yet, so many at once, each to exactly one result."""
+"""Runs an evaluation: all trials that have no result yet, so many at once, each to exactly one result.
+
+The gateway's model replies, a model by its tokens, a policy of the user's, or an agent.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
-from callsheet.client import Client, FailedPreconditionError, FailureKind, Job, PriorityClass, Reason, RefusedError
+from callsheet.client import (
+    GATEWAY_PLACE,
+    Client,
+    Command,
+    FailedPreconditionError,
+    FailureKind,
+    GatewayAccess,
+    Job,
+    PriorityClass,
+    Reason,
+    RefusedError,
+    Sampling,
+    Timeouts,
+    Trajectory,
+)
 from callsheet.client.errors import one_error
 from callsheet.client.gateway import gateway_url, is_serving
 from callsheet.environments import (
@@ -20,17 +38,22 @@ from callsheet.environments import (
     Environment,
     EpisodeEnd,
     EpisodeFailure,
+    EpisodePolicy,
     EpisodeRecord,
+    EpisodeScore,
     EpisodeTask,
     GatewayPolicy,
+    GatewaySampling,
+    Message,
     PolicyFactory,
     TaskSet,
     TimeLimit,
+    TokenPolicy,
     load_task_set,
     roll_out,
 )
-from callsheet.environments.task_sets import options_from_text
-from callsheet.evaluation.replies import gateway_sampling, policy_factory, with_agent
+from callsheet.environments.sandbox_environment import SandboxEnvironment
+from callsheet.environments.task_sets import import_by_name, options_from_text
 from callsheet.evaluation.results import (
     Evaluated,
     ResultsFile,
@@ -40,7 +63,7 @@ from callsheet.evaluation.results import (
     open_results,
     result_of,
 )
-from callsheet.evaluation.settings import EvaluationSettings
+from callsheet.evaluation.settings import GATEWAY, EvaluationSettings
 
 OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
 """Told each new result, how many there are, and how many there will be."""
@@ -50,6 +73,8 @@ _DIGEST = 16
 _BESIDES_S = 7200.0
 # What a refusal names that may differ from task to task: its Dockerfile, its image and its units.
 _TASKS_OWN = frozenset({"build", "image", "demand"})
+PROMPT_VARIABLE: Final = "CALLSHEET_PROMPT"
+"""In which an agent finds the texts of the environment's first messages."""
 
 
 class EvaluationError(ValueError):
@@ -233,3 +258,99 @@ class Evaluation:
         with open_results(self._settings.results) as file:
             check_same(file.found, self._evaluated)
             yield file
+
+
+def gateway_sampling(settings: EvaluationSettings) -> GatewaySampling:
+    """Returns what is forced on calls of the gateway."""
+    return GatewaySampling(settings.temperature, settings.top_p, settings.top_k, settings.max_tokens)
+
+
+def policy_factory(settings: EvaluationSettings) -> PolicyFactory | None:
+    """Returns what makes the policies; None where an agent replies.
+
+    Raises:
+        ValueError: There is no such policy, or no tokenizer where it should be.
+    """
+    if settings.agent is not None:
+        return None
+    if settings.model_dir is not None:
+        return _token_policies(settings, settings.model_dir)
+    if settings.policy != GATEWAY:
+        return _own_policies(settings.policy)
+    return lambda _: GatewayPolicy(gateway_sampling(settings), keep_samples=False)
+
+
+def _token_policies(settings: EvaluationSettings, directory: Path) -> PolicyFactory:
+    from callsheet.gateway.renderers.loading import load_renderer
+
+    renderer = load_renderer(str(directory))
+    given = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": settings.top_k}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    sampling = Sampling(max_new_tokens=settings.max_tokens, **chosen)
+    return lambda _: TokenPolicy(renderer, sampling, max_total_tokens=settings.max_total_tokens)
+
+
+def _own_policies(name: str) -> PolicyFactory:
+    if ":" not in name:
+        raise ValueError(f"policy: {name!r} must be {GATEWAY!r} or MODULE:NAME")
+    found: Any = import_by_name(name, "policy")
+
+    def make(task: EpisodeTask) -> EpisodePolicy:
+        policy: EpisodePolicy = found(task)
+        return policy
+
+    return make
+
+
+@dataclass(slots=True)
+class CommandAgent:
+    """An environment whose sandbox an agent's command works in, in place of a policy's replies.
+
+    Attributes:
+        inner: The environment.
+        command: The agent's shell command.
+        timeout_s: How long it may run.
+        prompt: What it is asked; empty before the reset.
+    """
+
+    inner: Environment
+    command: str
+    timeout_s: float
+    prompt: str = ""
+
+    async def reset(self, trajectory: Trajectory) -> None:
+        """Resets the environment."""
+        self.prompt = prompt_of((await self.inner.reset(trajectory)).messages)
+
+    async def run(self, trajectory: Trajectory, access: GatewayAccess) -> None:
+        """Runs the agent in the sandbox, whatever it exits with."""
+        environment = {**access.environment(), PROMPT_VARIABLE: self.prompt}
+        command = Command.shell(self.command, environment=environment)
+        timeouts = Timeouts(start_to_close_s=self.timeout_s)
+        (await trajectory.env_step(command, label="agent", timeouts=timeouts)).unwrap()
+
+    async def reward(self, trajectory: Trajectory) -> EpisodeScore:
+        """Scores what the agent left."""
+        return await self.inner.reward(trajectory)
+
+
+def with_agent(
+    environment: Environment | AgentEnvironment, settings: EvaluationSettings
+) -> Environment | AgentEnvironment:
+    """Returns the environment with the agent of the settings in it, if they name one. Its sandbox reaches the gateway.
+
+    Raises:
+        ValueError: It has an agent of its own.
+    """
+    if settings.agent is None:
+        return environment
+    if isinstance(environment, AgentEnvironment):
+        raise ValueError(f"agent: {type(environment).__name__} has an agent of its own, so none can be given")
+    if isinstance(environment, SandboxEnvironment):
+        environment.let_reach(GATEWAY_PLACE)
+    return CommandAgent(environment, settings.agent, settings.deadline)
+
+
+def prompt_of(messages: Sequence[Message]) -> str:
+    """Returns the texts of messages, one paragraph each."""
+    return "\n\n".join(str(message.get("content") or "") for message in messages)

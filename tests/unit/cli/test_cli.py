@@ -14,9 +14,16 @@ from typing import Annotated
 import pytest
 import typer
 from callsheet.cli.app import app
-from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, needs
 from callsheet.cli.inspect_commands import holding
-from callsheet.cli.output import print_table
+from callsheet.cli.output import (
+    CallsheetGroup,
+    CommandError,
+    MissingExtraError,
+    describe,
+    first_error,
+    needs,
+    print_table,
+)
 from callsheet.cli.plain import plain_outcome
 from callsheet.client import CommandResult, Failed, FailureKind, Reason, Succeeded
 from callsheet.client.admin_values import Holder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from callsheet.cli.errors import describe
+from callsheet.cli.output import describe
 from callsheet.client.errors import ConnectionLostError
 from callsheet.credentials.channel import Credentials, explained
 

@@ -15,7 +15,7 @@ from callsheet.client.admin_values import (
     WeightsStanding,
 )
 from callsheet.client.words.actions import ActionKind
-from callsheet.client.words.status import JobStatus
+from callsheet.client.words.jobs import JobStatus
 
 _KINDS = (ActionKind.GENERATE,)
 

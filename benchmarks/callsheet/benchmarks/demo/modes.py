@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.client.words.demand import Demand, Hold, Resource
+from callsheet.client.words.options import Demand, Hold, Resource
 from callsheet.managers.sandbox.settings import CoreSharing
 
 SANDBOX_MEMORY_MIB = 192

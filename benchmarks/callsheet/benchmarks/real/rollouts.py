@@ -13,7 +13,7 @@ from callsheet.benchmarks.real import burner
 from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
-from callsheet.client.words.demand import Hold, Resource
+from callsheet.client.words.options import Hold, Resource
 from callsheet.client.words.outcomes import Timeline
 from callsheet.deploy.roles import Role
 

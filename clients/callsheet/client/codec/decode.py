@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from callsheet.client.codec.blobs import BlobReader
-from callsheet.client.codec.fields import by_number, in_seconds, take_seconds
-from callsheet.client.codec.kinds import KINDS
+from callsheet.client.codec.actions import KINDS
+from callsheet.client.codec.fields import BlobReader, by_number, in_seconds, take_seconds
 from callsheet.client.errors import ForgottenError, RefusalCode, RefusedError, refused
 from callsheet.client.words.outcomes import (
     Cancelled,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 
-from callsheet.client.codec.blobs import BlobReader, BlobWriter
 from callsheet.client.codec.fields import (
+    BlobReader,
+    BlobWriter,
     at_least_one,
     by_number,
     duration,
@@ -30,23 +31,21 @@ from callsheet.client.words.jobs import (
     MAX_BATCH,
     BatchContent,
     BatchRequest,
+    BufferStatus,
     FinishedResult,
     FinishedTrajectory,
     GroupDescription,
+    GroupStatus,
     JobDescription,
+    JobStatus,
+    LeasedBatch,
+    LengthShare,
     OnInfra,
     Opening,
     PriorityClass,
     Staleness,
     TrajectoryDescription,
     TrajectoryEnd,
-)
-from callsheet.client.words.status import (
-    BufferStatus,
-    GroupStatus,
-    JobStatus,
-    LeasedBatch,
-    LengthShare,
     TrajectoryStatus,
 )
 from callsheet.client.words.weights import (

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.codec.blobs import BlobReader
-from callsheet.client.codec.encode import content_bytes, encode_submission
-from callsheet.client.codec.fields import duration, numbers, put
+from callsheet.client.codec.actions import content_bytes, encode_submission
+from callsheet.client.codec.fields import BlobReader, duration, numbers, put
 from callsheet.client.codec.jobs import (
     decode_batch,
     decode_group_status,
@@ -36,8 +35,7 @@ from callsheet.client.errors import (
     NotFoundError,
     RefusalCode,
 )
-from callsheet.client.session.channel import answer_of, keep_trying
-from callsheet.client.session.payloads import read_outcome
+from callsheet.client.session.channel import answer_of, keep_trying, read_outcome
 from callsheet.client.session.session import Reply, Session
 from callsheet.client.session.ticket import LiveOutput, Ticket
 from callsheet.client.settings import ClientOptions
@@ -48,15 +46,17 @@ from callsheet.client.words.jobs import (
     BatchContent,
     BatchRequest,
     FinishedResult,
+    GroupStatus,
     JobDescription,
+    JobStatus,
     Opening,
     Settlement,
     TrajectoryDescription,
     TrajectoryEnd,
+    TrajectoryStatus,
 )
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
-from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.words.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
 from callsheet.wire.encoded_fields import embedded, tag

@@ -28,10 +28,16 @@ from callsheet.client.errors import (
     RefusedError,
     invalid,
 )
-from callsheet.client.session.channel import NOT_LET_IN, asked_wait_s, error_of_call, is_hopeless, open_channel
+from callsheet.client.session.channel import (
+    NOT_LET_IN,
+    PayloadTransfer,
+    asked_wait_s,
+    error_of_call,
+    is_hopeless,
+    open_channel,
+)
 from callsheet.client.session.ledger import ActionKey, HeldJobs, Item, Ledger
 from callsheet.client.session.long_waits import tell_long_waits
-from callsheet.client.session.payloads import PayloadTransfer
 from callsheet.client.session.ticket import Ticket
 from callsheet.client.settings import ClientOptions
 from callsheet.credentials.channel import Metadata

@@ -13,9 +13,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 import anyio
 import anyio.to_thread
 from callsheet.client.backend import ActionHandle
-from callsheet.client.batch import Batch
 from callsheet.client.group import Group, Member
-from callsheet.client.job import Job
+from callsheet.client.job import Batch, Job
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.actions import Action

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import anyio
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
-from callsheet.client.codec.encode import encode_submission
+from callsheet.client.codec.actions import encode_submission
 from callsheet.client.codec.jobs import (
     encode_batch_request,
     encode_job,
@@ -31,16 +31,18 @@ from callsheet.client.words.jobs import (
     BatchRequest,
     FinishedResult,
     GroupDescription,
+    GroupStatus,
     JobDescription,
+    JobStatus,
     OnInfra,
     Opening,
     Settlement,
     TrajectoryDescription,
     TrajectoryEnd,
+    TrajectoryStatus,
 )
 from callsheet.client.words.outcomes import Cancelled, Outcome
 from callsheet.client.words.results import CommandResult, OutputChunk, OutputStream
-from callsheet.client.words.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.words.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from callsheet.client.errors import RefusalCode, not_found, refused
 from callsheet.client.words.jobs import (
     BatchContent,
     BatchRequest,
+    BufferStatus,
     FinishedResult,
     FinishedTrajectory,
     Settlement,
 )
-from callsheet.client.words.status import BufferStatus
 
 _LOOK_S = 0.01
 

@@ -3,8 +3,7 @@
 callsheet eval harbor --task-option path=FOLDER
 """
 
-from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
-from callsheet.environments.harbor.policies import nothing, oracle
+from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment, nothing, oracle
 from callsheet.environments.harbor.task import HarborTask, HarborTaskError
 from callsheet.environments.harbor.task_set import HarborTasks
 

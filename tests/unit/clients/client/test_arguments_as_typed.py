@@ -23,7 +23,7 @@ from callsheet.client import (
     SandboxFile,
     Succeeded,
 )
-from callsheet.client.codec.encode import encode_submission
+from callsheet.client.codec.actions import encode_submission
 from callsheet.client.codec.jobs import encode_batch_request
 from callsheet.client.settings import ClientOptions
 from callsheet.client.testing import FakeClient

@@ -24,8 +24,8 @@ from callsheet.client import (
 )
 from callsheet.client.admin_values import ActionState, Holder, Shortage, StoryEvent, WaitReason
 from callsheet.client.codec.admin_decode import decode_explanation, decode_status
-from callsheet.client.codec.blobs import BlobReader
 from callsheet.client.codec.decode import decode_outcome, refusal_of_status
+from callsheet.client.codec.fields import BlobReader
 from callsheet.client.words.actions import ActionKind
 from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 

@@ -37,9 +37,8 @@ from callsheet.client import (
     Unservable,
     Where,
 )
-from callsheet.client.codec.blobs import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES
-from callsheet.client.codec.encode import encode_submission
-from callsheet.client.codec.fields import duration
+from callsheet.client.codec.actions import encode_submission
+from callsheet.client.codec.fields import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, duration
 from callsheet.client.codec.jobs import encode_job, encode_trajectory
 from callsheet.client.words.actions import Submission
 from callsheet.v1 import action_pb2, job_pb2

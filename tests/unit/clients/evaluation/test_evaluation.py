@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from callsheet.cli import eval_command
-from callsheet.cli.errors import describe
+from callsheet.cli.output import describe
 from callsheet.client import (
     Client,
     ClientOptions,
@@ -38,7 +38,6 @@ from callsheet.environments import (
     Observation,
     TokenPolicy,
 )
-from callsheet.evaluation.replies import CommandAgent, policy_factory, prompt_of, with_agent
 from callsheet.evaluation.results import (
     Evaluated,
     ResultsFileError,
@@ -47,10 +46,18 @@ from callsheet.evaluation.results import (
     open_results,
     read_results,
     result_of,
+    summarise,
 )
-from callsheet.evaluation.run import Evaluation, EvaluationError, missing_trials
+from callsheet.evaluation.run import (
+    CommandAgent,
+    Evaluation,
+    EvaluationError,
+    missing_trials,
+    policy_factory,
+    prompt_of,
+    with_agent,
+)
 from callsheet.evaluation.settings import EvaluationSettings
-from callsheet.evaluation.summary import summarise
 from numpy import float32
 
 from tests.support.command_line import invoke

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.cli.output import failures_of
-from callsheet.client.words.jobs import JobDescription
-from callsheet.client.words.status import JobStatus
+from callsheet.client.words.jobs import JobDescription, JobStatus
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, FailureKind
 from callsheet.scheduler.core.words.registration import SandboxRef
