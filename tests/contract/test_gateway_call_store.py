@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
+import anyio
 import pytest
 from callsheet.gateway.server.call_store import CallRow, CallStore, JobLife, KeptTrajectory, RecordsGoneError
 from callsheet.gateway.server.database import SQLITE_FILE
-from sqlalchemy import create_engine, inspect, make_url, text
+from sqlalchemy import create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from tests.support.journals import JournalPlace
 
@@ -61,6 +63,34 @@ async def test_a_turn_is_not_kept_where_its_call_is_not(store: CallStore) -> Non
     assert await store.forget(_JOB, "t", 1.0)
     with pytest.raises(RecordsGoneError):
         await store.finish(_JOB, "t", 0, turn=0, record={})
+
+
+async def test_calls_that_begin_at_once_share_commits_and_no_failure(store: CallStore) -> None:
+    await begin(store, "t", row(0))
+    commits: list[object] = []
+    event.listen(store._engine, "commit", commits.append)
+    refused: dict[int, str] = {}
+
+    async def once(number: int) -> None:
+        try:
+            await begin(store, "t", row(number % 20))
+        except DBAPIError as error:
+            refused[number] = str(error)
+
+    async with anyio.create_task_group() as tasks:
+        # The first alone, and all that come while it waits for the disk together.
+        for number in range(1, 20):
+            tasks.start_soon(once, number)
+    assert len(commits) == 2
+    assert [kept.number for kept in (await store.load(_JOB, "t")).calls] == list(range(20))
+    async with anyio.create_task_group() as tasks:
+        # One that is there already fails by itself.
+        for number in (20, 41, 22, 43):
+            tasks.start_soon(once, number)
+        tasks.start_soon(begin, store, "u", row(0))
+    assert sorted(refused) == [20, 22, 41, 43]
+    assert "[1,2]" not in "".join(refused.values()), "what is kept of calls is in no error"
+    assert (await store.load(_JOB, "u")).calls == [row(0)]
 
 
 async def test_closed_trajectories_are_forgotten_and_open_ones_are_not(store: CallStore) -> None:

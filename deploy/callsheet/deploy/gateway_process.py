@@ -15,7 +15,7 @@ from callsheet.gateway.server.settings import GatewaySettings
 from callsheet.options.declaration import command_line
 
 # What the gateway needs of its extra; the rest is of other extras, too.
-_MODULES: Final = ("starlette", "uvicorn", "sqlalchemy")
+_MODULES: Final = ("starlette", "uvicorn", "sqlalchemy", "httptools", "msgspec")
 _BYTES: Final = frozenset({"torch", "scripted"})
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 import structlog
 from callsheet.credentials.sandboxes import is_sandbox
 from callsheet.gateway.chat import BadRequestError, ChatReply
@@ -27,6 +28,7 @@ from callsheet.gateway.server.retries import mark_of
 from callsheet.gateway.server.trainers import Trainers
 from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.http_server.bounded_json import read_json
+from callsheet.http_server.http_protocol import unless_disconnected
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -44,6 +46,7 @@ _BROKEN: Final = 500
 _TOO_SLOW: Final = 408
 _BODY_S: Final = 120.0
 _BUSY_S: Final = 1.0
+_WRITER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _log = structlog.get_logger(__name__)
 
 
@@ -89,9 +92,7 @@ class GatewayApi:
         headers = {"x-request-id": reply.call_id}
         if not asked.stream:
             # Escaped, as a model may write half a surrogate pair, which is no UTF-8.
-            answer = await _written(
-                reply, lambda: json.dumps(dialect.answer(asked, reply), separators=(",", ":")).encode()
-            )
+            answer = await _written(reply, lambda: _WRITER.encode(dialect.answer(asked, reply)).encode())
             return Response(answer, media_type="application/json", headers=headers)
         # The reply is whole before its first event is sent: a client can still be told to try again until then.
         events = await _written(reply, lambda: b"".join(dialect.events(asked, reply)))
@@ -156,31 +157,6 @@ def make_app(gateway: GatewayApi, max_request_bytes: int, max_waiting_bytes: int
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
 
-async def unless_disconnected(request: Request, work: Callable[[], Awaitable[ChatReply]]) -> ChatReply | None:
-    """Returns what a reply's work returns; None if its client is gone before that, which cancels the work.
-
-    Raises:
-        NoReplyError: The work raised it.
-    """
-    found: ChatReply | NoReplyError | None = None
-    async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(watch)
-        try:
-            found = await work()
-        except NoReplyError as fault:
-            found = fault
-        tasks.cancel_scope.cancel()
-    if isinstance(found, NoReplyError):
-        raise found
-    return found
-
-
 def _answering(
     dialect: Dialect, handle: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
@@ -240,13 +216,21 @@ async def _health(request: Request) -> Response:
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
-        # By a text: bytes could be in an encoding in which the bounds were looked for in vain.
-        body = json.loads(content.decode("utf-8-sig", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
-        raise NoReplyError(BAD_REQUEST, f"the body is no JSON: {error}") from error
+        body = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # It takes no halves of surrogate pairs, no NaN and no byte order mark, as clients of Python's send them.
+        body = _read_by_python(content)
     if not isinstance(body, dict):
         raise NoReplyError(BAD_REQUEST, f"the body is {type(body).__name__}; it must be an object")
     return body
+
+
+def _read_by_python(content: bytes) -> object:
+    try:
+        # By a text: bytes could be in an encoding in which the bounds were looked for in vain.
+        return json.loads(content.decode("utf-8-sig", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
+        raise NoReplyError(BAD_REQUEST, f"the body is no JSON: {error}") from error
 
 
 async def _written(reply: ChatReply, work: Callable[[], bytes]) -> bytes:

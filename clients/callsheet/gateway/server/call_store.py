@@ -17,9 +17,20 @@ import anyio
 import anyio.to_thread
 from callsheet.gateway.server.database import open_database, secret_of
 from callsheet.gateway.server.schema import calls, closed_trajectories
-from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, and_, bindparam, delete, func, insert, null, select, update
+from sqlalchemy.exc import DBAPIError
 
 T = TypeVar("T")
+_WRITER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+_KEY: Final = ("job_id", "life", "trajectory_id")
+_BEGUN: Final = (*_KEY, "number", "digest", "action_id", "begun_at", "size", "action")
+_BEGIN: Final = insert(calls).values({name: bindparam(name) for name in _BEGUN})
+_FINISH: Final = (
+    update(calls)
+    .where(*(calls.c[name] == bindparam(name) for name in (*_KEY, "number")))
+    .values({name: bindparam(name) for name in ("turn", "record", "size")} | {"action": null()})
+)
+_REOPEN: Final = delete(closed_trajectories).where(*(closed_trajectories.c[name] == bindparam(name) for name in _KEY))
 _MOST_READ_OUTSIDE: Final = 4096
 
 
@@ -81,12 +92,24 @@ class RecordsGoneError(Exception):
     """A call ended whose row is kept no longer, so that its turn cannot be kept either."""
 
 
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Work in a transaction, and what became of it. It may be done twice, of which the first is rolled back."""
+
+    work: Callable[[Connection], Any]
+    found: Any = None
+    error: Exception | None = None
+
+
 class CallStore:
     """The database. Its work is done by one thread at a time, which SQLite needs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._one = anyio.CapacityLimiter(1)
+        # Written once: SQLAlchemy builds and looks up a statement for longer than the database executes it.
+        self._begin, self._finish, self._reopen = (str(each.compile(engine)) for each in (_BEGIN, _FINISH, _REOPEN))
+        self._one = anyio.Lock(fast_acquire=True)
+        self._waiting: list[_Piece] = []
 
     @classmethod
     def open(cls, data_dir: Path, database_url: str | None) -> CallStore:
@@ -139,10 +162,8 @@ class CallStore:
             now: Seconds since 1970.
             action: What a retry needs to submit the same action.
         """
-        text = _text(action)
-        values = {
-            **job._asdict(),
-            "trajectory_id": trajectory_id,
+        text = _WRITER.encode(action)
+        values = _key(job, trajectory_id) | {
             "number": row.number,
             "digest": row.digest,
             "action_id": row.action_id,
@@ -152,8 +173,8 @@ class CallStore:
         }
 
         def run(connection: Connection) -> None:
-            connection.execute(delete(closed_trajectories).where(_of(closed_trajectories, job, trajectory_id)))
-            connection.execute(insert(calls).values(values))
+            self._execute(connection, self._reopen, values)
+            self._execute(connection, self._begin, values)
 
         await self._run(run)
 
@@ -168,15 +189,14 @@ class CallStore:
         Raises:
             RecordsGoneError: The call is kept no longer.
         """
-        text = _text(record)
-        change = update(calls).where(_of(calls, job, trajectory_id), calls.c.number == number)
+        text = _WRITER.encode(record)
+        values = _key(job, trajectory_id) | {"number": number, "turn": turn, "record": text, "size": len(text)}
 
         def run(connection: Connection) -> None:
-            changed = connection.execute(change.values(turn=turn, record=text, action=None, size=len(text)))
-            if changed.rowcount != 1:
+            if self._execute(connection, self._finish, values) != 1:
                 raise RecordsGoneError(f"call {number} of trajectory {trajectory_id!r} of job {job.job_id!r}")
             # It was open when its last action began; where it is not now, the next look tells.
-            connection.execute(delete(closed_trajectories).where(_of(closed_trajectories, job, trajectory_id)))
+            self._execute(connection, self._reopen, values)
 
         await self._run(run)
         return len(text)
@@ -243,15 +263,45 @@ class CallStore:
         change = delete(calls).where(calls.c.trajectory_id == "", calls.c.begun_at < begun_before)
         await self._run(lambda connection: connection.execute(change))
 
-    async def _run(self, work: Callable[[Connection], T]) -> T:
-        def run() -> T:
-            with self._engine.begin() as connection:
-                return work(connection)
+    def _execute(self, connection: Connection, statement: str, values: Mapping[str, Any]) -> int:
+        """Executes a statement that was written once, and returns how many rows it changed."""
+        try:
+            cursor = connection.connection.cursor()
+            cursor.execute(statement, values)
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError(statement, None, error, hide_parameters=True) from error
+        return int(cursor.rowcount)
 
+    async def _run(self, work: Callable[[Connection], T]) -> T:
+        """Does a piece of work in one transaction with all that has come meanwhile: a commit waits for the disk."""
+        piece = _Piece(work)
+        self._waiting.append(piece)
         # A caller that is gone changes nothing: what began is committed, and told to those who go on.
         with anyio.CancelScope(shield=True):
-            found = await anyio.to_thread.run_sync(run, limiter=self._one)
-        return found  # noqa: RET504 - mypy takes the scope for one that may swallow it
+            async with self._one:
+                if piece in self._waiting:
+                    pieces, self._waiting = self._waiting, []
+                    await anyio.to_thread.run_sync(self._commit, pieces)
+        if piece.error is not None:
+            raise piece.error
+        return piece.found  # type: ignore[no-any-return]
+
+    def _commit(self, pieces: Sequence[_Piece]) -> None:
+        try:
+            with self._engine.begin() as connection:
+                for piece in pieces:
+                    piece.found = piece.work(connection)
+        except Exception as error:
+            if len(pieces) == 1:
+                pieces[0].error = error
+                return
+            # None of them is kept: each is tried by itself, and that which fails is told so.
+            for piece in pieces:
+                self._commit([piece])
+
+
+def _key(job: JobLife, trajectory_id: str) -> dict[str, Any]:
+    return {**job._asdict(), "trajectory_id": trajectory_id}
 
 
 def _of(table: Any, job: JobLife, trajectory_id: Any) -> Any:
@@ -262,7 +312,3 @@ def _of(table: Any, job: JobLife, trajectory_id: Any) -> Any:
         table.c.life == job.life,
         of_it.in_(trajectory_id) if isinstance(trajectory_id, list) else of_it == trajectory_id,
     )
-
-
-def _text(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -6,10 +6,11 @@ of its turn again, or attaches to the same action at the scheduler: after a rest
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -45,7 +46,8 @@ from sqlalchemy.exc import SQLAlchemyError
 # context that became another, nor a newer gateway makes it another action.
 def to_kept(prepared: Prepared, action: Generate) -> dict[str, Any]:
     """Returns a prompt and its action as JSON can hold them."""
-    sampling = asdict(action.sampling) | {"log_probs_mode": action.sampling.log_probs_mode.value}
+    sampling = {each.name: getattr(action.sampling, each.name) for each in fields(action.sampling)}
+    sampling["log_probs_mode"] = action.sampling.log_probs_mode.value
     return {
         "parent": prepared.parent,
         "kept": prepared.kept,
@@ -98,6 +100,8 @@ _PREFIX: Final = "gateway-"
 # Tokens of a reply beyond which it is read and written in a thread, so that other calls go on meanwhile.
 LONG_REPLY: Final = 4096
 _log = structlog.get_logger(__name__)
+# The same of a request's body for its prompt.
+_SHORT_BYTES: Final = 4096
 T = TypeVar("T")
 
 
@@ -234,7 +238,7 @@ class Calls:
     async def _begun(self, live: LiveTrajectory, caller: Caller, request: ChatRequest, mark: CallMark) -> RunningCall:
         """Returns a new call. It is kept before its action is submitted, so that a retry finds that again."""
         conversation = self._conversation(live)
-        prepared = await _prepare(conversation, request)
+        prepared = await _prepare(conversation, request, mark.size)
         action = await self._action(caller, prepared)
         row = CallRow(live.take_number(), mark.digest, f"{_PREFIX}{secrets.token_hex(16)}")
         await self._store.begin(live.job, live.trajectory_id, row, time.time(), to_kept(prepared, action))
@@ -393,9 +397,11 @@ class Calls:
         )
 
 
-async def _prepare(conversation: Conversation, request: ChatRequest) -> Prepared:
-    """Returns the prompt of a call; tokenizers take their time, so in a thread."""
+async def _prepare(conversation: Conversation, request: ChatRequest, size: float = math.inf) -> Prepared:
+    """Returns the prompt of a call. Tokenizers take their time with all but the shortest of bodies, so in a thread."""
     try:
+        if size <= _SHORT_BYTES and request.prompt is None:
+            return conversation.prepare(request)
         return await anyio.to_thread.run_sync(conversation.prepare, request)
     except BadRequestError as error:
         raise NoReplyError(BAD_REQUEST, str(error), field=error.field) from error

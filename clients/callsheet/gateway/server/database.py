@@ -81,7 +81,7 @@ def _engine(data_dir: Path, database_url: str | None) -> Engine:
     file.touch(mode=0o600)
     address = URL.create("sqlite", database=str(file))
     # Parameters are prompts and replies, which no error may show.
-    engine = create_engine(address, connect_args={"timeout": _LOCK_TIMEOUT_S}, hide_parameters=True)
+    engine = create_engine(address, paramstyle="named", connect_args={"timeout": _LOCK_TIMEOUT_S}, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:

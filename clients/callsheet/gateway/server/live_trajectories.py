@@ -33,7 +33,7 @@ class LiveTrajectory:
     def __init__(self, job: JobLife, trajectory_id: str, conversation: Conversation) -> None:
         self.job = job
         self.trajectory_id = trajectory_id
-        self.lock = anyio.Lock()
+        self.lock = anyio.Lock(fast_acquire=True)
         self.conversation = conversation
         self.calls = RememberedCalls(_MOST_REMEMBERED if trajectory_id else _MOST_REMEMBERED_OUTSIDE)
         self.next_number = 0

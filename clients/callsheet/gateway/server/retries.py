@@ -50,11 +50,13 @@ class CallMark:
         digest: Of its path, its body and its key, if it has one.
         retries: How often its client has sent it before.
         is_named: Whether it has a key of its own, which names its call exactly.
+        size: Of its body, in bytes.
     """
 
     digest: str
     retries: int = 0
     is_named: bool = False
+    size: int = field(default=0, compare=False)
 
 
 def mark_of(path: str, body: bytes, headers: Mapping[str, str]) -> CallMark:
@@ -65,7 +67,7 @@ def mark_of(path: str, body: bytes, headers: Mapping[str, str]) -> CallMark:
         digest.update(b"\n" + key.encode("utf-8", "replace"))
     retries = headers.get(RETRY_HEADER, "")
     count = int(retries[:_MOST_DIGITS]) if retries.isdecimal() else 0
-    return CallMark(digest.hexdigest(), count, bool(key))
+    return CallMark(digest.hexdigest(), count, bool(key), len(body))
 
 
 @dataclass(slots=True, eq=False)

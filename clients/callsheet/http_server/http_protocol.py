@@ -1,0 +1,90 @@
+"""A connection of an HTTP server: bounds what comes beside bodies, and sends in one packet what is said at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import anyio
+from starlette.requests import Request
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+T = TypeVar("T")
+MAX_HEAD_BYTES: Final = 1 << 16
+"""Of a request's line and headers, or of what is between the parts of its body."""
+_CONNECTION: Final = "callsheet.connection"
+
+
+async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Returns what the work for a request returns; None if its client is gone before that, which cancels the work."""
+    connection: HttpProtocol = request.scope["extensions"][_CONNECTION]
+    with anyio.CancelScope() as scope:
+        connection.awaited_in.add(scope)
+        try:
+            return None if connection.transport.is_closing() else await work()
+        finally:
+            connection.awaited_in.discard(scope)
+    return None
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Attributes:
+        awaited_in: What is cancelled when the client hangs up.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._unfinished = 0
+        self.awaited_in: set[anyio.CancelScope] = set()
+        super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for scope in self.awaited_in:
+            scope.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._unfinished += len(data)
+        super().data_received(data)
+        # The parser itself keeps whatever comes of a head.
+        if self._unfinished > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"Between bodies come at most {MAX_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {_CONNECTION: self}  # type: ignore[dict-item]
+
+    def on_headers_complete(self) -> None:
+        self._unfinished = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unfinished = 0
+        super().on_body(body)
+
+
+class _JoinedWrites:
+    """A transport that sends at once what is written in one step of the loop: a head with its body."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held += data
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        held, self._held = self._held, b""
+        if held:
+            self._transport.write(held)
