@@ -27,8 +27,7 @@ class RootMeanSquareNorm(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Returns the normalised rows, same shape."""
-        inverse = torch.rsqrt(rows.square().mean(-1, keepdim=True) + self._epsilon)
-        return rows * inverse * self.scale
+        return F.rms_norm(rows, self.scale.shape, self.scale, self._epsilon)
 
 
 class Block(nn.Module):

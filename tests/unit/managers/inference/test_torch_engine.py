@@ -9,7 +9,7 @@ import pytest
 import torch
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import FinishReason, Generation, RequestRefusedError, VersionSpan
-from callsheet.managers.inference.torch_engine.engine import TorchEngine
+from callsheet.managers.inference.torch_engine.engine import TOKENS_A_TURN, TorchEngine
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 
 from tests.support.torch_models import SMALL, full_pass_log_probs, prompt, request, run_out, small_model
@@ -69,8 +69,16 @@ def test_a_turn_is_a_chunk_of_a_prompt_or_a_few_tokens() -> None:
     while live.ended is None:
         looped.turn(live)
         seen.append(len(live.token_ids))
-    assert all(1 <= after - before <= 4 for before, after in itertools.pairwise(seen))
+    assert all(1 <= after - before <= TOKENS_A_TURN for before, after in itertools.pairwise(seen))
     assert live.cpu_s > 0
+
+
+def test_the_room_of_a_sequence_changes_no_bit() -> None:
+    longest = alone(prompt(70), max_new_tokens=120, seed=5)
+    for new_tokens in (1, 2, 7, 16, 61):
+        result = alone(prompt(70), max_new_tokens=new_tokens, seed=5)
+        assert result.token_ids == longest.token_ids[:new_tokens]
+        assert result.log_probs == longest.log_probs[:new_tokens]
 
 
 def test_stop_token_ends_and_is_part_of_the_output() -> None:
@@ -126,16 +134,16 @@ def test_a_stop_text_ends_a_generation_with_the_token_that_completes_it() -> Non
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
 def test_an_end_keeps_the_tokens_so_far_and_turns_after_it_do_nothing(turns: int) -> None:
-    whole = alone(prompt(40), max_new_tokens=30, seed=3)
+    whole = alone(prompt(40), max_new_tokens=90, seed=3)
     looped = engine()
-    live = looped.sequence(request("a", prompt(40), max_new_tokens=30, seed=3))
+    live = looped.sequence(request("a", prompt(40), max_new_tokens=90, seed=3))
     for _ in range(turns):
         looped.turn(live)
     live.end(FinishReason.ABORT)
     looped.turn(live)
     result = live.generation()
     assert result.finish_reason is FinishReason.ABORT
-    assert len(result.token_ids) == (0 if turns < 2 else 4 * turns - 7)
+    assert len(result.token_ids) == (0 if turns < 2 else 1 + TOKENS_A_TURN * (turns - 2))
     assert result.token_ids == whole.token_ids[: len(result.token_ids)]
     live.end(FinishReason.LENGTH)
     assert live.generation().finish_reason is FinishReason.ABORT
@@ -144,18 +152,18 @@ def test_an_end_keeps_the_tokens_so_far_and_turns_after_it_do_nothing(turns: int
 def test_new_weights_between_two_tokens_make_two_spans() -> None:
     tokens = prompt(20)
     looped = engine()
-    live = looped.sequence(request("a", tokens, max_new_tokens=12, seed=1))
+    live = looped.sequence(request("a", tokens, max_new_tokens=24, seed=1))
     for _ in range(2):
         looped.turn(live)
-    other = small_model(9)
+    other, first = small_model(9), len(live.token_ids)
     assert looped.replace_weights(dict(other.state_dict()), 7) == []
     while live.ended is None:
         looped.turn(live)
     result = live.generation()
-    assert result.version_spans == (VersionSpan(0, 0, 5), VersionSpan(7, 5, 12))
+    assert result.version_spans == (VersionSpan(0, 0, first), VersionSpan(7, first, 24))
     before = full_pass_log_probs(small_model(), tokens, result.token_ids)
-    assert result.log_probs[:5] == pytest.approx(before[:5], abs=2e-5)
-    assert result.log_probs[5:] != pytest.approx(before[5:], abs=1e-2)
+    assert result.log_probs[:first] == pytest.approx(before[:first], abs=2e-5)
+    assert result.log_probs[first:] != pytest.approx(before[first:], abs=1e-2)
     after = run_out(looped, request("b", tokens, max_new_tokens=12, seed=1))[0]
     assert after.version_spans == (VersionSpan(7, 0, 12),)
     assert after.log_probs == pytest.approx(full_pass_log_probs(other, tokens, after.token_ids), abs=2e-5)
