@@ -9,9 +9,11 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from callsheet.benchmarks.demo import scripted
 from callsheet.benchmarks.demo.episodes import Episode, coding_episode, game_episode, make_episodes
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
@@ -24,6 +26,7 @@ from callsheet.client import (
     EnvStep,
     Failed,
     FailureKind,
+    Generate,
     Hold,
     Reason,
     RewardTests,
@@ -52,6 +55,18 @@ def inputs() -> DemoInputs:
         return prepare_inputs(default_cache_directory(os.environ), lambda _: None)
     except SourceReleaseError as error:
         pytest.skip(f"the demo's inputs: {error}")
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Until when agents waited with their thoughts, on a clock that stands at 1000; nothing waits here."""
+    waited: list[float] = []
+
+    async def sleep_until(deadline: float) -> None:
+        waited.append(deadline)
+
+    monkeypatch.setattr(scripted, "anyio", SimpleNamespace(current_time=lambda: 1000.0, sleep_until=sleep_until))
+    return waited
 
 
 @pytest.fixture
@@ -156,6 +171,18 @@ async def test_the_game_lives_on_between_actions_and_says_who_won(local: LocalEp
     assert rollout.score in {0.0, 1.0}
     steps = [submission.action for submission in local.client.submitted if isinstance(submission.action, EnvStep)]
     assert {step.command.program[3] for step in steps} == {PLAY_PROGRAM}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", [4, 5])
+async def test_a_thought_takes_as_long_as_a_large_model_for_its_tokens(
+    local: LocalEpisode, waits: list[float], seed: int
+) -> None:
+    await roll_out(local, game_episode("game", seed))
+    actions = [submission.action for submission in local.client.submitted]
+    tokens = [action.sampling.max_new_tokens for action in actions if isinstance(action, Generate)]
+    assert len(set(tokens)) > 1
+    assert waits == [pytest.approx(1000 + count / 100) for count in tokens]
 
 
 @pytest.mark.anyio

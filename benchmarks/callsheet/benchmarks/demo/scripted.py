@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import anyio
 from callsheet.benchmarks.demo.episodes import Episode
 from callsheet.benchmarks.demo.policy import Decision
 from callsheet.client import Command, Sampling, Timeouts, TrainingSample, Trajectory
@@ -16,19 +17,17 @@ from callsheet.managers.inference import tokenizer
 PROMPT_LIMIT = 1024
 OBSERVATION_LIMIT = 400
 
-_FEWEST_TOKENS = 24
-_MOST_TOKENS = 800
-_MEDIAN_TOKENS = 150
-_SPREAD = 0.8
+# The pace of thoughts: that of a model which can decide such things, for one request on an engine's GPUs.
+TOKENS_PER_S = 100.0
 
 
 def thinking_tokens(rng: random.Random) -> int:
-    """How many tokens an agent thinks before it acts: log-normal, with a median of 150, between 24 and 800.
+    """How many tokens an agent thinks before it acts: log-normal, with a median of 40, between 8 and 200.
 
-    On a quiet core that makes environments busy for about a third of a trajectory's life; real ones are for 15 to 47 %.
+    At `TOKENS_PER_S` that makes environments busy for about a third of a trajectory's life; real ones are for 15 to
+    47 %.
     """
-    drawn = _MEDIAN_TOKENS * rng.lognormvariate(0.0, _SPREAD)
-    return max(_FEWEST_TOKENS, min(_MOST_TOKENS, round(drawn)))
+    return max(8, min(200, round(40 * rng.lognormvariate(0.0, 0.8))))
 
 
 class DemoConversation:
@@ -136,14 +135,17 @@ class ScriptedPolicy:
             return None
 
     async def _think(self, trajectory: Trajectory) -> None:
+        tokens, began = thinking_tokens(self._thinking), anyio.current_time()
         outcome = await trajectory.generate(
             self.conversation.prompt(),
-            Sampling(max_new_tokens=thinking_tokens(self._thinking), seed=self._thinking.getrandbits(32)),
+            Sampling(max_new_tokens=tokens, seed=self._thinking.getrandbits(32)),
             label="think",
             task=self._episode.task,
             timeouts=timeouts(SET_UP_S),
         )
         self.conversation.add_thinking(outcome.unwrap().token_ids)
+        # The small model here is faster than the agent that is played.
+        await anyio.sleep_until(began + tokens / TOKENS_PER_S)
 
 
 def timeouts(start_to_close_s: float) -> Timeouts:

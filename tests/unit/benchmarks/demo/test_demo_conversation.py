@@ -44,6 +44,6 @@ def test_prompts_are_bounded_and_mostly_extend_the_one_before() -> None:
 def test_thinking_is_heavy_tailed_within_bounds() -> None:
     rng = random.Random(1)
     drawn = sorted(thinking_tokens(rng) for _ in range(2000))
-    assert drawn[0] >= 24
-    assert drawn[-1] == 800
-    assert 125 < drawn[1000] < 175
+    assert drawn[0] == 8
+    assert drawn[-1] == 200
+    assert 35 < drawn[1000] < 45
