@@ -19,8 +19,8 @@ from callsheet.managers.inference.torch_engine.sequence import Sequence, StopTex
 from callsheet.managers.models.requests import token_problem
 from torch import Tensor
 
+# Few, so that others wait little for their own; not fewer, as handing over takes as long as two small tokens.
 TOKENS_A_TURN = 16
-"""Few, so that others wait little for their own; not fewer, as handing over takes as long as two small tokens."""
 
 
 class TorchEngine:

@@ -22,8 +22,6 @@ from callsheet.managers.models.weights import read_state, shapes
 from torch import Tensor, nn
 from typing_extensions import override
 
-_ALIGNMENT = 16
-
 
 class Runner(ABC):
     """A model on one device. Not thread-safe.
@@ -118,9 +116,9 @@ class ModelRunner(Runner):
     def start(self, room: int, like: KvCache | None = None) -> KvCache:
         config = self.config
         # Rows of whole cache lines: kernels may sum what is not aligned in another order.
-        room = -(-room // _ALIGNMENT) * _ALIGNMENT
+        room += -room % 16
         keys = torch.empty((config.layers, config.heads, config.head_width, room), device=self.device)
-        state = KvCache(keys, torch.empty_like(keys).view(*keys.shape[:2], room, config.head_width))
+        state = KvCache(keys, torch.empty_like(keys.mT, memory_format=torch.contiguous_format))
         if like is not None:
             state.length = like.length
             state.keys[..., : like.length] = like.keys[..., : like.length]
@@ -133,22 +131,20 @@ class ModelRunner(Runner):
         positions = torch.arange(begin, end, device=self.device)
         # The only new token sees all.
         hidden_from = torch.arange(end, device=self.device) > positions[:, None] if end - begin > 1 else None
-        scale = self.config.head_width**-0.5
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             # By hand: for one query, torch's fused attention takes several times as long as these kernels.
             keys, values = state.keys[layer], state.values[layer]
             keys[:, :, begin:end] = key.permute(1, 2, 0)
             values[:, begin:end] = value.transpose(0, 1)
-            scores = torch.bmm(query.transpose(0, 1) * scale, keys[:, :, :end])
+            scores = torch.bmm(query.transpose(0, 1) * self.config.head_width**-0.5, keys[:, :, :end])
             if hidden_from is not None:
                 scores.masked_fill_(hidden_from, -torch.inf)
             return torch.bmm(scores.softmax(-1), values[:, :end]).transpose(0, 1)
 
         hidden = self.model.transformer(torch.tensor(token_ids, device=self.device), positions, attend)
         state.length = end
-        logits: Tensor = self.model.head(hidden[-1:])[0]
-        return logits
+        return self.model.head(hidden[-1:])[0]  # type: ignore[no-any-return]
 
     @override
     def read_weights(self, directory: Path) -> dict[str, Tensor]:
