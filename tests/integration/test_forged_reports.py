@@ -40,7 +40,9 @@ RIGHT = "import sys; print(2 * int(sys.argv[1]))"
 # Right for the first two, wrong for the others.
 WRONG = "import os, signal, sys, time\nnumber = int(sys.argv[1])\nif number < 2: print(2 * number); sys.exit()\n"
 FILES = (inline_file("judge-1f3a/test_it.py", TESTS), inline_file("judge-1f3a/pytest.ini", b"[pytest]\n"))
-RUN = "python3 -P -B -m pytest -q -p no:cacheprovider -c judge-1f3a/pytest.ini --junitxml={report} judge-1f3a"
+# Other packages' plugins are half of pytest's start.
+PYTEST_QUIETLY = "-m pytest -q --disable-plugin-autoload -p no:cacheprovider --junitxml={report}"
+RUN = f"python3 -P -B {PYTEST_QUIETLY} -c judge-1f3a/pytest.ini judge-1f3a"
 SHAPES: Mapping[str, action_pb2.Command] = {
     "argv": action_pb2.Command(argv=action_pb2.Argv(arguments=RUN.split())),
     "shell": sh(f"{RUN}; exit $?"),
@@ -212,7 +214,7 @@ async def test_a_report_counts_with_as_many_tests_as_there_are(
     removed = "rm t/b.py" if name.startswith("fewer than at") else "true"
     own = [inline_file(path, content) for path, content in changed.items()]
     await executor.run(attempt_of(step(removed, *own), sandbox_id=sandbox_id))
-    run = "python3 -B -m pytest -q -p no:cacheprovider --junitxml={report} t/*.py"
+    run = f"python3 -B {PYTEST_QUIETLY} t/*.py"
     for in_sandbox in (False, True):
         found = await told(executor, Judge(sh(run), in_sandbox=in_sandbox, tests=declared), sandbox_id)
         measured(f"{name}, {'IN_SANDBOX' if in_sandbox else 'FRESH'}: {found}")
