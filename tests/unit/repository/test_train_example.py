@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from examples.training.work import Ending, Load
-from scripts.train_example import judge, rise, step_s
-from scripts.train_example_plots import mean_actions, mean_parts
+from scripts.train_example import judge, mean_actions, mean_parts, rise, step_s
 
 
 def run(rewards: list[float], step_time: float = 2.0, **others: Any) -> dict[str, Any]:

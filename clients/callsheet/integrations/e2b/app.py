@@ -1,14 +1,19 @@
-"""The web application and its server: E2B's REST API, the side of its sandboxes, and what `run_code` asks of one."""
+"""The web application and its server: E2B's REST API, the side of its sandboxes, and the requests of `run_code`.
+
+The REST API makes sandboxes, finds them and ends them.
+"""
 
 from __future__ import annotations
 
 import base64
 import hmac
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
+from datetime import datetime
 from signal import SIGKILL
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 import anyio
 import anyio.abc
@@ -16,16 +21,16 @@ from callsheet.client import Job
 from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.http_server.bounded_json import read_json
 from callsheet.integrations.e2b.envd import EnvdEndpoints, sandbox_of, told
-from callsheet.integrations.e2b.errors import ConnectCode, E2bError, unsupported
-from callsheet.integrations.e2b.messages import KEEP_ALIVE, ExecuteCode
+from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, unsupported
+from callsheet.integrations.e2b.messages import KEEP_ALIVE, Body, ExecuteCode, NewSandbox, PauseSandbox, SandboxTimeout
 from callsheet.integrations.e2b.processes import RemoteProcess
-from callsheet.integrations.e2b.rest import RestEndpoints
-from callsheet.integrations.e2b.sandboxes import E2bSandbox, E2bSandboxes
+from callsheet.integrations.e2b.sandboxes import AtEnd, E2bSandbox, E2bSandboxes
 from callsheet.integrations.e2b.settings import E2bSettings
 from callsheet.integrations.e2b.streams import ProcessReader
 from callsheet.integrations.sandboxes.remote import FacadeError
 from callsheet.integrations.sandboxes.serving import FacadeParts, serve_facade
-from pydantic import ValidationError
+from callsheet.integrations.sandboxes.settings import SandboxRequest
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -42,6 +47,18 @@ _KILL_TIMEOUT_S = 30.0
 # A client that is gone is seen after so long without output.
 _LOOK_S = 1.0
 _MOST_REASON = 2000
+ENVD_VERSION = "0.5.7"
+"""What clients take the sandbox's side for: each version has abilities, and this one none that is not here."""
+_MOST_LISTED = 100
+_REFUSED_OPTIONS = ("network", "mcp", "iam", "volume_mounts")
+_REFUSED = {
+    "fork": "fork",
+    "snapshots": "create_snapshot",
+    "metrics": "get_metrics",
+    "logs": "logs",
+    "network": "update_network",
+}
+BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 def make_app(sandboxes: E2bSandboxes, settings: E2bSettings) -> Starlette:
@@ -184,3 +201,191 @@ async def _after(first: bytes, parts: AsyncGenerator[bytes]) -> AsyncIterator[by
 async def _refuse(request: Request) -> Response:
     del request
     raise unsupported("contexts of code")
+
+
+class RestEndpoints:
+    """The endpoints. An error is an E2bError."""
+
+    def __init__(self, sandboxes: E2bSandboxes, request: SandboxRequest) -> None:
+        """Args:
+        sandboxes: What they serve.
+        request: What a sandbox is by default.
+        """
+        self._sandboxes = sandboxes
+        self._request = request
+
+    def routes(self) -> list[Route]:
+        """Returns what clients ask, in all the versions of it that clients of E2B 2 know."""
+        one = "/sandboxes/{sandbox_id}"
+        routes = []
+        for prefix in ("", "/v2"):
+            routes += [
+                Route(f"{prefix}/sandboxes", self.create, methods=["POST"]),
+                Route(f"{prefix}/sandboxes", self.list, methods=["GET"]),
+                Route(f"{prefix}{one}/connect", self.connect, methods=["POST"]),
+                Route(f"{prefix}{one}/resume", self.connect, methods=["POST"]),
+                Route(f"{prefix}{one}/pause", self.pause, methods=["POST"]),
+                Route(f"{prefix}{one}/{{verb}}", _refuse_request, methods=["GET", "POST", "PUT"]),
+            ]
+        own = [
+            Route(one, self.describe, methods=["GET"]),
+            Route(one, self.kill, methods=["DELETE"]),
+            Route(f"{one}/timeout", self.set_timeout, methods=["POST"]),
+        ]
+        return [*own, *routes]
+
+    async def create(self, request: Request) -> Response:
+        """Makes a sandbox, and answers once it is ready."""
+        asked = await _body(request, NewSandbox)
+        _check_memory(keeps=asked.auto_pause_memory)
+        for option in _REFUSED_OPTIONS:
+            if getattr(asked, option):
+                raise unsupported(option)
+        sandbox = await self._sandboxes.create(
+            asked.template_id,
+            timeout_s=asked.timeout,
+            metadata=asked.metadata or {},
+            variables=asked.env_vars or {},
+            at_end=_at_end(asked),
+            idempotency_key=request.headers.get("Idempotency-Key"),
+        )
+        return JSONResponse(_made(sandbox), status_code=201)
+
+    async def connect(self, request: Request) -> Response:
+        """Returns what a client needs to use a sandbox, which wakes, or may live for longer then."""
+        asked = await _body(request, SandboxTimeout)
+        sandbox = self._find(request)
+        self._sandboxes.resume(sandbox, asked.timeout)
+        self._sandboxes.set_timeout(sandbox, asked.timeout, shortens=False)
+        return JSONResponse(_made(sandbox))
+
+    async def pause(self, request: Request) -> Response:
+        """Lets a sandbox stand still."""
+        asked = await _body(request, PauseSandbox)
+        _check_memory(keeps=asked.memory)
+        self._sandboxes.pause(self._find(request))
+        return Response(status_code=204)
+
+    async def set_timeout(self, request: Request) -> Response:
+        """Says how long a sandbox is to live. A paused one wakes, or is not found, as for requests of its own."""
+        asked = await _body(request, SandboxTimeout)
+        sandbox = self._find(request, awake=True)
+        self._sandboxes.set_timeout(sandbox, asked.timeout)
+        return Response(status_code=204)
+
+    async def describe(self, request: Request) -> Response:
+        """Describes a sandbox."""
+        return JSONResponse(self._described(self._find(request)))
+
+    async def list(self, request: Request) -> Response:
+        """Describes sandboxes, the newest first."""
+        query = request.query_params
+        found = [each for each in self._sandboxes.all() if _fits(each, query)]
+        found.sort(key=lambda each: each.started_at, reverse=query.get("order") != "asc")
+        begin, most = _number(query, "nextToken", 0), min(_number(query, "limit", _MOST_LISTED) or 1, _MOST_LISTED)
+        headers = {"x-next-token": str(begin + most)} if begin + most < len(found) else {}
+        return JSONResponse([self._described(each) for each in found[begin : begin + most]], headers=headers)
+
+    async def kill(self, request: Request) -> Response:
+        """Ends a sandbox."""
+        try:
+            await self._sandboxes.kill(request.path_params["sandbox_id"])
+        except E2bError as error:
+            raise _as_missing(error) from error
+        return Response(status_code=204)
+
+    def _find(self, request: Request, *, awake: bool = False) -> E2bSandbox:
+        try:
+            found = self._sandboxes.get(request.path_params["sandbox_id"])
+            return self._sandboxes.awake(found) if awake else found
+        except E2bError as error:
+            raise _as_missing(error) from error
+
+    def _described(self, sandbox: E2bSandbox) -> Body:
+        wanted = self._request
+        return {
+            **_made(sandbox),
+            "startedAt": sandbox.started_at.isoformat(),
+            "endAt": sandbox.end_at.isoformat(),
+            "cpuCount": wanted.cpus,
+            "memoryMB": wanted.memory_mib or 0,
+            "diskSizeMB": wanted.disk_mib or 0,
+            "state": _state(sandbox),
+            "lifecycle": {
+                "onTimeout": "kill" if sandbox.at_end is AtEnd.KILL else "pause",
+                "autoResume": sandbox.at_end is AtEnd.SLEEP,
+            },
+            "metadata": dict(sandbox.metadata),
+            "allowInternetAccess": False,
+        }
+
+
+def _made(sandbox: E2bSandbox) -> Body:
+    made: Body = {
+        "sandboxID": sandbox.sandbox_id,
+        "templateID": sandbox.template,
+        "clientID": "callsheet",
+        "envdVersion": ENVD_VERSION,
+    }
+    return made if sandbox.access_token is None else {**made, "envdAccessToken": sandbox.access_token}
+
+
+def _state(sandbox: E2bSandbox) -> str:
+    return "paused" if sandbox.paused else "running"
+
+
+def _at_end(asked: NewSandbox) -> AtEnd:
+    if not asked.auto_pause:
+        return AtEnd.KILL
+    return AtEnd.SLEEP if asked.auto_resume.enabled else AtEnd.PAUSE
+
+
+def _check_memory(*, keeps: bool) -> None:
+    if not keeps:
+        raise unsupported("pause without memory")
+
+
+def _fits(sandbox: E2bSandbox, query: Mapping[str, str]) -> bool:
+    """Whether a sandbox is one that a list asks for."""
+    # Clients quote names and values, and then the whole of it.
+    wanted = {unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))}
+    if any(sandbox.metadata.get(name) != value for name, value in wanted.items()):
+        return False
+    if _state(sandbox) not in query.get("state", "running,paused").split(","):
+        return False
+    if query.get("template", sandbox.template) != sandbox.template:
+        return False
+    return "startedAfter" not in query or sandbox.started_at >= _time(query["startedAfter"])
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise invalid("startedAfter", text, "must be a time in ISO 8601") from error
+    return found.astimezone()
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isascii() or not text.isdecimal():
+        raise invalid(name, text, "must be a number")
+    return int(text)
+
+
+def _as_missing(error: E2bError) -> E2bError:
+    """What is gone for a sandbox's own requests is not found for those about it."""
+    if error.code is not ConnectCode.UNAVAILABLE:
+        return error
+    return E2bError(ConnectCode.NOT_FOUND, str(error))
+
+
+async def _body(request: Request, kind: type[BodyT]) -> BodyT:
+    return await read_json(await request.body() or b"{}", kind.model_validate_json)
+
+
+async def _refuse_request(request: Request) -> Response:
+    verb = request.path_params["verb"]
+    if verb not in _REFUSED:
+        raise E2bError(ConnectCode.NOT_FOUND, f"{verb}: there is no such request")
+    raise unsupported(_REFUSED[verb])
