@@ -63,7 +63,7 @@ class DispatchSettings:
     climb: Annotated[
         bool,
         Setting(
-            "Whether the last rate is raised by a quarter until the 99th percentile is 100 ms.",
+            "Whether the last rate is raised by a quarter until the 99th percentile is 100 ms, twice.",
             flag="--climb/--no-climb",
         ),
     ] = False
