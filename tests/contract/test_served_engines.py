@@ -14,7 +14,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import torch
-from callsheet.managers.inference.build import build_inference_manager
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineDriver,
@@ -29,9 +28,10 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
+from callsheet.managers.inference.executor import build_inference_manager
 from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
-from callsheet.managers.inference.openai_engine.server import read_server as openai_server
+from callsheet.managers.inference.openai_engine.driver import read_server as openai_server
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.driver import attach_sglang

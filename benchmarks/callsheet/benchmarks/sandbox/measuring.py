@@ -30,8 +30,8 @@ from callsheet.managers.sandbox.backend import CommandSpec, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend, build_sandbox_executor
 from callsheet.managers.sandbox.cgroups.layout import find_layout
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
+from callsheet.managers.sandbox.isolation.processes import AgentBackend
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2

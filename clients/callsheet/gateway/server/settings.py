@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, Address, DataDir, host_and_port
+from callsheet.options.common import DEFAULT_ADDRESS, INSECURE, Address, DataDir, check_exposure, host_and_port
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
-from callsheet.options.listening import INSECURE, check_exposure
 
 DEFAULT_LISTEN = "127.0.0.1:7078"
 """Where a gateway listens unless told otherwise: the port after the scheduler's."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, Address, host_and_port
+from callsheet.options.common import DEFAULT_ADDRESS, INSECURE, Address, check_exposure, host_and_port
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
-from callsheet.options.listening import INSECURE, check_exposure
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from callsheet.deploy.child import TIE_VARIABLE
-from callsheet.managers.supervision.bounded_log import BoundedLog
 from callsheet.managers.supervision.parent import READY_VARIABLE
-from callsheet.managers.supervision.processes import command_module, send_to_group
+from callsheet.managers.supervision.processes import BoundedLog, command_module, send_to_group
 from callsheet.managers.supervision.standing import (
     ProcessPhase,
     ProcessStanding,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -32,10 +33,12 @@ from callsheet.managers.inference.driver import (
     RequestRefusedError,
     Sampling,
 )
-from callsheet.managers.inference.engine_kind import UnloadedEngine
-from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine, with_defaults
+from callsheet.managers.inference.settings import InferenceSettings, on_cores
 from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper, order_of, token_of
 from callsheet.managers.models.first_use import FirstUse, LoadError
+from callsheet.managers.settings import ManagerSettings
+from callsheet.options.declaration import from_texts
 from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
@@ -326,3 +329,37 @@ def _context(driver: EngineDriver | None) -> Mapping[str, str]:
 
 def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
+
+
+# Puts an inference manager's executor together from its settings and its engine.
+
+
+def build_inference_manager(settings: InferenceSettings, manager: ManagerSettings) -> InferenceExecutor:
+    """Returns the executor of a manager on its node, with the engine that the settings name.
+
+    Raises:
+        ValueError: A setting breaks its rule, or there is no such engine.
+    """
+    settings = replace(settings, launch_name=manager.manager_id)
+    if not settings.served_apart:
+        # A server has cores of its own.
+        settings = on_cores(settings, manager.cores)
+    kind = ENGINE_KINDS.get(settings.engine)
+    return build_inference_executor(settings, kind.build(from_texts(kind.settings, settings.engine_options), settings))
+
+
+def build_inference_executor(settings: InferenceSettings, engine: UnloadedEngine) -> InferenceExecutor:
+    """Returns the executor for `run_manager`, with the model loaded unless that is left to the first request.
+
+    Raises:
+        ValueError: A setting breaks its rule.
+        WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
+    """
+    load = partial(_load, engine)
+    later = settings.load_at_first_use and not engine.attached
+    driver = FirstUse(load) if later else FirstUse.of(load())
+    return InferenceExecutor(driver, engine, settings)
+
+
+def _load(engine: UnloadedEngine) -> EngineDriver:
+    return with_defaults(engine.load())

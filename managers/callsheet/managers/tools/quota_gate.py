@@ -11,8 +11,7 @@ from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.tools.errors import QUOTA, ToolFailedError
-from callsheet.managers.tools.quotas import NOTHING_TOLD, KeyQuota, QuotaStore, ToldLimits
+from callsheet.managers.tools.quotas import NOTHING_TOLD, QUOTA, KeyQuota, QuotaStore, ToldLimits, ToolFailedError
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from callsheet.environments.harbor.environment import HarborAgent, HarborEnviron
 from callsheet.environments.harbor.folders import archive_of, find_tasks, read_task
 from callsheet.environments.harbor.task import TaskFormat
 from callsheet.environments.harbor.task_set import network_of
-from callsheet.managers.sandbox.rewards.script_score import ScoreError, parse_score
+from callsheet.managers.sandbox.rewards.scoring import ScoreError, parse_score
 
 from tests.support.other_user import run_tests_as_other_user
 

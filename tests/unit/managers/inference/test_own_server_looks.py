@@ -10,11 +10,14 @@ from callsheet.managers.inference.driver import (
     EngineLimits,
     Generation,
 )
-from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.client import (
+    EngineHttp,
+    EngineUnreachableError,
+    FoundServer,
+    RequestBounds,
+)
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
-from callsheet.managers.inference.http_engine.live_requests import LiveRequest
-from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
-from callsheet.managers.inference.http_engine.watch import Look
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest, Look
 from callsheet.managers.inference.launching.engine import NOT_ATTACHED
 
 pytestmark = pytest.mark.anyio

@@ -5,12 +5,10 @@ from __future__ import annotations
 import tomllib
 
 import pytest
-from callsheet.managers.sandbox.build_settings import BuildSettings
 from callsheet.managers.sandbox.files.images.build_child import pretending_filter
 from callsheet.managers.sandbox.files.images.buildah import registries_conf, signature_policy, what_failed
 from callsheet.managers.sandbox.files.images.builds import build_key
-from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
-from callsheet.managers.sandbox.registry_settings import RegistrySettings
+from callsheet.managers.sandbox.provisioning_settings import BuildSettings, ProvisioningSettings, RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 ANYTHING = [{"type": "insecureAcceptAnything"}]

@@ -28,11 +28,22 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
-from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
-from callsheet.managers.inference.http_engine.requests import FoundServer, check_request
-from callsheet.managers.inference.http_engine.versions import label_of, version_of
-from callsheet.managers.inference.http_engine.watch import Look, OthersBooks, ServerState, after_look
+from callsheet.managers.inference.http_engine.client import (
+    EngineHttp,
+    EngineUnreachableError,
+    FoundServer,
+    check_request,
+)
+from callsheet.managers.inference.http_engine.live_requests import (
+    LiveRequest,
+    LiveRequests,
+    Look,
+    OthersBooks,
+    ServerState,
+    after_look,
+    label_of,
+    version_of,
+)
 from callsheet.managers.inference.http_engine.weights_check import check_weights, differing_tensor
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
 

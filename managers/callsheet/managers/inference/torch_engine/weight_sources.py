@@ -20,8 +20,8 @@ from callsheet.managers.inference.weights import (
     TensorWeights,
     WeightSource,
 )
-from callsheet.managers.models.config_file import WeightsError
-from callsheet.managers.models.weights import shapes
+from callsheet.managers.models.hf_directory import WeightsError
+from callsheet.managers.models.transformer import shapes
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor

@@ -20,9 +20,8 @@ import torch
 import transformers
 from callsheet.managers.reward.hosted import frames
 from callsheet.managers.reward.hosted.answers import AnsweringModel, is_out_of_memory
-from callsheet.managers.reward.hosted.arena import WeightsArena
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
-from callsheet.managers.reward.hosted.skeleton import ModelSkeleton
+from callsheet.managers.reward.hosted.skeleton import ModelSkeleton, WeightsArena
 
 _COMPUTES = "answer"
 

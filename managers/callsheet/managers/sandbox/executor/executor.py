@@ -44,19 +44,21 @@ from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingB
 from callsheet.managers.sandbox.provisioning.provisioner import Provided, Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
 from callsheet.managers.sandbox.provisioning.snapshots import SetUp
-from callsheet.managers.sandbox.rewards.reference_runs import RunAfterReset, RunsAfterReset, reference_key, reference_of
 from callsheet.managers.sandbox.rewards.rewards import (
     TEST_SUITE_SERVICE,
+    RunAfterReset,
+    RunsAfterReset,
     comes_again,
     read_scorer,
+    reference_key,
+    reference_of,
     run_in_new_sandbox,
     run_in_own_sandbox,
     score_in_new_sandbox,
     score_result,
 )
 from callsheet.managers.sandbox.rewards.runner_ends import killed_by
-from callsheet.managers.sandbox.rewards.script_score import Script, ScriptRun
-from callsheet.managers.sandbox.rewards.test_suite import Suite, SuiteRun
+from callsheet.managers.sandbox.rewards.scoring import Script, ScriptRun, Suite, SuiteRun
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped

@@ -18,9 +18,9 @@ from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.files.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.files.images.buildah import Dockerfile
 from callsheet.managers.sandbox.files.images.builds import ImageBuilds
-from callsheet.managers.sandbox.files.images.errors import ImageBuildError, ImageError
 from callsheet.managers.sandbox.files.images.image_users import find_user
 from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
+from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError
 from callsheet.managers.sandbox.files.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.files.root_filesystem import ROOT, RootFilesystem
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError

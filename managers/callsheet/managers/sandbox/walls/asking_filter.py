@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.managers.sandbox.walls.bpf import (
+from callsheet.managers.sandbox.walls.seccomp import (
     OFFSET_ARGUMENT_0,
     OFFSET_ARGUMENT_3,
     RETURN_ALLOW,

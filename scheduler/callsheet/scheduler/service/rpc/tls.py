@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import structlog
-from callsheet.credentials.validity import why_not_valid
+from callsheet.credentials.channel import why_not_valid
 
 _log = structlog.get_logger(__name__)
 

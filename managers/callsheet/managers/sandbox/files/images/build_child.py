@@ -16,7 +16,7 @@ import sys
 from typing import Final
 
 from callsheet.managers.sandbox.launcher import kernel
-from callsheet.managers.sandbox.walls.bpf import (
+from callsheet.managers.sandbox.walls.seccomp import (
     RETURN_ALLOW,
     check_architecture,
     fail,

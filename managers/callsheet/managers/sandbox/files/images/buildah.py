@@ -20,15 +20,13 @@ from typing import Any
 import anyio
 import anyio.abc
 import anyio.to_thread
-from callsheet.managers.sandbox.files.directories import remove_directory
 from callsheet.managers.sandbox.files.images import build_child
 from callsheet.managers.sandbox.files.images.dockerfiles import HEREDOCS, rewrite
-from callsheet.managers.sandbox.files.images.errors import ImageBuildError, ImageError
-from callsheet.managers.sandbox.files.images.references import is_loopback
-from callsheet.managers.sandbox.files.root_filesystem import APT_CONF, APT_CONFIG
-from callsheet.managers.sandbox.registry_settings import ANY_REGISTRY, RegistrySettings
+from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError, is_loopback
+from callsheet.managers.sandbox.files.root_filesystem import APT_CONF, APT_CONFIG, remove_directory
+from callsheet.managers.sandbox.provisioning_settings import ANY_REGISTRY, RegistrySettings
 
-HOW_TO_INSTALL = "install the system package buildah, which builds images of Dockerfiles"
+HOW_TO_INSTALL_BUILDAH = "install the system package buildah, which builds images of Dockerfiles"
 _SHOWN = 3000
 _SHORT_S = 300.0
 _PULLING = ("initializing source", "pinging container registry", "reading manifest", "reading blob", "writing blob")

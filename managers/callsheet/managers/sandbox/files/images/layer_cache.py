@@ -9,17 +9,23 @@ A layer comes into being under a temporary name and is renamed once it is comple
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import re
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.files.directories import remove_directory
+from callsheet.managers.sandbox.files.images import layer_child
+from callsheet.managers.sandbox.files.images.oci import Blob, ImageError
+from callsheet.managers.sandbox.files.root_filesystem import remove_directory
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.options.private_files import make_private_directory
 
@@ -242,3 +248,124 @@ def _publish(partial: Path, target: Path, built: BuiltLayer) -> None:
     (partial / "note").write_bytes(built.note)
     (partial / "size").write_text(str(built.size_bytes))
     os.rename(partial, target)
+
+
+# Blobs on their way from a registry. What an interrupted pull brought is kept for the next one of the same image.
+
+_KEPT = 4
+_BLOB = re.compile(r"[0-9a-f]{64}")
+
+
+class Downloads:
+    """A directory with a layout for each image that is being pulled. All of it blocks."""
+
+    def __init__(self, directory: Path) -> None:
+        """Removes what an earlier process left; `directory` belongs to this one alone."""
+        remove_directory(directory)
+        make_private_directory(directory)
+        self._directory = directory
+        self._interrupted: list[str] = []
+
+    def begin(self, name: str, not_needed: Collection[Blob]) -> Path:
+        """Returns the layout of an image, with the blobs that an interrupted pull brought.
+
+        A file of holes, as long as a blob that is not needed, stands in for it: skopeo leaves out what is there.
+        """
+        layout = self._directory / name
+        blobs = layout / "blobs" / "sha256"
+        blobs.mkdir(parents=True, exist_ok=True)
+        if name in self._interrupted:
+            self._interrupted.remove(name)
+        for path in (*layout.iterdir(), *(layout / "blobs").iterdir(), *blobs.iterdir()):
+            # Halves of blobs have other names.
+            if path.is_file() and not (path.parent == blobs and _BLOB.fullmatch(path.name)):
+                path.unlink()
+        for blob in not_needed:
+            with (blobs / blob.file_name).open("wb") as file:
+                file.truncate(blob.size)
+        return layout
+
+    def end_stand_ins(self, name: str, not_needed: Collection[Blob]) -> None:
+        """Removes what stands in for blobs."""
+        for blob in not_needed:
+            (self._directory / name / "blobs" / "sha256" / blob.file_name).unlink(missing_ok=True)
+
+    def interrupt(self, name: str) -> None:
+        """Keeps what has come of an image, and gives up what is kept of others for longest."""
+        self._interrupted.append(name)
+        while len(self._interrupted) > _KEPT:
+            remove_directory(self._directory / self._interrupted.pop(0))
+
+    def end(self, name: str) -> None:
+        """Removes what has come of an image."""
+        remove_directory(self._directory / name)
+
+
+# Makes a layer of an archive, in a child process.
+
+_UNPACK_SECONDS = 1800.0
+_SHOWN_BYTES = 2000
+# Names that no file here can have are the archive's fault and not the disk's.
+_OF_ARCHIVE = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLayer:
+    """What a blob must be: by size and digest as it is stored, and by digest as it is uncompressed."""
+
+    blob: Blob
+    diff_id: str
+
+
+async def unpack_layer(
+    archive: Path,
+    target: Path,
+    limit_bytes: int,
+    lower: Sequence[Path] = (),
+    expected: ExpectedLayer | None = None,
+) -> int:
+    """Unpacks an archive into an empty directory; returns the bytes that takes, about.
+
+    Everything belongs to this process's user afterwards. Devices, pipes, sockets and set-user-id are left out.
+
+    Args:
+        archive: A tar archive, also compressed by gzip, zstd, bzip2 or xz.
+        target: The directory.
+        limit_bytes: The most that it may take.
+        lower: The layers below, the lowest first.
+        expected: What it must be; None for anything.
+
+    Raises:
+        ImageError: It is no such archive, or took too long.
+        OSError: There is no space.
+    """
+    blob = expected.blob if expected is not None else None
+    request = {
+        "archive": str(archive),
+        "target": str(target),
+        "lower": [str(path) for path in lower],
+        "limit": limit_bytes,
+        "as_root": os.geteuid() == 0,
+        "digest": blob.digest if blob is not None else "",
+        "size": blob.size if blob is not None else -1,
+        "diff_id": expected.diff_id if expected is not None else "",
+    }
+    what = f"layer {blob.digest}" if blob is not None else f"archive {archive.name!r}"
+    with anyio.move_on_after(_UNPACK_SECONDS) as waiting:
+        done = await anyio.run_process(
+            [sys.executable, "-m", layer_child.__name__], input=json.dumps(request).encode(), check=False
+        )
+    if waiting.cancelled_caught:
+        raise ImageError(f"{what}: took more than {_UNPACK_SECONDS:g} s to unpack")
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError as error:
+        said = done.stderr[-_SHOWN_BYTES:].decode(errors="replace").strip()
+        raise ImageError(f"{what}: unpacking it ended with {done.returncode}: {said}") from error
+    if "refused" in answer:
+        raise ImageError(f"{what}: {answer['refused']}")
+    if "error" in answer:
+        if answer["errno"] in _OF_ARCHIVE:
+            raise ImageError(f"{what}: cannot be unpacked: {answer['error']}")
+        raise OSError(answer["errno"], answer["error"])
+    return int(answer["bytes"])

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.files.images.errors import ImageError
-from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
+from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold, unpack_layer
+from callsheet.managers.sandbox.files.images.oci import ImageError
 from callsheet.managers.sandbox.files.images.source import PreparedImage
 from callsheet.managers.sandbox.files.images.store import ImageStore
-from callsheet.managers.sandbox.files.images.unpack import unpack_layer
 
 # Archives are unpacked one after another: they share the disk.
 _UNPACKED_AT_ONCE = 1

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.files.images.errors import ImageNotFoundError, RegistryLimitedError
-from callsheet.managers.sandbox.files.images.references import ImageReference
-from callsheet.managers.sandbox.registry_settings import RegistrySettings
+from callsheet.managers.sandbox.files.images.oci import ImageNotFoundError, ImageReference, RegistryLimitedError
+from callsheet.managers.sandbox.provisioning_settings import RegistrySettings
 from callsheet.timing.backoff import backoff_s
 
 

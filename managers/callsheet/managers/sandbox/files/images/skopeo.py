@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
-from callsheet.managers.sandbox.files.images.errors import ImageError, ImageNotFoundError, RegistryLimitedError
-from callsheet.managers.sandbox.files.images.references import ImageReference, is_loopback
+from callsheet.managers.sandbox.files.images.oci import (
+    ImageError,
+    ImageNotFoundError,
+    ImageReference,
+    RegistryLimitedError,
+    is_loopback,
+)
 
-HOW_TO_INSTALL = "install the system package skopeo, which copies images from registries"
+HOW_TO_INSTALL_SKOPEO = "install the system package skopeo, which copies images from registries"
 _QUESTION_S = 120.0
 _SHOWN = 600
 _POLICIES = ("~/.config/containers/policy.json", "/etc/containers/policy.json")
@@ -101,7 +106,9 @@ class Skopeo:
                 environment = _environment(self._program)
                 done = await anyio.run_process([*command, *names], check=False, stdin=None, env=environment)
             except FileNotFoundError as error:
-                raise ImageError(f"image {str(reference)!r}: there is no skopeo here: {HOW_TO_INSTALL}") from error
+                raise ImageError(
+                    f"image {str(reference)!r}: there is no skopeo here: {HOW_TO_INSTALL_SKOPEO}"
+                ) from error
         if waiting.cancelled_caught:
             raise ImageError(f"image {str(reference)!r}: {reference.registry} took more than {seconds:g} s")
         if done.returncode:
