@@ -51,6 +51,7 @@ def run_scheduler_process(options: SchedulerOptions) -> None:
     from callsheet.deploy.logs import configure_logs
     from callsheet.deploy.roles import Role, expected_roles
     from callsheet.managers.open_files import raise_open_files
+    from callsheet.scheduler.service.event_loop import GatheringLoop
 
     link = ParentLink.adopt()
     configure_logs(options.log_format, options.log_level, role=Role.SCHEDULER)
@@ -60,7 +61,7 @@ def run_scheduler_process(options: SchedulerOptions) -> None:
         raise WrongOptionError(f"expect: {error}") from error
     # Every client's process and every manager is a connection.
     raise_open_files()
-    anyio.run(_serve, options.settings, expected, link)
+    anyio.run(_serve, options.settings, expected, link, backend_options={"loop_factory": GatheringLoop})
 
 
 async def _serve(settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], link: ParentLink) -> None:

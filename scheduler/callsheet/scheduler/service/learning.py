@@ -23,8 +23,8 @@ from sqlalchemy.exc import SQLAlchemyError
 NODES_PER_SAVE = 200
 # Nobody waits for what is learned, so ends are gathered for a moment, away from the commits they came for, and learned
 # from between two steps of the loop, a few at a time. In a flood of alike ones the first few tell enough of the rest.
-GATHERING_S = 0.02
-ALIKE_ENDS = 16
+GATHERING_S = 0.1
+ALIKE_ENDS = 32
 ENDS_PER_TURN = 8
 MAX_WAITING_ENDS = 1024
 

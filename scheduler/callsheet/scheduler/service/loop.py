@@ -82,7 +82,7 @@ MAX_PENDING_BYTES = 256 * 1024 * 1024
 MAX_STORED_READS = 10_000
 IDLE_WAIT = 3600.0
 # Seconds that the acknowledgement of a submit may wait for company in its commit: as long as a short action takes.
-COMMIT_DELAY = 0.002
+COMMIT_DELAY = 0.01
 # The journal works off its backlog without telling anybody.
 ROOM_POLL = 0.1
 # A loop that is back so much later than it had to be was stopped, or starved of its processor.
@@ -147,9 +147,11 @@ class CoreLoop:
         self._uncommitted = _Committable()
         self._opening = OpeningJobs()
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._flush_error: Exception | None = None
+        self._commit_error: Exception | None = None
         self._back_by = self.clock.now()
         self._timers_from = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         # Bound here and not at import: logging is configured in between, and an unbound logger is slow.
         self._log = structlog.get_logger(__name__).bind()
         self._carriers: dict[type, Callable[[Any], None]] = {
@@ -195,34 +197,38 @@ class CoreLoop:
 
     async def run(self) -> None:
         """Runs until cancelled."""
+        on_loop = asyncio.get_running_loop()
         while True:
-            await self._wait_for_work()
-            if self._flush_error is not None:
-                raise self._flush_error
+            if self.stepper.has_more:
+                # Sockets are served between steps, however many events are waiting.
+                await anyio.lowlevel.checkpoint()
+            else:
+                self._set_timer(on_loop)
+                await self._wake.wait()
+            if self._commit_error is not None:
+                raise self._commit_error
             self._wake.clear()
             committable = self.step()
-            # Sockets are served between steps, however many events are waiting. What is to be dispatched leaves first:
-            # the journal's thread would compete with it for the interpreter.
             if committable.sent_ahead:
-                await anyio.lowlevel.checkpoint()
-                self._commit(committable)
+                # What is to be dispatched leaves first: the journal's thread would compete with it for the interpreter.
+                on_loop.call_soon(self._commit, committable)
             else:
                 self._commit(committable)
-                await anyio.lowlevel.checkpoint()
 
-    async def _wait_for_work(self) -> None:
-        if self.stepper.has_more:
-            return
+    def _set_timer(self, on_loop: asyncio.AbstractEventLoop) -> None:
+        """Has the next deadline wake the loop. A timer for an earlier one stays: most deadlines are dropped."""
         now = self._look_at_clock()
         deadline = next_deadline(self.state)
-        wait = IDLE_WAIT if deadline is None else max(deadline, self._timers_from) - now
-        # Not a cancel scope: this comes twice for every action that is alone, which waits for it.
-        timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._wake.set)
-        try:
-            await self._wake.wait()
-        finally:
-            timer.cancel()
-        self._back_by = now + max(wait, 0.0)
+        at = now + IDLE_WAIT if deadline is None else max(deadline, self._timers_from, now)
+        if self._timer is None or at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = on_loop.call_later(at - now, self._timer_over), at
+        self._back_by = max(self._timer_at, now)
+
+    def _timer_over(self) -> None:
+        self._timer = None
+        self._wake.set()
 
     def _look_at_clock(self) -> float:
         """Now. While the loop was stopped it heard nobody, so for as long deadlines wait, a manager's lease at most.
@@ -272,22 +278,19 @@ class CoreLoop:
         if committable.urgent:
             self._flush()
         elif self._flush_timer is None and (committable.records or committable.deferred):
-            self._flush_timer = asyncio.get_running_loop().call_later(COMMIT_DELAY, self._flush_on_time)
-
-    def _flush_on_time(self) -> None:
-        """An error of a timer would only be logged, and its records missing from the journal: `run` raises it."""
-        try:
-            self._flush()
-        except Exception as error:
-            self._flush_error = error
-            self._wake.set()
+            self._flush_timer = asyncio.get_running_loop().call_later(COMMIT_DELAY, self._flush)
 
     def _flush(self) -> None:
+        """An error of a callback would only be logged, and its records missing from the journal: `run` raises it."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
         committable, self._uncommitted = self._uncommitted, _Committable()
-        self._writer.submit(committable.records, lambda: self._after_commit(committable))
+        try:
+            self._writer.submit(committable.records, lambda: self._after_commit(committable))
+        except Exception as error:
+            self._commit_error = error
+            self._wake.set()
 
     def _after_commit(self, committable: _Committable) -> None:
         for command in committable.deferred:

@@ -16,7 +16,10 @@ MAX_BYTES = 1024 * 1024
 # A reader this far behind has stopped reading.
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 # Seconds that an item nobody waits for may wait for company: a message of its own costs either end far more than it.
-COMPANY_WAIT = 0.005
+# The next dispatch to a busy manager comes sooner.
+COMPANY_WAIT = 1.0
+# So many of them are company enough.
+COMPANY = 64
 # About what a number takes that is encoded with others.
 ACKNOWLEDGEMENT_BYTES = 8
 
@@ -73,12 +76,13 @@ class Outbox(Generic[A]):
 
         Args:
             what: What is acknowledged.
-            patient: It may wait for others, up to `COMPANY_WAIT`, before it is written.
+            patient: It may wait for others, up to `COMPANY` and `COMPANY_WAIT`, before it is written.
         """
         if not self._has_room(ACKNOWLEDGEMENT_BYTES):
             return
-        self._batch_for(ACKNOWLEDGEMENT_BYTES).acknowledged.append(what)
-        if not patient:
+        waiting = self._batch_for(ACKNOWLEDGEMENT_BYTES).acknowledged
+        waiting.append(what)
+        if not patient or len(waiting) >= COMPANY:
             self._due.set()
         elif self._company_timer is None:
             self._company_timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._due.set)

@@ -104,9 +104,9 @@ class ManagerStream:
         self.outbox.put(embedded(_ITEM, item.SerializeToString()))
 
     def put_command(self, command: ManagerCommand) -> None:
-        """Queues a command. Nobody waits to be told that an end was heard."""
-        if isinstance(command, AcknowledgeEnd):
-            self.outbox.acknowledge(command.token, patient=True)
+        """Queues a command."""
+        if type(command) is AcknowledgeEnd:
+            self.outbox.acknowledge(command.token, patient=command.patient)
         else:
             self.outbox.put(embedded(_ITEM, encode_command(command)))
 

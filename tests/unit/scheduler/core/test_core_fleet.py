@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, RefusalCode, Token
 from callsheet.scheduler.core.words.registration import NodeDescription, RunningAttempt, SandboxRef
+from callsheet.scheduler.core.work.attempts import SMALL_RESULT
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
 from tests.support.core_world import (
@@ -282,6 +284,18 @@ def test_a_manager_that_comes_back_too_late_is_told_to_stop_after_its_registrati
     assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
     spare.run("a")
     assert world.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
+
+
+@pytest.mark.parametrize(("size", "patient"), [(0, True), (SMALL_RESULT, True), (SMALL_RESULT + 1, False)])
+def test_the_acknowledgement_of_a_small_end_may_wait_until_its_manager_drains(size: int, patient: bool) -> None:
+    world, manager = world_with_trajectory()
+    for action in ("a", "b"):
+        world.submit(action_request(action))
+        world.plan()
+        if action == "b":
+            world.handle(events.ManagerDraining("m", manager.stream))
+        manager.end(manager.start(action), events.AttemptSucceeded(bytes(size)))
+        assert manager.stream.last(commands.AcknowledgeEnd).patient is (patient and action == "a")
 
 
 def test_sandboxes_that_belong_to_nobody_are_released_at_the_first_heartbeat() -> None:

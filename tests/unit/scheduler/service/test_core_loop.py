@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
@@ -117,6 +118,29 @@ def test_silence_that_the_loop_heard_ends_a_lease() -> None:
         clock.set_to += 1.0
         loop.step()
     assert "m" not in world.state.managers
+
+
+async def test_a_timer_stays_while_later_deadlines_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CoreWorld(now=Clock().now())
+    world.manager()
+    world.job()
+    world.submit(action_request("lasts", ActionKind.REWARD))
+    loop, on_loop, timers = loop_of(world), asyncio.get_running_loop(), list[float]()
+    call_later = on_loop.call_later
+
+    def noting(delay: float, *call: Any) -> asyncio.TimerHandle:
+        timers.append(delay)
+        return call_later(delay, *call)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loop.run)
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr(on_loop, "call_later", noting)
+        for _ in range(5):
+            loop.post([events.ManagerHeartbeat("m", world.state.managers["m"].session, ())])
+            await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert max(timers, default=0.0) < 1.0, "the lease was renewed, and is looked at when it would have been over"
 
 
 class FullJournal(Unattached):

@@ -102,20 +102,37 @@ async def test_the_acknowledgement_of_an_end_waits_for_company(monkeypatch: pyte
     monkeypatch.setattr(outbox, "COMPANY_WAIT", 3600.0)
     stream = ManagerStream("m")
     for sequence in range(3):
-        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence)))
+        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence), patient=True))
         stream.put_command(CancelAttempt(stream, Token(2, sequence), "enough"))
         assert await kinds_of_next_batch(stream) == ["cancel", "ends_acknowledged"]
-    stream.put_command(AcknowledgeEnd(stream, Token(1, 3)))
+    stream.put_command(AcknowledgeEnd(stream, Token(1, 3), patient=True))
     with anyio.move_on_after(0.05):
         await stream.outbox.next_batch()
         pytest.fail("it went alone")
 
 
-async def test_the_acknowledgement_of_an_end_goes_alone_where_no_company_comes() -> None:
+async def test_the_acknowledgement_of_an_end_goes_alone_where_no_company_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "COMPANY_WAIT", 0.01)
     stream = ManagerStream("m")
     for sequence in range(3):
-        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence)))
+        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence), patient=True))
         assert await kinds_of_next_batch(stream) == ["ends_acknowledged"]
+
+
+async def test_many_acknowledgements_of_ends_are_company_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "COMPANY_WAIT", 3600.0)
+    stream = ManagerStream("m")
+    for sequence in range(outbox.COMPANY):
+        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence), patient=True))
+    assert await kinds_of_next_batch(stream) == ["ends_acknowledged"]
+
+
+async def test_the_acknowledgement_of_an_end_that_is_waited_for_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "COMPANY_WAIT", 3600.0)
+    stream = ManagerStream("m")
+    stream.put_command(AcknowledgeEnd(stream, Token(1, 1), patient=True))
+    stream.put_command(AcknowledgeEnd(stream, Token(1, 2)))
+    assert await kinds_of_next_batch(stream) == ["ends_acknowledged"]
 
 
 async def test_a_refusal_names_its_item_beside_those_that_were_accepted() -> None:

@@ -149,10 +149,15 @@ class CancelAttempt(ManagerCommand):
 
 @dataclass(slots=True)
 class AcknowledgeEnd(ManagerCommand):
-    """A manager may forget an end."""
+    """A manager may forget an end.
+
+    Attributes:
+        patient: Its manager has time, and room to keep the end for a while.
+    """
 
     after_commit: ClassVar[bool] = True
     token: Token
+    patient: bool = False
 
 
 @dataclass(slots=True)

@@ -36,6 +36,8 @@ from callsheet.scheduler.core.work.resizing import change_cores, note_booked
 from callsheet.scheduler.core.work.servability import by_need, service_of
 from callsheet.scheduler.core.work.trajectories import admit
 
+# Bytes of a result that its manager may keep for a while.
+SMALL_RESULT = 16_384
 STOPPED = events.AttemptFailed(FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself")
 NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager reported a reset without its sandbox")
 
@@ -220,7 +222,8 @@ def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> N
         discard_end(state, manager, event)
         return
     _settle(state, manager, attempt, event, now)
-    state.emit(AcknowledgeEnd(manager.session, event.token))
+    patient = not manager.draining and events.result_bytes(event.result) <= SMALL_RESULT
+    state.emit(AcknowledgeEnd(manager.session, event.token, patient))
 
 
 def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: events.AttemptEnded, now: float) -> None:

@@ -274,7 +274,9 @@ class Placer:
             waits: Floats = self._pools[place.pool].set_up_s[nodes, place.host]
             return waits
         if not offer.charged:
-            return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
+            pool = self._pools[place.pool]
+            running: Floats = pool.attempts[nodes, pool.hosts[place.host].manager].astype(np.float64)
+            return running
         left = left_after(nodes, offer, self._free[place.pool])
         return left if offer.packs else -left
 

@@ -97,6 +97,7 @@ class Pool:
         batched: Hosts of which a node has one instance at most, which serves several attempts at once.
         took_s: Seconds that a set-up takes where it is not kept, by its host.
         backlog: Weight that shares each node's cores beyond what they can serve at once, shape (nodes,).
+        attempts: How many run on each node's managers, shape (nodes, managers of a node).
         first_row: Index of the first column among the rows of an instance.
     """
 
@@ -112,6 +113,7 @@ class Pool:
     free: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     load: Floats = field(default_factory=lambda: np.zeros(0))
     backlog: Floats = field(default_factory=lambda: np.zeros(0))
+    attempts: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     set_up_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     ready: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     instances: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -134,6 +136,7 @@ class Pool:
         rows: list[list[int]] = []
         loads: list[float] = []
         backlogs: list[float] = []
+        attempts: list[list[int]] = []
         unready: list[tuple[int, int, Service]] = []
         for index in changed:
             managers = self.managers[index]
@@ -159,8 +162,9 @@ class Pool:
             rows.append(row)
             loads.append(load)
             backlogs.append(backlog)
+            attempts.append([len(manager.attempts) for manager in managers])
         at = np.array(changed)
-        self.free[at], self.load[at], self.backlog[at] = rows, loads, backlogs
+        self.free[at], self.load[at], self.backlog[at], self.attempts[at] = rows, loads, backlogs, attempts
         for index, place, service in unready:
             self._read_set_up(index, place, service)
 
@@ -358,6 +362,7 @@ class Fleet:
             pool.free = np.zeros((len(pool.nodes), len(pool.columns)), np.int64)
             pool.load = np.zeros(len(pool.nodes))
             pool.backlog = np.zeros(len(pool.nodes))
+            pool.attempts = np.zeros((len(pool.nodes), len(pool.managers[0])), np.int64)
             pool.set_up_s = np.zeros((len(pool.nodes), len(pool.hosts)))
             pool.instances = np.zeros((len(pool.nodes), len(pool.hosts)), np.int64)
             pool.ready = np.ones((len(pool.nodes), len(pool.hosts)), np.int64)
