@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.lab_table import LAB, Results, note_results  # noqa: E402
+from scripts.set_up import install  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
 PLACE = ROOT / "build" / "conformance"
@@ -110,21 +111,20 @@ def set_up(name: str) -> Path:
     if not done.exists():
         print(f"Setting up {name} in {venv}: some minutes and gigabytes.", flush=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        install(python, (RECIPES / f"{name}.txt").read_text(encoding="utf-8"))
+        install_recipe(python, (RECIPES / f"{name}.txt").read_text(encoding="utf-8"))
         done.touch()
     return python
 
 
-def install(python: Path, recipe: str) -> None:
+def install_recipe(python: Path, recipe: str) -> None:
     """Does what a recipe says: packages with what they need, then some without, then some that are to go."""
     recipe, _, unwanted = recipe.partition("# uninstall\n")
     wanted, _, alone = recipe.partition("# --no-deps\n")
     # torch comes first, so that nothing brings another build of it.
     first, *others = packages(wanted)
-    steps = [["install", first], ["install", *others], ["install", "--no-deps", *packages(alone)]]
-    for step in steps:
-        if step[-1] not in ("install", "--no-deps"):
-            subprocess.run([python, "-m", "pip", step[0], "--quiet", *step[1:]], check=True)
+    for step in ([first], others, ["--no-deps", *packages(alone)]):
+        if step[-1:] not in ([], ["--no-deps"]):
+            install("--quiet", *step, into=python)
     if unwanted:
         subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", *packages(unwanted)], check=True)
 

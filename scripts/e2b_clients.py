@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts import set_up  # noqa: E402
 from scripts.agents import wait_ready  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
@@ -52,7 +53,7 @@ def install(name: str, package: str) -> Path:
     if not (place / package).exists():
         shutil.rmtree(place, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", package], check=True)
+        set_up.install("--quiet", package, into=python)
         (place / package).touch()
     return python
 
@@ -61,8 +62,7 @@ def install_staged() -> None:
     """Installs what the sandboxes see, unless it is there."""
     if not all((STAGE / module).exists() for module in STAGED.values()):
         shutil.rmtree(STAGE, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(STAGE), *STAGED]
-        subprocess.run(command, check=True)
+        set_up.install("--quiet", "--target", str(STAGE), *STAGED)
 
 
 @contextmanager

@@ -15,6 +15,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.set_up import install  # noqa: E402
+
 VERSIONS = ("3.12", "3.13")
 EXTRAS = "scheduler,sandbox,gateway,facade,harbor,docker,compose"
 FOR_TESTS = [
@@ -64,15 +68,15 @@ def interpreter(version: str) -> str | None:
 def run_on(version: str, python: str) -> bool:
     """Sets the environment of a version up and runs its tests there; returns whether they passed."""
     place = ROOT / "build" / "pythons" / version
-    own = str(place / "bin" / "python")
+    own = place / "bin" / "python"
     subprocess.run([python, "-m", "venv", str(place)], check=True)
     wanted = ["--constraint", str(ROOT / "requirements.lock"), "--editable", f"{ROOT}[{EXTRAS}]", *FOR_TESTS]
-    subprocess.run([own, "-m", "pip", "install", "--quiet", *wanted], check=True)
+    install("--quiet", *wanted, into=own)
     # A skip is no failure here: the tests of `make test` have no skips.
     environment = {name: value for name, value in os.environ.items() if name != "CI"} | {"PYTHONPATH": str(ROOT)}
     found = subprocess.run([own, "-c", IMPORT_ALL], check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
     files = [*found.stdout.decode().split(), *PROCESSES]
-    command = [own, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider", *files]
+    command = [str(own), "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider", *files]
     return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode == 0
 
 

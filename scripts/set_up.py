@@ -94,9 +94,9 @@ def has_uv() -> bool:
     return UV.exists()
 
 
-def install(*arguments: str) -> None:
-    """Installs into `.venv`; what `arguments` say of an index goes before pip's settings."""
-    command = [str(PYTHON), "-m", "pip", "install", "--no-input"]
+def install(*arguments: str, into: Path = PYTHON) -> None:
+    """Installs for an interpreter, that of `.venv` by default; an index in `arguments` goes before pip's settings."""
+    command = [str(into), "-m", "pip", "install", "--no-input"]
     environment = dict(os.environ)
     if has_uv():
         settings = pip_settings()
@@ -104,7 +104,7 @@ def install(*arguments: str) -> None:
             settings = {name: value for name, value in settings.items() if name in {"constraint", "trusted-host"}}
         if "cert" in settings:
             environment["SSL_CERT_FILE"] = settings["cert"]
-        command = [str(UV), "pip", "install", "--python", str(PYTHON), *uv_arguments(settings)]
+        command = [str(UV), "pip", "install", "--python", str(into), *uv_arguments(settings)]
     subprocess.run([*command, *arguments], check=True, cwd=str(ROOT), env=environment)
 
 

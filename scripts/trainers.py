@@ -21,6 +21,10 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.set_up import install  # noqa: E402
+
 PLACE = ROOT / "build" / "trainers"
 TESTS = ROOT / "tests" / "trainers"
 TORCH = "torch==2.13.0"
@@ -90,7 +94,7 @@ def set_up(name: str, trainer: Trainer, version: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     for step in steps:
         if step:
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *step], check=True)
+            install("--quiet", *step, into=python)
     done.write_text(wanted, encoding="utf-8")
     return python
 

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from scripts import set_up
 from scripts.pythons import interpreter
 from tests.support.other_user import REPOSITORY
 
@@ -32,9 +33,9 @@ def harbor_program() -> Path:
     found = done.read_text() if done.is_file() else ""
     if not found.startswith(f"{HARBOR}\n"):
         subprocess.run([python, "-m", "venv", _PLACE], check=True)
-        subprocess.run([own, "-m", "pip", "install", "--quiet", HARBOR], check=True)
+        set_up.install("--quiet", HARBOR, into=own)
     if found != wanted:
-        subprocess.run([own, "-m", "pip", "install", "--quiet", "--editable", REPOSITORY], check=True)
+        set_up.install("--quiet", "--editable", str(REPOSITORY), into=own)
         done.write_text(wanted)
     return _PLACE / "bin" / "harbor"
 

@@ -34,12 +34,10 @@ def running_stack(data_dir: Path, model: Path | None, *options: str) -> Iterator
         "none",
         "--isolation",
         "none",
-        "--engine-threads",
-        "1",
         "--drain-s",
         "1",
     ]
-    command += [] if model is None else ["--model", str(model)]
+    command += [] if model is None else ["--model", str(model), "--engine-threads", "1"]
     # What a trainer's environment is told of Python is not meant for another one.
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with (data_dir.parent / f"{data_dir.name}.log").open("wb") as log:
