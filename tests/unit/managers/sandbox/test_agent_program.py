@@ -7,21 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.agent_client.program import AGENT_START, agent_files
+from callsheet.managers.sandbox.agent_client.program import AGENT_START, COMPILED_START, agent_files
 from callsheet.managers.sandbox.isolation.bubblewrap import find_system_python
 
 
-def test_the_python_of_sandboxes_compiles_nothing_that_the_agent_imports_at_its_start(tmp_path: Path) -> None:
+def test_the_python_of_sandboxes_compiles_nothing_at_the_start_of_the_agent(tmp_path: Path) -> None:
     python = find_system_python()
     if python is None:
         pytest.skip("a python3 of the system is missing")
     package = tmp_path / "agent"
-    (package / "__pycache__").mkdir(parents=True)
+    package.mkdir()
     for name, content in agent_files(python).items():
         # Whatever is compiled from its text gives itself away.
-        (package / name).write_bytes(content if name.endswith(".pyc") else b"raise AssertionError(__file__)\n")
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); import agent.loop"
-    subprocess.run([str(python), "-I", "-S", "-c", code], check=True, timeout=60)
+        (package / name).write_bytes(b"raise AssertionError(__file__)\n" if name.endswith(".py") else content)
+    # It begins in earnest, and finds that standard input is no socket.
+    started = [str(python), "-I", "-S", "-X", "importtime", str(package / COMPILED_START), "0", "/", "/"]
+    ended = subprocess.run(started, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert b"non-socket" in ended.stderr
+    loaded = {line.split(b"|")[-1].strip() for line in ended.stderr.splitlines()}
+    assert b"agent.loop" in loaded
+    # What comes with it would be half of the memory of its own modules.
+    assert b"collections" not in loaded
 
 
 def test_without_a_compiler_the_agent_is_handed_over_as_it_is(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ The kernel does not ask where another listener is there already: then it refuses
 
 from __future__ import annotations
 
-import array
 import errno
 import fcntl
 import sys
@@ -13,7 +12,7 @@ import time
 
 from .netlink import NetlinkSockets
 from .shared_memory import SharedMemory
-from .slim import call
+from .slim import call, placed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,9 +46,9 @@ def listener_of(words: list[str]) -> Listener | None:
 
 def install(instructions: bytes) -> int | None:
     """Installs a filter for this process and all that it starts; returns what the kernel asks by, if it does."""
-    program = array.array("B", instructions)
-    address, length = program.buffer_info()
-    words = array.array("Q", [length // INSTRUCTION_BYTES, address]).tobytes()
+    # Named, so that it stays there until the kernel has read it.
+    _program, address = placed(instructions)
+    words = b"".join(word.to_bytes(8, sys.byteorder) for word in (len(instructions) // INSTRUCTION_BYTES, address))
     listener = call("syscall", SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, words)
     if listener >= 0:
         return listener

@@ -16,7 +16,7 @@ else:
     import _signal as signal
     import _socket as socket
 
-__all__ = ["call", "parse", "serialise", "signal", "socket"]
+__all__ = ["call", "parse", "placed", "serialise", "signal", "socket"]
 
 
 class _Rules:
@@ -60,10 +60,16 @@ try:
 
     _library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     _addresses = {name: _ctypes.dlsym(_library, name) for name in ("prctl", "syscall")}
+
+    class _Byte(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "B"
+
+    _address_of = _ctypes.addressof
 except (ImportError, AttributeError):
     import ctypes
 
     _library, _addresses = ctypes.CDLL(None), None  # type: ignore[assignment]
+    _Byte, _address_of = ctypes.c_ubyte, ctypes.addressof  # type: ignore[misc,assignment]
 
 
 def call(name: str, *arguments: int | bytes | None) -> int:
@@ -71,3 +77,9 @@ def call(name: str, *arguments: int | bytes | None) -> int:
     if _addresses is not None:
         return int(_ctypes.call_function(_addresses[name], arguments))
     return int(getattr(_library, name)(*arguments))
+
+
+def placed(content: bytes) -> tuple[object, int]:
+    """Returns a copy that stays where it is as long as somebody has it, and its address."""
+    block = (_Byte * len(content)).from_buffer_copy(content)
+    return block, _address_of(block)

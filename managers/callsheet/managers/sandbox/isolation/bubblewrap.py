@@ -11,7 +11,12 @@ from pathlib import Path
 
 from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.agent_client.packets import memory_file
-from callsheet.managers.sandbox.agent_client.program import AGENT_DIRECTORY, AGENT_START, agent_files
+from callsheet.managers.sandbox.agent_client.program import (
+    AGENT_DIRECTORY,
+    AGENT_START,
+    COMPILED_START,
+    agent_files,
+)
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
@@ -204,6 +209,7 @@ class BubblewrapPlanner:
         image = bool(spec.root.image)
         binds = list(bind_options(self._overlay_base, overlays))
         python = python_below(Path(self._python), SYSTEM_SHOWN) if image else (self._python,)
+        start = next(path for name in (COMPILED_START, AGENT_START) if (path := f"{_AGENT_INSIDE}/{name}") in files)
         return [
             "bwrap",
             *_namespace_options(*((spec.root.user.uid, spec.root.user.gid) if image else (_UID_INSIDE, _UID_INSIDE))),
@@ -214,7 +220,7 @@ class BubblewrapPlanner:
             *([] if image else binds or _memory_options(spec)),
             *("--remount-ro", OWN_PLACE if image else "/"),
             *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
-            *(f"{_AGENT_INSIDE}/{AGENT_START}", "{fd:0}", WORK, TEMPORARY),
+            *(start, "{fd:0}", WORK, TEMPORARY),
             *(_ASKING_FILTER_INSIDE, str(most_netlink_sockets(spec.memory_mib))),
             *(() if self._counts_memory else (str(spec.memory_mib << 20),)),
         ]
