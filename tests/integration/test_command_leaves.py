@@ -1,4 +1,4 @@
-"""Each command has a control group of its own, where there are any, of which nothing is left once it has ended."""
+"""Each command has a control group of its own, where there are any: the next one gets it once it is empty."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 from callsheet.managers.sandbox.agent_client import sessions
 from callsheet.managers.sandbox.agent_client.capture import OutputPipe
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import SessionLanguage, StepSpec
-from callsheet.managers.sandbox.cgroups import find_layout
+from callsheet.managers.sandbox.backend import CommandSpec, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.cgroups import files, find_layout
 from callsheet.managers.sandbox.errors import CannotExecuteError
+from callsheet.managers.sandbox.process_tree import has_children
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
-from tests.support.sandboxes import open_backend, run, settings_for, shell, spec_for, variants
+from tests.support.sandboxes import open_backend, open_sandbox, run, settings_for, shell, spec_for, variants
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,17 +53,19 @@ def _open_groups() -> int:
 
 
 async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor(settings: SandboxSettings) -> None:
+    at_first = _open_groups()
     async with open_backend(settings) as backend:
         sandbox = await backend.create(spec_for(settings), lambda _: None)
         commands = _commands(sandbox)
         try:
+            await sandbox.pause()
+            await sandbox.resume(settings.cores)
             await shell(sandbox, "true")
             agents = Path(f"/proc/{sandbox.agent_pid}/fd")
             before = _open_groups(), len(os.listdir(agents))
             for _ in range(2):
                 await sandbox.pause()
                 await sandbox.resume(settings.cores)
-                # The first of them has the group that was made before, the next one makes its own.
                 assert len(_leaves(commands)) == int(settings.use_control_groups)
                 await shell(sandbox, "true")
                 await shell(sandbox, "true")
@@ -71,9 +75,59 @@ async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor
             assert ended.session is not None
             assert ended.session.ended
             assert _leaves(commands) == []
+            await shell(sandbox, "true")
+            assert len(_leaves(commands)) == int(settings.use_control_groups)
             assert (_open_groups(), len(os.listdir(agents))) == before
         finally:
             await sandbox.destroy()
+    assert _open_groups() == at_first
+
+
+async def test_a_command_after_another_writes_nothing_into_its_groups(
+    settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = files.write_setting
+
+    def note(path: Path, value: str) -> None:
+        written.append(path.name)
+        write(path, value)
+
+    async with open_backend(settings) as backend:
+        sandbox = await backend.create(spec_for(settings), lambda _: None)
+        try:
+            for script in ("true", "exit 0", "sleep 60 & sleep 0", "true"):
+                await sandbox.resume(settings.cores)
+                await shell(sandbox, script)
+                await sandbox.pause()
+                if script == "true" and not written:
+                    monkeypatch.setattr(files, "write_setting", note)
+                elif script == "exit 0":
+                    assert written == [], "nothing was left inside that could be frozen"
+            if settings.use_control_groups:
+                assert "cgroup.freeze" in written, "what the third one left must stand still"
+        finally:
+            await sandbox.destroy()
+
+
+async def test_what_begins_in_a_sandbox_that_stands_still_waits(settings: SandboxSettings) -> None:
+    if not settings.use_control_groups:
+        pytest.skip("without groups it is stopped once it has begun")
+    late = CommandSpec(("/bin/sh", "-c", "echo > late"))
+    async with open_sandbox(settings) as sandbox:
+        await shell(sandbox, "true")
+        await sandbox.pause()
+        with anyio.move_on_after(0.5) as waited:
+            await sandbox.execute(late, anyio.Event())
+        assert waited.cancelled_caught
+        await sandbox.resume(settings.cores)
+        assert await shell(sandbox, "ls") == ""
+        await sandbox.pause()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sandbox.execute, late, anyio.Event())
+            await until(lambda: has_children(sandbox.agent_pid))
+            await sandbox.resume(settings.cores)
+        assert await shell(sandbox, "ls") == "late\n"
 
 
 async def test_a_session_that_lacks_descriptors_to_begin_keeps_none(
@@ -93,7 +147,9 @@ async def test_a_session_that_lacks_descriptors_to_begin_keeps_none(
                 short.setattr(sessions, "OutputPipe", too_many)
                 with pytest.raises(OSError, match="Too many open files"):
                     await sandbox.run_step(step, anyio.Event())
-            assert (_leaves(commands), len(os.listdir("/proc/self/fd"))) == ([], before)
+            assert _leaves(commands) == []
+            await shell(sandbox, "true")
+            assert len(os.listdir("/proc/self/fd")) == before
             assert (await sandbox.run_step(step, anyio.Event())).stdout == b"begun\n"
         finally:
             await sandbox.destroy()

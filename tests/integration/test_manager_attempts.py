@@ -6,6 +6,7 @@ from time import monotonic
 
 import anyio
 import pytest
+from callsheet.managers import reports
 from callsheet.v1 import manager_service_pb2, outcome_pb2
 
 from tests.support.dispatches import make_dispatch
@@ -53,7 +54,27 @@ async def test_a_completed_attempt_says_what_it_took() -> None:
     # A slow machine hears of further heartbeats.
     told = [item.WhichOneof("item") for item in session.items]
     assert told[:2] == ["registration", "heartbeat"]
-    assert [name for name in told[2:] if name != "heartbeat"] == ["started", "ended"]
+    # Its end tells that it started, unless that took so long that it was told before.
+    assert [name for name in told[2:] if name != "heartbeat"] in (["ended"], ["started", "ended"])
+
+
+async def test_a_start_is_told_with_the_end_of_what_is_short_and_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reports, "START_HELD_S", 3600.0)
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1))
+        (end,) = await session.wait_ends()
+        assert end.started
+        assert session.of("started") == []
+        await session.dispatch(make_dispatch("b", 2, script="wait"))
+        # What a heartbeat does not follow never started.
+        await session.wait_count("started", 1)
+        told = [item.WhichOneof("item") for item in session.items]
+        assert told[-2:] == ["started", "heartbeat"]
+        await cancel(session, 2)
+        await session.wait_ends(2)
 
 
 async def test_the_execution_clock_ends_an_attempt_with_what_there_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from math import inf
 from time import monotonic
 
 import anyio
@@ -69,6 +70,8 @@ class AttemptRunner:
         self._by_action: dict[ActionId, LiveAttempt] = {}
         self._deadlines: Deadlines[tuple[Due, LiveAttempt]] = Deadlines()
         self._deadline_moved = anyio.Event()
+        # When `watch` looks next.
+        self._looks_at = 0.0
         self._idle = anyio.Event()
 
     def __len__(self) -> int:
@@ -150,6 +153,7 @@ class AttemptRunner:
             for due, live in self._deadlines.pop_due(monotonic()):
                 self._come_due(due, live)
             next_at = self._deadlines.next()
+            self._looks_at = inf if next_at is None else next_at
             with anyio.move_on_after(None if next_at is None else max(0.0, next_at - monotonic())):
                 await self._deadline_moved.wait()
 
@@ -268,7 +272,8 @@ class AttemptRunner:
             self._set_deadline((Due.PROGRESS, live), now + heartbeat_s / PROGRESS_PER_HEARTBEAT)
 
     def _set_deadline(self, key: tuple[Due, LiveAttempt], at: float) -> None:
-        if self._deadlines.set(key, at):
+        self._deadlines.set(key, at)
+        if at < self._looks_at:
             self._deadline_moved.set()
 
     def _change_grant(self, live: LiveAttempt, grant: manager_service_pb2.Grant) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 
@@ -91,6 +92,8 @@ class UnacknowledgedEnds:
 
 
 ManagerItem = manager_service_pb2.ManagerItem
+START_HELD_S = 0.02
+"""How long the start of an attempt is held back: what is shorter is told by one message instead of two."""
 # Items waiting beyond which what attempts print is dropped: their ends must not wait for it.
 MAX_ITEMS_BEFORE_OUTPUT = 64
 HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat()).SerializeToString()
@@ -153,6 +156,8 @@ class Reports:
         self._mailbox: Mailbox | None = None
         self._draining = False
         self._losses: list[bytes] = []
+        # What tells the starts that were not told yet, in their order.
+        self._starts: dict[Token, asyncio.TimerHandle] = {}
         self._all_acknowledged = anyio.Event()
 
     @property
@@ -196,9 +201,8 @@ class Reports:
             self._send(HEARTBEAT)
 
     def started(self, token: Token) -> None:
-        """Reports that an attempt began."""
-        started = manager_service_pb2.AttemptStarted(token=token.message())
-        self._send(ManagerItem(started=started).SerializeToString())
+        """Reports that an attempt began, unless it ends within `START_HELD_S`: its end tells that as well."""
+        self._starts[token] = asyncio.get_running_loop().call_later(START_HELD_S, self._tell_start, token)
 
     def progressed(self, token: Token, execution_s: float) -> None:
         """Reports that an attempt is alive, and its execution clock."""
@@ -209,13 +213,16 @@ class Reports:
         """Sends a part of what an attempt prints, or drops it if others wait."""
         if self._mailbox is not None and len(self._mailbox) < MAX_ITEMS_BEFORE_OUTPUT:
             output = manager_service_pb2.AttemptOutput(token=token.message(), chunk=chunk)
-            self._mailbox.put(ManagerItem(output=output).SerializeToString())
+            self._send(ManagerItem(output=output).SerializeToString())
 
     def ended(self, end: manager_service_pb2.AttemptEnded) -> None:
         """Reports how an attempt ended, again and again until it is acknowledged."""
         item = embedded(_ENDED, bounded(end, self._max_end_bytes).SerializeToString())
-        self._ends.add(Token.of(end.token), item)
-        self._send(item)
+        token = Token.of(end.token)
+        self._ends.add(token, item)
+        if token in self._starts:
+            self._starts.pop(token).cancel()
+        self._send(item, after_starts=False)
 
     def refused(self, end: manager_service_pb2.AttemptEnded) -> None:
         """Reports, once, that an attempt was not started.
@@ -258,6 +265,15 @@ class Reports:
             self._all_acknowledged = anyio.Event()
             await self._all_acknowledged.wait()
 
-    def _send(self, item: bytes) -> None:
+    def _tell_start(self, token: Token) -> None:
+        self._starts.pop(token).cancel()
+        if self._mailbox is not None:
+            started = manager_service_pb2.AttemptStarted(token=token.message())
+            self._mailbox.put(ManagerItem(started=started).SerializeToString())
+
+    def _send(self, item: bytes, *, after_starts: bool = True) -> None:
+        """Sends an item, by default after the starts: what a heartbeat does not follow never started."""
+        for token in list(self._starts) if after_starts else ():
+            self._tell_start(token)
         if self._mailbox is not None:
             self._mailbox.put(item)

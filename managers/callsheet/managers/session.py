@@ -170,6 +170,8 @@ class Session:
                 raise SessionEndedError("the scheduler closed the stream")
             for item in response.items:
                 self.manager.handle(item)
+            if len(mailbox) < self.settings.max_outbox_items:
+                continue
             try:
                 with anyio.fail_after(self.settings.stall_timeout_s):
                     await mailbox.wait_below(self.settings.max_outbox_items)

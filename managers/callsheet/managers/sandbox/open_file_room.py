@@ -22,6 +22,7 @@ _OF_A_SANDBOX, _OF_A_COMMAND, _OF_A_CREATION = 2, 12, 25
 # What the commands of those that are there have left.
 _FOR_COMMANDS = 64
 _LOOK_S = 0.05
+_OPEN = "/proc/self/fd"
 
 
 class OpenFileRoom:
@@ -49,7 +50,10 @@ class OpenFileRoom:
         if stop is None:
             count, beside = _OF_A_SANDBOX, _FOR_COMMANDS + _OF_A_CREATION * min(8, self.most_creations)
         needed = count + min(beside, self._most // 2)
-        while self._most < _PLENTY and len(os.listdir("/proc/self/fd")) + self._promised + needed > self._most:
+        # Before Linux 6.2 they are listed to be counted.
+        while self._most < _PLENTY and (
+            (os.stat(_OPEN).st_size or len(os.listdir(_OPEN))) + self._promised + needed > self._most
+        ):
             if stop is not None and stop.is_set():
                 raise StoppedError
             # Nothing tells when there are some again.

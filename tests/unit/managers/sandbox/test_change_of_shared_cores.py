@@ -20,6 +20,8 @@ _FIRST, _SECOND, _THIRD = frozenset({0}), frozenset({1}), frozenset({2})
 class _Sandbox:
     """Stands where a sandbox is, so that the moment of a change is the test's to choose."""
 
+    lane = Lane.FOREGROUND
+
     def __init__(self) -> None:
         self.granted: list[frozenset[int]] = []
         self.changed = anyio.Event()

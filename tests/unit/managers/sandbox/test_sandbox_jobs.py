@@ -29,13 +29,16 @@ class _Agent:
     """Stands where the connection is, so that the moment of the fork is the test's to choose."""
 
     pid = 4711
+    runs_commands = False
 
     def __init__(self) -> None:
         self.job: AgentJob | None = None
         self.loss: str | None = None
 
-    async def start(self, operation: str, details: Mapping[str, object], descriptors: Sequence[int]) -> AgentJob:
-        del operation, details, descriptors
+    async def start(
+        self, operation: str, details: Mapping[str, object], descriptors: Sequence[int], *, tell_start: bool
+    ) -> AgentJob:
+        del operation, details, descriptors, tell_start
         self.job = AgentJob(1)
         return self.job
 
@@ -67,9 +70,22 @@ class _Group:
         """Notes it."""
         self.frozen.append(frozen)
 
-    def held_mib(self) -> int | None:
+    def held_mib(self, *, empty: bool = False) -> int | None:
         """It is not counted."""
+        del empty
         return None
+
+    def is_empty(self) -> bool:
+        """Something is inside."""
+        return False
+
+    def is_ready(self, cores: frozenset[int] | None) -> bool:
+        """Something is to be written."""
+        del cores
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def remove(self) -> None:
         """Notes what had been made before."""

@@ -148,7 +148,7 @@ class Agent:
                 else:
                     self.tell(event="signalled", id=request["id"])
             else:
-                self.start(request["id"], request["op"], descriptors)
+                self.start(request, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -206,12 +206,15 @@ class Agent:
         """Returns the process of a job; None once it has ended."""
         return next((pid for pid, (job, _) in self.jobs.items() if job == wanted), None)
 
-    def start(self, job: int, operation: str, descriptors: list[int]) -> None:
+    def start(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Starts a job in a child process."""
-        details = parse(read_all(descriptors[0]))
+        job, operation, details = request["id"], request["op"], request.get("details")
+        if details is None:
+            # They were too long for the packet.
+            details, descriptors = parse(read_all(descriptors[0])), descriptors[1:]
         reader, writer = os.pipe()
         try:
-            work_of_child = self.work_of(operation, details, descriptors[1:], writer)
+            work_of_child = self.work_of(operation, details, descriptors, writer)
             pid = self.forks.fork()
         except (OSError, RefusedJobError) as error:
             os.close(reader)
@@ -225,7 +228,8 @@ class Agent:
         self.jobs[pid] = (job, reader)
         if operation != "run":
             self.helpers.add(pid)
-        self.tell(event="started", id=job, pid=pid)
+        if request.get("tell_start"):
+            self.tell(event="started", id=job)
 
     def work_of(
         self, operation: str, details: dict[str, Any], descriptors: list[int], report: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+# As much as a pipe holds.
 _CHUNK = 65536
 
 ChunkListener = Callable[[bytes], None]
@@ -60,7 +60,7 @@ class HeadTailBuffer:
 
 
 class ReadPipe(ABC):
-    """A pipe that a process of a sandbox writes into and the event loop empties.
+    """A pipe that a process of a sandbox writes into and the event loop empties once `watch` was called.
 
     Attributes:
         write_end: The descriptor to hand to the process; -1 once this process has no copy of it.
@@ -73,7 +73,13 @@ class ReadPipe(ABC):
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         self.is_open = True
-        self._loop.add_reader(self._read_end, self._take_some)
+        self._is_watched = False
+
+    def watch(self) -> None:
+        """Has the event loop empty it from now on."""
+        if self.is_open and not self._is_watched:
+            self._loop.add_reader(self._read_end, self._take_some)
+            self._is_watched = True
 
     def close_write_end(self) -> None:
         """Drops this process's own copy of the write end; without this the end is never seen."""
@@ -86,7 +92,8 @@ class ReadPipe(ABC):
         self.close_write_end()
         if self.is_open:
             self.is_open = False
-            self._loop.remove_reader(self._read_end)
+            if self._is_watched:
+                self._loop.remove_reader(self._read_end)
             os.close(self._read_end)
 
     @abstractmethod
@@ -124,7 +131,6 @@ class OutputPipe(ReadPipe):
         self._buffer: HeadTailBuffer = HeadTailBuffer(limit)
         self._keeping = True
         super().__init__()
-        self._capacity = fcntl.fcntl(self._read_end, fcntl.F_GETPIPE_SZ)
 
     @property
     def buffer(self) -> HeadTailBuffer:
@@ -138,7 +144,8 @@ class OutputPipe(ReadPipe):
 
     def finish(self) -> None:
         """Takes what the pipe holds now; everything later is dropped."""
-        left = self._capacity
+        # More than that was written since.
+        left = _CHUNK
         while self.is_open and left > 0:
             taken = self._take_some()
             if not taken:

@@ -26,6 +26,8 @@ _MOST_MEMORY_KIB = 1 << 40
 _STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "remove", "clear", "listen", "fork", "domain"})
 _LARGEST_ERRNO = 4095
 _LARGEST_VERSION = 1000
+# Half of what the agent takes.
+_LARGEST_REQUEST = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,17 @@ class AgentJobResult:
 
 
 class AgentJob:
-    """Something the agent runs: `started` once it is a process, `finished` with a `result` unless it was lost.
+    """Something the agent runs: `finished` with a `result` unless it was lost.
+
+    `started` is set once it is a process, if that was asked for, and at its end.
 
     `killed` once it was killed with all other jobs: it ends soon, and is told after some of them.
     """
 
-    def __init__(self, number: int) -> None:
-        """A job that was asked for under a number."""
+    def __init__(self, number: int, *, runs_command: bool = False) -> None:
+        """A job that is asked for under a number."""
         self.number = number
+        self.runs_command = runs_command
         self.killed = False
         self.started = anyio.Event()
         self.finished = anyio.Event()
@@ -111,32 +116,59 @@ class AgentConnection:
         """Waits until the agent is gone."""
         await self._lost.wait()
 
+    @property
+    def runs_commands(self) -> bool:
+        """Whether a command was asked for whose end was not told yet; it may not have entered its group."""
+        return any(job.runs_command for job in self._jobs.values())
+
     async def start(
         self,
         operation: Literal["run", "write", "read", "remove", "clear", "listen"],
         details: Mapping[str, object],
         descriptors: Sequence[int],
+        *,
+        tell_start: bool = False,
     ) -> AgentJob:
         """Asks for a job. The descriptors stay the caller's.
+
+        Args:
+            operation: What to do.
+            details: How.
+            descriptors: What it gets.
+            tell_start: Whether `AgentJob.started` is wanted before the end.
 
         Raises:
             NoRoomInKernelError: It could not be sent; nothing was asked for.
             SandboxLostError: The agent is gone.
         """
-        if operation == "run" and self._make_room_for_command is not None:
-            await self._make_room_for_command()
-        self._check()
         number = self._take_id()
-        job = self._jobs[number] = AgentJob(number)
+        # Before the first wait: who looks meanwhile finds it.
+        job = self._jobs[number] = AgentJob(number, runs_command=operation == "run")
+        try:
+            if job.runs_command and self._make_room_for_command is not None:
+                await self._make_room_for_command()
+            self._check()
+            packet = {"op": operation, "id": number, "tell_start": tell_start}
+            await self._send_request(packet, details, descriptors)
+        except BaseException as error:
+            self._jobs.pop(number, None)
+            if isinstance(error, OSError):
+                raise self._failed_send(error) from error
+            raise
+        return job
+
+    async def _send_request(
+        self, packet: Mapping[str, object], details: Mapping[str, object], descriptors: Sequence[int]
+    ) -> None:
+        """Sends a request with its details, which go in a file of their own where they are long."""
+        if len(whole := json.dumps({**packet, "details": details}).encode()) <= _LARGEST_REQUEST:
+            await self._packets.send(whole, descriptors)
+            return
         file = memory_file("callsheet-request", json.dumps(details).encode())
         try:
-            await self._packets.send({"op": operation, "id": number}, [file, *descriptors])
-        except OSError as error:
-            self._jobs.pop(number, None)
-            raise self._failed_send(error) from error
+            await self._packets.send(packet, [file, *descriptors])
         finally:
             os.close(file)
-        return job
 
     async def signal(self, number: int) -> None:
         """Sends a signal to every process of the sandbox but the agent, and waits until it is done."""

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import anyio
@@ -48,6 +49,7 @@ class ForkWindow:
             self._changed_at = None
 
 
+_SHORT_SECONDS = 0.01
 _KILL_SECONDS = 3.0
 # How long what was killed may take to end, on a machine that has no time for it.
 _END_SECONDS = 10.0
@@ -162,6 +164,7 @@ class SandboxJobs:
         self._pin = None if group is not None and group.pins_cores else parts.pin
         self._pins_each_process = self._pin is not None and parts.by_process
         self._cores: frozenset[int] | None = None
+        self._pinned: frozenset[int] | None = None
         self._pins_begun = self._pins_ended = 0
         # Held while cores and freezing, or the lane, are changed: whoever comes last finds the newest.
         self._pinning, self._moving = anyio.Lock(), anyio.Lock()
@@ -181,6 +184,18 @@ class SandboxJobs:
         except OSError as error:
             await self.raise_loss(error)
             raise
+
+    async def at_once(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        """Does as `blocking` on this thread, for what the kernel answers at once."""
+        try:
+            return function(*args)
+        except OSError as error:
+            await self.raise_loss(error)
+            raise
+
+    async def counted(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        """Does as `at_once` with groups; without them all processes are looked at, which takes a worker thread."""
+        return await (self.blocking if self.group is None else self.at_once)(function, *args)
 
     async def copying(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
         """Does as `blocking` for what copies files, and keeps no other work from its threads."""
@@ -227,23 +242,28 @@ class SandboxJobs:
         if self.group is None:
             await self.connection.signal(signal.SIGSTOP)
             return None
-        async with self._pinning:
-            return await self.blocking(self._freeze, self.group)
+        empty = not self.connection.runs_commands and await self.at_once(self.group.is_empty)
+        if not empty:
+            await self._carry_out_freeze(self.group)
+        return await self.at_once(partial(self.group.held_mib, empty=empty))
 
     async def held_mib(self) -> int | None:
         """Returns the MiB that the sandbox has and the kernel cannot take back; None if not known, or not frozen."""
         self.check()
-        return await self.blocking(self.group.held_mib) if self.group is not None else None
+        return await self.at_once(self.group.held_mib) if self.group is not None else None
 
-    def _freeze(self, group: SandboxGroup) -> int | None:
-        """Blocks."""
-        group.freeze(self.frozen)
-        return group.held_mib()
+    async def _carry_out_freeze(self, group: SandboxGroup) -> None:
+        """Freezes the group, or thaws it if that came to be wanted meanwhile."""
+        async with self._pinning:
+            await self.blocking(lambda: group.freeze(self.frozen))
 
     async def thaw(self, cores: frozenset[int] | None = None) -> None:
         """Undoes `freeze`, and puts all on these cores before, if any are given."""
         self.check()
         self.frozen = False
+        on_cores = self._pin is None or cores in (None, self._pinned)
+        if self.group is not None and on_cores and not self._pinning.locked() and self.group.is_ready(cores):
+            return
         if cores is not None:
             await self.put_on_cores(cores, thaw=True)
         elif self.group is not None:
@@ -289,6 +309,7 @@ class SandboxJobs:
         """Removes the groups of a sandbox that ended, after a thaw that is on its way: it may make a leaf."""
         if self.group is not None:
             async with self._pinning:
+                self.group.close()
                 await self.in_thread(self.group.remove)
 
     async def take_leaf(self) -> CommandLeaf | None:
@@ -296,6 +317,11 @@ class SandboxJobs:
         if self.group is None:
             return None
         return self.group.take_leaf() or await self.blocking(self.group.new_leaf)
+
+    async def give_back(self, leaf: CommandLeaf) -> None:
+        """Keeps the leaf of a command that ended for the next one, or removes it unless background processes stay."""
+        if self.group is None or not await self.at_once(self.group.give_back, leaf):
+            await self.blocking(leaf.release)
 
     async def set_lane(self, lane: Lane) -> None:
         """Puts all that runs, and what is being started, into a lane; while something is to end, the foreground."""
@@ -346,7 +372,9 @@ class SandboxJobs:
         if self.group is not None and cores is not None:
             self.group.set_cores(cores)
         if self._pin is not None and cores is not None:
+            self._pinned = None
             self._pin(self.connection.pid, cores)
+            self._pinned = cores
         if self.group is not None and thaw:
             self.group.prepare_leaf()
             self.group.freeze(False)
@@ -361,9 +389,14 @@ class SandboxJobs:
             "limits": self._limits,
         }
         entries = leaf.entries if leaf is not None else []
+        if self.frozen and self.group is not None:
+            # An empty one was left as it is.
+            await self._carry_out_freeze(self.group)
         ended = self._pins_ended
-        job = await self.connection.start("run", details, [*process.descriptors.values(), *entries])
-        if self.lanes.must_follow or self._pins_each_process:
+        follows = self.lanes.must_follow or self._pins_each_process
+        descriptors = [*process.descriptors.values(), *entries]
+        job = await self.connection.start("run", details, descriptors, tell_start=follows)
+        if follows:
             # It began as its parent, the agent, was at the fork: in the foreground, and on the cores of that moment.
             await job.started.wait()
         if self.lanes.must_follow:
@@ -397,21 +430,42 @@ class SandboxJobs:
             raise StoppedError
         return result
 
-    async def finish(self, job: AgentJob, stop: anyio.Event, leaf: CommandLeaf | None) -> tuple[AgentJobResult, bool]:
-        """Waits for the end of a process, or kills it once `stop` is set; returns the result and whether it was."""
-        return await self._result(job, stop, lambda: self.kill(leaf))
+    async def finish(
+        self, job: AgentJob, stop: anyio.Event, leaf: CommandLeaf | None, on_long: Callable[[], None]
+    ) -> tuple[AgentJobResult, bool]:
+        """Waits for the end of a process, or kills it once `stop` is set; returns the result and whether it was.
+
+        `on_long` is called once the process has run for `_SHORT_SECONDS`.
+        """
+        return await self._result(job, stop, lambda: self.kill(leaf), on_long)
 
     async def _result(
-        self, job: AgentJob, stop: anyio.Event, end: Callable[[], Awaitable[None]]
+        self,
+        job: AgentJob,
+        stop: anyio.Event,
+        end: Callable[[], Awaitable[None]],
+        on_long: Callable[[], None] = lambda: None,
     ) -> tuple[AgentJobResult, bool]:
-        await self.until(job.finished, stop, end)
+        await self.until(job.finished, stop, end, on_long)
         if job.result is None:
             raise SandboxLostError(self.connection.loss or "its first process is gone")
         return job.result, stop.is_set()
 
-    async def until(self, finished: anyio.Event, stop: anyio.Event, end: Callable[[], Awaitable[None]]) -> None:
+    async def until(
+        self,
+        finished: anyio.Event,
+        stop: anyio.Event,
+        end: Callable[[], Awaitable[None]],
+        on_long: Callable[[], None] = lambda: None,
+    ) -> None:
         """Waits for `finished`; once `stop` is set, or when it is cancelled, `end` is to bring that about."""
         try:
+            if not stop.is_set():
+                # Most commands are short: the task that waits for `stop` would cost more than the wait.
+                with anyio.move_on_after(_SHORT_SECONDS):
+                    await finished.wait()
+                    return
+            on_long()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._end_on_request, finished, stop, end)
                 await finished.wait()

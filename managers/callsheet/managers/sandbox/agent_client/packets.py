@@ -86,15 +86,15 @@ class PacketSocket:
         self._writable.set()
         self._loop.add_reader(own, self._read)
 
-    async def send(self, packet: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
-        """Sends one packet; the descriptors stay the caller's.
+    async def send(self, packet: Mapping[str, object] | bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends one packet, or its text; the descriptors stay the caller's.
 
         Raises:
             NoRoomError: The kernel had no room for it, for too long.
             OSError: The stream has ended.
         """
         began = self._loop.time()
-        content = json.dumps(packet).encode()
+        content = packet if isinstance(packet, bytes) else json.dumps(packet).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         while self._open:
             try:

@@ -19,7 +19,7 @@ from callsheet.managers.sandbox.agent_client.capture import OutputPipe
 from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob
 from callsheet.managers.sandbox.agent_client.command_defaults import judging_environment, merged_environment
 from callsheet.managers.sandbox.agent_client.jobs import Process, SandboxJobs, SandboxParts
-from callsheet.managers.sandbox.agent_client.metering import CommandMeter
+from callsheet.managers.sandbox.agent_client.metering import Meter
 from callsheet.managers.sandbox.agent_client.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.agent_client.sessions import SandboxSessions
 from callsheet.managers.sandbox.backend import (
@@ -144,7 +144,7 @@ class AgentSandbox:
             SandboxLostError: It is gone.
         """
         self._jobs.check()
-        return await self._jobs.blocking(self._jobs.lanes.attained_s)
+        return await self._jobs.counted(self._jobs.lanes.attained_s)
 
     async def pause(self) -> int | None:
         """Freezes all its processes; they keep memory and state and get no CPU. Returns what `held_mib` does."""
@@ -234,19 +234,21 @@ class AgentSandbox:
         leaf = await self._jobs.take_leaf()
         pipes: list[OutputPipe] = []
         try:
-            meter = await self._begin_measuring(leaf)
+            meter = await self._jobs.at_once(Meter.begin, self._parts.group, leaf)
             started = time.monotonic()
             for stream in OutputName:
                 listener = partial(on_output, stream) if on_output is not None else None
                 pipes.append(OutputPipe(command.max_output_bytes, listener))
             job = await self._start_command(command, pipes, leaf)
-            result, stopped = await self._jobs.finish(job, stop, leaf)
+            result, stopped = await self._jobs.finish(job, stop, leaf, lambda: _watch(pipes))
             wall_s = time.monotonic() - started
             for pipe in pipes:
                 pipe.finish()
             if result.refused is not None:
                 raise cannot_execute(command, *result.refused)
-            outcome = await self._jobs.blocking(meter.end, result, pipes, wall_s)
+            outcome = await self._jobs.at_once(meter.outcome, result, pipes, wall_s)
+            if leaf is not None:
+                await self._jobs.give_back(leaf)
             self._hold(pipes)
             return replace(outcome, stopped=stopped)
         except BaseException:
@@ -255,13 +257,6 @@ class AgentSandbox:
             if leaf is not None:
                 with anyio.CancelScope(shield=True):
                     await self._jobs.in_thread(leaf.release)
-            raise
-
-    async def _begin_measuring(self, leaf: CommandLeaf | None) -> CommandMeter:
-        try:
-            return CommandMeter.begin(self._parts.group, leaf)
-        except OSError as error:
-            await self._jobs.raise_loss(error)
             raise
 
     async def run_step(
@@ -314,6 +309,7 @@ class AgentSandbox:
 
     async def _read(self, area: str, path: str, limit: int, stop: anyio.Event) -> bytes:
         pipe = OutputPipe(max(1, limit))
+        pipe.watch()
         try:
             details = {"area": area, "path": path, "limit": limit + 1}
             async with self._telling_its_end():
@@ -471,7 +467,7 @@ class AgentSandbox:
         self._ran_out_of_memory = self._was_lost and await parts.first_process.ran_out_of_memory()
         await parts.first_process.finish()
         if parts.group is not None:
-            self._ran_out_of_memory |= await self._jobs.in_thread(parts.group.ran_out_of_memory)
+            self._ran_out_of_memory |= parts.group.ran_out_of_memory()
             await self._jobs.remove_groups()
         if parts.changes is not None:
             parts.changes.close()
@@ -507,5 +503,11 @@ class AgentSandbox:
     def _hold(self, pipes: Sequence[OutputPipe]) -> None:
         """Keeps reading pipes that background processes hold."""
         self._held = [pipe for pipe in (*self._held, *pipes) if pipe.is_open]
+        _watch(self._held)
         while len(self._held) > _MOST_HELD_PIPES:
             self._held.pop(0).close()
+
+
+def _watch(pipes: Sequence[OutputPipe]) -> None:
+    for pipe in pipes:
+        pipe.watch()

@@ -18,7 +18,7 @@ from callsheet.managers.sandbox.agent_client.capture import OutputPipe, ReadPipe
 from callsheet.managers.sandbox.agent_client.client import AgentJob, AgentJobResult
 from callsheet.managers.sandbox.agent_client.command_defaults import merged_environment
 from callsheet.managers.sandbox.agent_client.jobs import Process, SandboxJobs
-from callsheet.managers.sandbox.agent_client.metering import StepMeter
+from callsheet.managers.sandbox.agent_client.metering import Meter
 from callsheet.managers.sandbox.agent_client.refusals import cannot_begin_session
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
@@ -228,7 +228,7 @@ class SandboxSessions:
         is_new = session is None
         if session is None:
             session = self._sessions[key] = await self._begin(step)
-        meter = await self._jobs.blocking(StepMeter.begin, self._jobs.group, session.leaf, self._jobs.connection.pid)
+        meter = await self._jobs.counted(Meter.begin, self._jobs.group, session.leaf, self._jobs.connection.pid)
         began, since = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
         end = await self._until_ended(session, step, stop, self._ender(session, since), on_output)
         wall_s = time.monotonic() - began
@@ -243,7 +243,7 @@ class SandboxSessions:
         if result.refused is not None:
             await self._forget_ended()
             raise cannot_begin_session(step, *result.refused)
-        outcome = await self._jobs.blocking(meter.outcome, result, session.pipes, wall_s)
+        outcome = await self._jobs.counted(meter.outcome, result, session.pipes, wall_s)
         if stop.is_set():
             # What the interpreter started after the last look, before it returned or ended.
             await self._jobs.connection.interrupt(None, since)
@@ -255,6 +255,8 @@ class SandboxSessions:
         """Lets go of all sessions; their processes end with the sandbox."""
         for session in self._sessions.values():
             session.close()
+            if session.leaf is not None:
+                session.leaf.close()
         self._sessions.clear()
 
     async def _begin(self, step: StepSpec) -> _Session:
@@ -275,6 +277,8 @@ class SandboxSessions:
             status = unless_begun.enter_context(closing(StatusPipe()))
             output = unless_begun.enter_context(closing(OutputPipe(1)))
             errors = unless_begun.enter_context(closing(OutputPipe(1)))
+            for pipe in (status, output, errors):
+                pipe.watch()
             shell = step.language is SessionLanguage.SHELL
             process = Process(
                 arguments=SHELL_ARGUMENTS if shell else self._python,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import secrets
 import select
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -18,6 +20,13 @@ FREEZE_MILLISECONDS = 100
 HOLD_MILLISECONDS = 2000
 # How long what was killed may take to end, on a machine that has no time for it.
 _EMPTY_MILLISECONDS = 10_000
+_LONGEST_TEXT = 1 << 14
+# Who may open no more than these has better use for them.
+_FEW = 1024
+KEPT_PART = 4
+"""All groups together keep this part of the others that this process may open; `OpenFileRoom` counts them as open."""
+
+_Result = TypeVar("_Result")
 
 _log = structlog.get_logger(__name__)
 
@@ -45,15 +54,54 @@ def write_setting(path: Path, value: str) -> None:
         os.close(descriptor)
 
 
-def read_counter(path: Path, name: str) -> int:
-    """Returns a number of a file of lines "name number"; 0 if it is not there."""
-    return read_counters(path, (name,))[0]
+class KeptFile:
+    """A file of a group that is read, or written, with every command: it stays open where there is room for that.
 
+    The kernel makes its text anew for each reading from the beginning. To look a path up costs ten times as much.
+    """
 
-def read_counters(path: Path, names: Sequence[str]) -> list[int]:
-    """Returns several of them, of one reading."""
-    told = dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
-    return [int(told.get(name, 0)) for name in names]
+    _kept = 0
+
+    def __init__(self, path: Path, mode: int = os.O_RDONLY) -> None:
+        """Opens nothing yet. Args: mode: How to open it: a file to write needs os.O_RDWR."""
+        self._path = path
+        self._mode = mode | os.O_CLOEXEC
+        self._descriptor = -1
+        self._keeps = True
+
+    def text(self) -> str:
+        """Returns what it says; OSError once the group is gone."""
+        return self._using(lambda descriptor: os.pread(descriptor, _LONGEST_TEXT, 0)).decode()
+
+    def numbers(self, *names: str) -> list[int]:
+        """Returns numbers of a file of lines "name number", of one reading; 0 for one that is not there."""
+        told = f"\n{self.text()}"
+        return [int(told.partition(f"\n{name} ")[2].partition("\n")[0] or 0) for name in names]
+
+    def write(self, value: bytes) -> None:
+        """Writes a setting in one call."""
+        self._using(lambda descriptor: os.pwrite(descriptor, value, 0))
+
+    def close(self) -> None:
+        """Closes it for good: a later use opens it for itself alone."""
+        self._keeps = False
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            KeptFile._kept -= 1
+
+    def _using(self, use: Callable[[int], _Result]) -> _Result:
+        if self._descriptor >= 0:
+            return use(self._descriptor)
+        descriptor = os.open(self._path, self._mode)
+        if self._keeps and KeptFile._kept < (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FEW) // KEPT_PART:
+            self._descriptor = descriptor
+            KeptFile._kept += 1
+            return use(descriptor)
+        try:
+            return use(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def open_entry(directory: Path) -> int:

@@ -72,8 +72,14 @@ class LegacyLimits:
     def __init__(self, groups: Mapping[str, Path]) -> None:
         """Args: groups: The sandbox's group by controller, in each controller's own tree."""
         self._groups = groups
-        cpuset = groups.get("cpuset")
+        cpuset, memory, processes = groups.get("cpuset"), groups.get("memory"), groups.get("pids")
         self._cpuset = _Cpuset(cpuset, cpuset.parent / "cpuset.mems") if cpuset is not None else None
+        self._peak = files.KeptFile(memory / "memory.max_usage_in_bytes", os.O_RDWR) if memory else None
+        self._killed = files.KeptFile(memory / "memory.oom_control") if memory else None
+        self._refused = files.KeptFile(processes / "pids.events") if processes else None
+        self._held = files.KeptFile(memory / "memory.stat") if memory else None
+        apart = ("memory.kmem.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes")
+        self._apart = [files.KeptFile(memory / name) for name in apart] if memory else []
 
     def limit_memory(self, size_bytes: int) -> None:
         """Memory, and together with swap no more; beside it buffers of sockets, which this version counts apart."""
@@ -106,31 +112,33 @@ class LegacyLimits:
 
     def begin_peak(self) -> None:
         """Resets the kernel's own mark."""
-        if "memory" in self._groups:
-            files.write_setting(self._groups["memory"] / "memory.max_usage_in_bytes", "0")
+        if self._peak is not None:
+            self._peak.write(b"0")
 
     def peak_bytes(self) -> int:
         """The kernel's mark."""
-        memory = self._groups.get("memory")
-        return int((memory / "memory.max_usage_in_bytes").read_text()) if memory else 0
+        return int(self._peak.text()) if self._peak is not None else 0
 
     def held_bytes(self) -> int:
         """Processes, files in memory, the kernel's own, and buffers of sockets."""
-        memory = self._groups["memory"]
-        apart = (memory / "memory.kmem.usage_in_bytes", memory / "memory.kmem.tcp.usage_in_bytes")
-        counted = files.read_counters(memory / "memory.stat", ("total_rss", "total_shmem"))
-        return sum(counted) + sum(int(path.read_text()) for path in apart if path.exists())
+        held = sum(self._held.numbers("total_rss", "total_shmem")) if self._held is not None else 0
+        for each in self._apart:
+            with contextlib.suppress(FileNotFoundError):
+                held += int(each.text())
+        return held
 
     def events(self) -> LimitEvents:
         """The counters."""
-        memory, processes = self._groups.get("memory"), self._groups.get("pids")
         return LimitEvents(
-            files.read_counter(memory / "memory.oom_control", "oom_kill") if memory else 0,
-            files.read_counter(processes / "pids.events", "max") if processes else 0,
+            self._killed.numbers("oom_kill")[0] if self._killed is not None else 0,
+            self._refused.numbers("max")[0] if self._refused is not None else 0,
         )
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Closes what was kept open."""
+        for kept in (self._peak, self._killed, self._refused, self._held, *self._apart):
+            if kept is not None:
+                kept.close()
 
 
 class UnifiedLimits:
@@ -142,6 +150,9 @@ class UnifiedLimits:
         self._controllers = controllers
         self._cpuset = _Cpuset(group, group.parent / "cpuset.mems.effective")
         self._peak = -1
+        self._held = files.KeptFile(group / "memory.stat")
+        self._killed = files.KeptFile(group / "memory.events")
+        self._refused = files.KeptFile(group / "pids.events")
 
     def limit_memory(self, size_bytes: int) -> None:
         """Memory, and no swap."""
@@ -185,18 +196,20 @@ class UnifiedLimits:
     def held_bytes(self) -> int:
         """The same; the kernel's own in parts before Linux 5.18."""
         names = ("anon", "shmem", "sock", "slab_reclaimable", "kernel", "slab", "kernel_stack", "pagetables", "percpu")
-        *others, freed, kernel, slab, stacks, tables, percpu = files.read_counters(self._group / "memory.stat", names)
+        *others, freed, kernel, slab, stacks, tables, percpu = self._held.numbers(*names)
         return sum(others) + (kernel or slab + stacks + tables + percpu) - freed
 
     def events(self) -> LimitEvents:
         """The counters."""
         return LimitEvents(
-            files.read_counter(self._group / "memory.events", "oom_kill") if "memory" in self._controllers else 0,
-            files.read_counter(self._group / "pids.events", "max") if "pids" in self._controllers else 0,
+            self._killed.numbers("oom_kill")[0] if "memory" in self._controllers else 0,
+            self._refused.numbers("max")[0] if "pids" in self._controllers else 0,
         )
 
     def close(self) -> None:
-        """Closes the descriptor of the peak."""
+        """Closes what was kept open."""
+        for kept in (self._held, self._killed, self._refused):
+            kept.close()
         if self._peak >= 0:
             os.close(self._peak)
             self._peak = -1

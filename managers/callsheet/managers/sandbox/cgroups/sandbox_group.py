@@ -32,8 +32,9 @@ _UNCOUNTED_BYTES = (os.cpu_count() or 1) * 64 * os.sysconf("SC_PAGESIZE")
 class SandboxGroup:
     """The groups of one sandbox.
 
-    What changes a group waits for the kernel's one lock of all groups, milliseconds where others change theirs, and CPU
-    seconds are gathered from all cores: call those methods in a worker thread. Counters and peaks wait for nothing.
+    What changes a group waits for the kernel's one lock of all groups, milliseconds where others change theirs: call
+    those methods in a worker thread. Counters and peaks wait for nothing: read them on the event loop's thread, and
+    nowhere else, as their files stay open from one command to the next. Nothing that is unchanged is written.
     """
 
     def __init__(self, core: Path, trees: Mapping[str, Path], controllers: Collection[str], *, owned: bool) -> None:
@@ -53,6 +54,10 @@ class SandboxGroup:
         self._limits: Limits = LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)
         self._leaves = 0
         self._ready: CommandLeaf | None = None
+        self._used = files.KeptFile(self._commands / "cpu.stat")
+        self._state = files.KeptFile(self._commands / "cgroup.events")
+        self._cores: frozenset[int] | None = None
+        self._frozen = False
         self._held: list[Path] = []
         self.weight_file: Path | None = None
 
@@ -123,10 +128,14 @@ class SandboxGroup:
         Raises:
             OSError: They are not available here (EINVAL, EACCES).
         """
+        if cores == self._cores:
+            return
+        self._cores = None
         if "cpuset" in self._controllers:
             self._limits.set_cores(cores)
         elif "cpu" in self._controllers:
             self._limits.limit_cpu(len(cores))
+        self._cores = frozenset(cores)
 
     def set_idle(self, idle: bool) -> None:
         """Lets the commands have only what other groups leave, or takes that back; needs a `weight_file`."""
@@ -135,20 +144,34 @@ class SandboxGroup:
 
     def cpu_s(self) -> float:
         """CPU seconds of everything but the first process."""
-        return files.read_counter(self._commands / "cpu.stat", "usage_usec") / 1e6
+        return self._used.numbers("usage_usec")[0] / 1e6
+
+    def is_empty(self) -> bool:
+        """Whether nothing is inside but the first process."""
+        return not self._state.numbers("populated")[0]
+
+    def is_ready(self, cores: Collection[int] | None) -> bool:
+        """Whether the next command can begin at once on these cores, or on any: nothing is to be written before."""
+        return self._ready is not None and not self._frozen and cores in (None, self._cores)
 
     def freeze(self, frozen: bool) -> None:
         """Freezes or thaws all commands and what they left in the background; returns when all are frozen."""
-        files.write_setting(self._commands / "cgroup.freeze", "1" if frozen else "0")
+        if frozen or self._frozen:
+            self._frozen = True
+            files.write_setting(self._commands / "cgroup.freeze", "1" if frozen else "0")
+            self._frozen = frozen
         if frozen:
             files.wait_for_event(self._commands, "frozen 1", files.FREEZE_MILLISECONDS)
 
-    def held_mib(self) -> int | None:
-        """MiB that it has and the kernel cannot take back; None if its memory is not counted, or it is not frozen.
+    def held_mib(self, *, empty: bool = False) -> int | None:
+        """MiB that it has and the kernel cannot take back; None if its memory is not counted, or may grow.
 
         What waits in the kernel, such as a long write, freezes only when that is over, and takes memory until then.
+
+        Args:
+            empty: Nothing is inside; otherwise it must be frozen.
         """
-        if "memory" not in self._controllers or "frozen 1" not in (self._commands / "cgroup.events").read_text():
+        if "memory" not in self._controllers or not (empty or self._state.numbers("frozen")[0]):
             return None
         return -(-(self._limits.held_bytes() + _UNCOUNTED_BYTES) // MIB)
 
@@ -192,6 +215,12 @@ class SandboxGroup:
         leaf, self._ready = self._ready, None
         return leaf
 
+    def give_back(self, leaf: CommandLeaf) -> bool:
+        """Keeps the leaf of a command that ended for the next one, if nothing is left inside; returns whether."""
+        if self._ready is None and not leaf.killed and self.is_empty():
+            self._ready = leaf
+        return self._ready is leaf
+
     def new_leaf(self) -> CommandLeaf:
         """Makes a leaf for a command."""
         self._leaves += 1
@@ -219,11 +248,15 @@ class SandboxGroup:
         """Returns the counters."""
         return self._limits.events()
 
+    def close(self) -> None:
+        """Closes what was kept open; call it on the loop's thread before `remove` is called in another."""
+        for kept in (self._limits, self._used, self._state, self.take_leaf()):
+            if kept is not None:
+                kept.close()
+
     def remove(self) -> None:
         """Kills what is inside and removes the groups, or of adopted ones those below."""
-        self._limits.close()
-        if (leaf := self.take_leaf()) is not None:
-            leaf.close()
+        self.close()
         files.remove_groups([self._core, *self._trees.values()] if self._owned else [self._commands])
 
 
@@ -232,26 +265,31 @@ class CommandLeaf:
 
     Attributes:
         path: Of the group.
+        killed: Nothing more can run in it.
     """
 
     def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
         """Makes it. `others` are groups that the command enters as well."""
         self.path = path
+        self.killed = False
+        self._used = files.KeptFile(path / "cpu.stat")
         files.make_threaded_group(path)
         self.entries = [files.open_thread_entry(directory) for directory in (path, *others)]
 
     def close(self) -> None:
         """Closes the entries: nothing enters any more."""
+        self._used.close()
         while self.entries:
             os.close(self.entries.pop())
 
     def kill(self) -> None:
         """Kills everything inside."""
+        self.killed = True
         files.kill_threads(self.path)
 
     def cpu_s(self) -> float:
         """CPU seconds of everything that ever ran inside."""
-        return files.read_counter(self.path / "cpu.stat", "usage_usec") / 1e6
+        return self._used.numbers("usage_usec")[0] / 1e6
 
     def release(self) -> None:
         """Removes it, unless background processes stay; then the end of the sandbox removes it. Safe to call again."""

@@ -10,7 +10,7 @@ import errno
 import os
 import select
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 
 import anyio
 import anyio.to_thread
@@ -162,19 +162,22 @@ _ROOM_SECONDS = 20.0
 _LOOK_SECONDS = 0.05
 
 
+@cache
+def _trial() -> tuple[select.epoll, int]:
+    """Returns what a watch is tried with. It is kept: there is a trial before each command."""
+    return select.epoll(), os.pipe()[0]
+
+
 def is_there_room() -> bool:
     """Whether this user may watch one more file."""
-    reader, writer = os.pipe()
+    watcher, file = _trial()
     try:
-        with select.epoll() as watcher:
-            watcher.register(reader, select.EPOLLIN)
+        watcher.register(file, select.EPOLLIN)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         return False
-    finally:
-        os.close(reader)
-        os.close(writer)
+    watcher.unregister(file)
     return True
 
 

@@ -82,7 +82,9 @@ class MemoryGate:
         if self.ledger.thaw(sandbox_id):
             turn = self._turns[sandbox_id] = _Turn()
             try:
-                await unless_stopped(stop, lambda: self._take(turn, waits=True, gives_up=True))
+                self._advance()
+                if not turn.came.is_set():
+                    await unless_stopped(stop, lambda: self._take(turn, waits=True, gives_up=True))
             finally:
                 del self._turns[sandbox_id]
                 self.ledger.withdraw(sandbox_id)

@@ -89,6 +89,8 @@ class SharedCores:
         # Execution clocks of a `NodeSharing` that was replaced, by command.
         self._earlier_s: dict[Hashable, float] = {}
         self._changed = anyio.Event()
+        # When `serve` looks next.
+        self._looks_at = 0.0
 
     def use(self, cores: frozenset[int]) -> None:
         """Shares other cores from now on; `serve` puts what runs there."""
@@ -164,7 +166,9 @@ class SharedCores:
             await self._carry_out()
             review = self._sharing.next_review(monotonic())
             after_s = _LONGEST_WAIT_S if review is None else max(review - monotonic(), _SHORTEST_REVIEW_S)
-            with anyio.move_on_after(min(after_s, _LONGEST_WAIT_S)):
+            after_s = min(after_s, _LONGEST_WAIT_S)
+            self._looks_at = monotonic() + after_s
+            with anyio.move_on_after(after_s):
                 await self._changed.wait()
             if review is not None and review <= monotonic():
                 await self._review()
@@ -189,6 +193,8 @@ class SharedCores:
 
     async def _move(self, shared: SharedCommand) -> None:
         """Moves a command's sandbox to the lane that is wanted; one that cannot be moved stays where it is."""
+        if shared.sandbox.lane is shared.wanted and not shared.turn.locked():
+            return
         async with shared.turn:
             try:
                 await shared.sandbox.set_lane(shared.wanted)
@@ -217,12 +223,16 @@ class SharedCores:
         return frozenset(chosen)
 
     def _note(self, changes: Iterable[LaneChange]) -> None:
-        """Notes lanes that are wanted; `serve` carries them out."""
+        """Notes lanes that are wanted; `serve` carries them out, and is woken where it would come too late."""
         for change in changes:
             shared = self._commands.get(change.command_id)
             if shared is not None:
                 shared.wanted = change.lane
-        self._changed.set()
+                if shared.sandbox.lane is not change.lane or shared.turn.locked():
+                    self._changed.set()
+        review = self._sharing.next_review(monotonic())
+        if review is not None and review < self._looks_at:
+            self._changed.set()
 
     def _clock(self, name: Hashable, now: float) -> float:
         return self._earlier_s.get(name, 0.0) + self._sharing.execution_clock(name, now)
