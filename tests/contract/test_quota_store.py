@@ -8,15 +8,8 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from callsheet.managers.tools.quotas import (
-    NOTHING_TOLD,
-    KeyQuota,
-    MemoryQuotas,
-    QuotaStore,
-    Rate,
-    ToldLimits,
-    ToolFailedError,
-)
+from callsheet.managers.tools.errors import ToolFailedError
+from callsheet.managers.tools.quotas import NOTHING_TOLD, KeyQuota, MemoryQuotas, QuotaStore, Rate, ToldLimits
 from callsheet.managers.tools.redis_quotas import RedisQuotas
 
 pytestmark = pytest.mark.anyio

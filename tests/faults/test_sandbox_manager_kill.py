@@ -114,7 +114,7 @@ def test_kill_of_everything_at_once_is_cleared_by_the_next_start(variant: Varian
                 lines[below] = " ".join(below.cmdline())
         process.send_signal(signal.SIGSTOP)
         for below, line in lines.items():
-            if "/launcher " in line or "/agent/__main__.py " in line:
+            if "/launcher " in line or "/agent/__main__.py" in line:
                 with suppress(psutil.NoSuchProcess):
                     below.kill()
         process.kill()

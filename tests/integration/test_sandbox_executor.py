@@ -171,7 +171,7 @@ async def test_a_sandbox_that_dies_is_reported_and_dropped(executor: SandboxExec
         tasks.start_soon(run)
         await until_sleepers_are([["sleep", "1000"]])
         for process, line in running_commands():
-            if any(word.endswith("/agent/__main__.py") for word in line) and "bwrap" not in line[0]:
+            if any("/agent/__main__.py" in word for word in line) and "bwrap" not in line[0]:
                 process.kill()
         await lost.wait()
     assert told == [("trajectory", sandbox_id)]

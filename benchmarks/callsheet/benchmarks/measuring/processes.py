@@ -91,6 +91,11 @@ def _settled(below: int) -> list[int]:
     return found
 
 
+def _counted(field: bytes) -> float:
+    """A number of `perf`; 0 where the processes had ended before it looked."""
+    return 0.0 if field.startswith(b"<") else float(field)
+
+
 async def count_calls(processes: Mapping[str, int], below: int, seconds: float) -> dict[str, Counted]:
     """Counts the system calls of processes for so long, by name; with "rest", all that is below one of them.
 
@@ -108,7 +113,7 @@ async def count_calls(processes: Mapping[str, int], below: int, seconds: float) 
         which = ("-p", ",".join(map(str, pids)), *own)
         done = await anyio.run_process(["perf", "stat", "-x,", "-e", _EVENTS, *which, "--", "sleep", str(seconds)])
         # A thread that has just ended gets a line of words.
-        calls, clock_ms = (float(line.split(b",")[0]) for line in done.stderr.splitlines() if line.count(b",") > 3)
+        calls, clock_ms = (_counted(line.split(b",")[0]) for line in done.stderr.splitlines() if line.count(b",") > 3)
         found[name] = Counted(round(calls), clock_ms / 1e3)
 
     rest = _settled(below)

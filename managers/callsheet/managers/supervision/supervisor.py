@@ -156,6 +156,9 @@ class Supervisor:
     async def _until_over(self, spec: ProcessSpec, process: ChildProcess, ready: Callable[[], None]) -> None:
         """Returns when it has ended, serves no longer, or did not serve in time."""
         with anyio.move_on_after(spec.ready_timeout_s) as self._run_scope:
+            if self._interrupted:
+                # While the process was being started.
+                self._run_scope.cancel()
             if spec.is_own:
                 self.note_serving(self.standing.starts)
                 ready()

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
+from callsheet.managers.tools.errors import ToolFailedError
 from callsheet.managers.tools.function_tool import FunctionTool, ToolService
 from callsheet.managers.tools.over_http import HttpJudge, HttpTool
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
-from callsheet.managers.tools.quotas import KeyQuota, MemoryQuotas, QuotaStore, Rate, ToolFailedError
+from callsheet.managers.tools.quotas import KeyQuota, MemoryQuotas, QuotaStore, Rate
 from callsheet.managers.tools.settings import (
     JudgeTable,
     ToolsFileContent,

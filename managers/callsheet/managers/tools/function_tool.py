@@ -17,8 +17,8 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.tools import function_program
+from callsheet.managers.tools.errors import ENV, INFRA, POLICY, ToolFailedError
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
-from callsheet.managers.tools.quotas import ENV, INFRA, POLICY, ToolFailedError
 from callsheet.managers.tools.settings import SpendingTable, ToolTable
 from callsheet.v1 import action_pb2, outcome_pb2
 from typing_extensions import override

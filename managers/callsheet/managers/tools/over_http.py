@@ -13,10 +13,10 @@ from typing import Any
 from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
+from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
 from callsheet.managers.tools.function_tool import ToolService, bad_arguments, read_arguments, told_value
 from callsheet.managers.tools.provider import ApiProvider, OutgoingRequest, ProviderAnswer, destination_of, refused
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
-from callsheet.managers.tools.quotas import ENV, INFRA, ToolFailedError
 from callsheet.managers.tools.settings import JudgeTable, ToolTable
 from callsheet.v1 import action_pb2, outcome_pb2
 from google.protobuf.json_format import MessageToDict

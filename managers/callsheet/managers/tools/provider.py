@@ -13,8 +13,9 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.network.proxy import addresses_of
+from callsheet.managers.tools.errors import INFRA, POLICY, ToolFailedError
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
-from callsheet.managers.tools.quotas import INFRA, POLICY, ToldLimits, ToolFailedError
+from callsheet.managers.tools.quotas import ToldLimits
 from callsheet.managers.tools.settings import SpendingTable
 from typing_extensions import override
 from yarl import URL

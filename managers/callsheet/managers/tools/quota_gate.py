@@ -11,7 +11,8 @@ from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.tools.quotas import NOTHING_TOLD, QUOTA, KeyQuota, QuotaStore, ToldLimits, ToolFailedError
+from callsheet.managers.tools.errors import QUOTA, ToolFailedError
+from callsheet.managers.tools.quotas import NOTHING_TOLD, KeyQuota, QuotaStore, ToldLimits
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
-from callsheet.managers.executor import Broken
-from callsheet.v1 import outcome_pb2
 from typing_extensions import override
 
 TRANSIT_S = 0.25
@@ -196,31 +193,3 @@ def _lacking_s(units: int, level: float, rate: Rate | None) -> float:
     if rate is None or level >= units - _ENOUGH:
         return 0.0
     return (units - level) / rate.per_second
-
-
-# Why a call has no result: one error, which says what its attempt is told.
-
-POLICY: Final = outcome_pb2.FAILURE_KIND_POLICY
-ENV: Final = outcome_pb2.FAILURE_KIND_ENV
-INFRA: Final = outcome_pb2.FAILURE_KIND_INFRA
-QUOTA: Final = outcome_pb2.FAILURE_KIND_QUOTA
-
-
-class ToolFailedError(Exception):
-    """A call failed."""
-
-    def __init__(
-        self,
-        kind: outcome_pb2.FailureKind.ValueType,
-        reason: str,
-        message: str,
-        *,
-        retry_after_s: float = 0.0,
-        partial: outcome_pb2.Succeeded | None = None,
-    ) -> None:
-        """See `outcome_pb2.Failed`. The message must hold nothing that was sent or answered: both may hold secrets."""
-        super().__init__(message)
-        failed = outcome_pb2.Failed(
-            kind=kind, reason=reason, message=message, retry_after_s=retry_after_s, partial=partial
-        )
-        self.broken = Broken(failed)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from callsheet.managers.tools.quotas import ASK_AGAIN_S, QUOTA, KeyQuota, QuotaStore, Rate, ToldLimits, ToolFailedError
+from callsheet.managers.tools.errors import QUOTA, ToolFailedError
+from callsheet.managers.tools.quotas import ASK_AGAIN_S, KeyQuota, QuotaStore, Rate, ToldLimits
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
