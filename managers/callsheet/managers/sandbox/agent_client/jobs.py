@@ -9,17 +9,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Literal, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob, AgentJobResult
 from callsheet.managers.sandbox.agent_client.packets import memory_file
+from callsheet.managers.sandbox.agent_client.parts import SandboxParts
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
 from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxLostError, StoppedError
-from callsheet.managers.sandbox.files.changes import ChangedFiles
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.node_sharing.lanes import SandboxLanes
 
@@ -78,70 +78,6 @@ class Process:
     environment: Mapping[str, str]
     working_directory: str
     descriptors: Mapping[int, int]
-
-
-class FirstProcess(Protocol):
-    """The first process of a sandbox, which a backend started. It ends once no process is left in the sandbox.
-
-    The agent inside ends with its socket.
-    """
-
-    @property
-    def ends_alone(self) -> bool:
-        """Whether this process ended by itself while its starter still ran.
-
-        Otherwise the starter's end ended this process and many others, and no process inside is at fault.
-        """
-
-    async def ran_out_of_memory(self) -> bool:
-        """Returns whether this process ended because the memory was used up, as far as its starter knows.
-
-        Call it at most once, before `finish`. Control groups of the sandbox that outlive the process tell the same.
-        """
-
-    async def finish(self) -> None:
-        """Waits for the end of this process, and kills a process that takes too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxParts:
-    """What a backend built.
-
-    Attributes:
-        first_process: What it started.
-        pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
-            worker thread.
-        by_process: Whether cores and lanes are changed process by process where no group of the sandbox does; else
-            `pin` changes all at once, and there are no lanes.
-        group: Its control groups, where there are any.
-        temporary: Its temporary directory as commands see it.
-        agent_directory: The agent's program as commands see it.
-        environment: The default environment of commands.
-        packages: The directories of Python packages that every command finds, as commands see them.
-        limits: Soft and hard resource limits of each command by their names in `resource`.
-        clean_up: Called last, in a worker thread; removes what the backend made.
-        threads: Bounds the worker threads of all sandboxes of a backend.
-        copying: The same for those that copy files: what a policy made of its tree can take them for long.
-        changes: What it changed in its overlays, where it has any.
-        confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
-        files_at: Its working directory, as the manager sees it, where its root is not its own.
-    """
-
-    first_process: FirstProcess
-    pin: Callable[[int, frozenset[int]], None]
-    by_process: bool
-    group: SandboxGroup | None
-    temporary: str
-    agent_directory: str
-    environment: Mapping[str, str]
-    packages: Sequence[str]
-    limits: Mapping[str, tuple[int, int]]
-    clean_up: Callable[[], None]
-    threads: anyio.CapacityLimiter
-    copying: anyio.CapacityLimiter
-    changes: ChangedFiles | None = None
-    confined_to: tuple[str, ...] = ()
-    files_at: str = ""
 
 
 class SandboxJobs:

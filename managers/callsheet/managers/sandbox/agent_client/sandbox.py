@@ -18,8 +18,9 @@ import structlog
 from callsheet.managers.sandbox.agent_client.capture import OutputPipe
 from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob
 from callsheet.managers.sandbox.agent_client.command_defaults import judging_environment, merged_environment
-from callsheet.managers.sandbox.agent_client.jobs import Process, SandboxJobs, SandboxParts
+from callsheet.managers.sandbox.agent_client.jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.agent_client.metering import Meter
+from callsheet.managers.sandbox.agent_client.parts import SandboxParts
 from callsheet.managers.sandbox.agent_client.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.agent_client.sessions import SandboxSessions
 from callsheet.managers.sandbox.backend import (

@@ -13,8 +13,8 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client.client import AgentConnection
-from callsheet.managers.sandbox.agent_client.jobs import SandboxParts
 from callsheet.managers.sandbox.agent_client.packets import socket_pair
+from callsheet.managers.sandbox.agent_client.parts import SandboxParts
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds_socket_memory, limit_capabilities

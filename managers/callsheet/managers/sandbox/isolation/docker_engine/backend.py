@@ -15,7 +15,7 @@ import structlog
 from anyio.lowlevel import checkpoint_if_cancelled
 from callsheet.managers.open_files import raise_open_files
 from callsheet.managers.sandbox.agent_client.client import AgentConnection
-from callsheet.managers.sandbox.agent_client.jobs import SandboxParts
+from callsheet.managers.sandbox.agent_client.parts import SandboxParts
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
