@@ -97,7 +97,8 @@ def test_every_kind_tells_what_an_action_costs(arguments: str) -> None:
     for loop in found["loops"]:
         assert loop["actions"] > 0
         assert loop["p50_ms"] > 0
-        assert loop["messages"] >= 2
+        # In a flood one message has many actions.
+        assert loop["messages"] >= (2 if loop["loop"] == "closed" else 0.01)
         assert set(loop["cpu_ms"]) == {"scheduler", "manager", "client", "rest"} | gateway
         assert {"scheduler", "manager", "client"} | gateway <= set(loop["system_calls"])
         assert loop["wake_ups"]["scheduler"] > 0

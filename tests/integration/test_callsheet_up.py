@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -285,8 +286,12 @@ def test_options_of_managers_reach_their_processes_and_secrets_no_command_line(t
     process = subprocess.Popen([*command, *options, *secret], stdout=subprocess.PIPE, text=True)
 
     def managers() -> dict[str, psutil.Process]:
-        lines = {each: each.cmdline() for each in psutil.Process(process.pid).children(recursive=True)}
-        return {line[line.index("manager") + 1]: each for each, line in lines.items() if "manager" in line}
+        found = {}
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "manager" in (line := each.cmdline()):
+                    found[line[line.index("manager") + 1]] = each
+        return found
 
     try:
         read_announcement(process)

@@ -37,7 +37,7 @@ async def test_drains_outlive_the_scheduler(tmp_path: Path) -> None:
                 return holder in {each["name"] for each in up.fleet() if each["manager"] == "leaving"}
 
             await wait_for(is_seen)
-            (scheduler,) = [each for each in processes_of(tmp_path) if "scheduler" in each.cmdline()]
+            (scheduler,) = [each for each in processes_of(tmp_path) if "scheduler" in each.info["cmdline"]]
             scheduler.send_signal(signal.SIGKILL)
             scheduler.wait(60)
 

@@ -78,7 +78,7 @@ async def kill_machine(cluster: RayCluster, up: Up) -> str:
     gone = cluster.ask("workers")[-1]
     (node,) = [each for each in up.fleet() if each["place"] == gone]
     managers = [
-        each for each in processes_of(up.data_dir) if f"--manager-id {node['name']} " in " ".join(each.cmdline())
+        each for each in processes_of(up.data_dir) if f"--manager-id {node['name']} " in " ".join(each.info["cmdline"])
     ]
     cluster.ask("remove", gone)
     for process in managers:
