@@ -31,6 +31,7 @@ _PLACES: Final = {
     "what-if": "inspect_commands:what_if",
     "health": "health_command:health",
     "demo": "demo_command:demo",
+    "certificates": "compose_command:certificates",
     "compose-setup": "compose_command:compose_setup",
     "eval": "eval_command:evaluate",
     "manager": "manager_commands:manager_app",

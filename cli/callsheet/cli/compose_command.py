@@ -1,13 +1,48 @@
-"""`callsheet compose-setup`: what docker-compose.yml needs before its first start."""
+"""`callsheet compose-setup` and `certificates`: what a deployment needs before its first start."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from callsheet.cli.output import CommandError, needs, say
+
+Hosts = Annotated[
+    list[str],
+    typer.Option(help="Name or address by which other machines dial the scheduler; repeatable.", show_default=False),
+]
+
+
+def certificates(
+    *,
+    host: Hosts,
+    directory: Annotated[
+        Path, typer.Option(help="Where they are; made for you alone.", file_okay=False, show_default="this one")
+    ] = Path(),
+    name: Annotated[str, typer.Option(help="Of the server, and of its files.")] = "server",
+) -> None:
+    """Make an authority, and a server's certificate and key: ca.pem, ca.key, server.pem and server.key.
+
+    What is there stays as it is. A certificate that lacks a --host is signed again with it, for the same key. It is for
+    localhost, too.
+    """
+    with needs("compose"):
+        from callsheet.deploy.certificates import LOCAL, write_certificates
+    if not re.fullmatch(r"(?!ca$)[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise CommandError(f"name: {name!r} must be of small letters, digits and hyphens, and not ca", usage=True)
+    try:
+        made = write_certificates(directory, {name: (*host, *LOCAL)})
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for path in made:
+        say(f"made {path}", err=True)
+    say(
+        f"{directory}: {name}.pem is for {', '.join(host)}; ca.key signs certificates, and needs no copy elsewhere",
+        err=True,
+    )
 
 
 def compose_setup(
@@ -15,23 +50,19 @@ def compose_setup(
     directory: Annotated[
         Path, typer.Option(help="Of docker-compose.yml.", exists=True, file_okay=False, show_default="this one")
     ] = Path(),
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name or address by which other machines dial the scheduler; repeatable.", show_default=False
-        ),
-    ] = None,
+    host: Hosts = [],  # noqa: B006 - typer's own kind of default, which nobody changes
 ) -> None:
     """Make the secrets and the .env of docker-compose.yml.
 
-    What is there stays as it is. The secrets are for the user who runs this, or for user 10001 if that is root; the
+    What is there stays as it is, but for certificates that lack a --host: they are signed again with it, for the same
+    key. The secrets are for the user who runs this, or for user 10001 if that is root; the
     containers run as that user.
     """
     with needs("compose"):
         from callsheet.deploy.compose_files import choose_owner, write_compose_files
         from callsheet.deploy.tokens import TokenFileError
     try:
-        made = write_compose_files(directory, host or [], choose_owner(os.geteuid(), os.getegid()))
+        made = write_compose_files(directory, host, choose_owner(os.geteuid(), os.getegid()))
     except (TokenFileError, ValueError) as error:
         raise CommandError(str(error)) from error
     for path in made:

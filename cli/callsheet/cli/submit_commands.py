@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +16,10 @@ from callsheet.options.common import DEFAULT_ADDRESS, Address, AsJson
 from callsheet.options.declaration import Setting
 
 if TYPE_CHECKING:
-    from callsheet.client import ActionOptions, Job, Outcome, SandboxFile
+    from callsheet.client import ActionOptions, Client, Job, Outcome, SandboxFile
 
 submit_app = typer.Typer(
-    help="Submit one action in a job of its own and print its outcome. Exits with 1 unless it succeeds.",
+    help="Submit one action, by default in a job of its own, and print its outcome. Exits with 1 unless it succeeds.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,12 +34,21 @@ ExitCode = Annotated[
     bool, typer.Option("--exit-code", help="Exit with what the command exited with; 128 and a signal's number for one.")
 ]
 _RESET_SUFFIX = "-reset"
+_TRAJECTORY_SUFFIX = "-trajectory"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitSettings:
     """How an action is submitted and its outcome told, whatever its kind."""
 
+    job: Annotated[
+        str | None,
+        Setting(
+            "The job to submit in, for instance the one of your token. One that is open stays open; else it is opened, "
+            "and closed in the end.",
+            default_text="one of its own",
+        ),
+    ] = None
     timeout: Annotated[
         float | None,
         Setting("Execution clock of one attempt.", metavar="SECONDS", default_text="the server's", least=0.001),
@@ -60,10 +70,10 @@ def env_reset(
     files: Files = None,
     settings: SubmitSettings,
 ) -> None:
-    """Create a sandbox (it goes away with the job, at once)."""
+    """Create a sandbox (it goes away at once)."""
 
     async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
-        async with job.trajectory("trajectory") as trajectory:
+        async with job.trajectory(f"{options['action_id']}{_TRAJECTORY_SUFFIX}") as trajectory:
             return await trajectory.env_reset(files=_read(files), set_up=set_up or None, image=image, **options)
 
     _run(settings, submit)
@@ -76,7 +86,7 @@ def env_step(argv: Argv, *, files: Files = None, exit_code: ExitCode = False, se
     from callsheet.client import Succeeded
 
     async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
-        async with job.trajectory("trajectory") as trajectory:
+        async with job.trajectory(f"{options['action_id']}{_TRAJECTORY_SUFFIX}") as trajectory:
             reset = await trajectory.env_reset(files=_read(files), action_id=f"{options['action_id']}{_RESET_SUFFIX}")
             if not isinstance(reset, Succeeded):
                 return reset
@@ -164,7 +174,7 @@ def _run(
     *,
     pass_exit_code: bool = False,
 ) -> None:
-    """Submits in a job of its own and prints the outcome.
+    """Submits and prints the outcome.
 
     Exits with 1 unless it is a success, or with what the command exited with where that is asked for.
     """
@@ -175,13 +185,13 @@ def _run(
     from callsheet.client import Client, Succeeded, Timeouts
 
     # The action's id is unique among jobs, so that it alone is what `callsheet explain` needs.
-    job_id = f"submit-{uuid.uuid4().hex[:12]}"
-    action_id = f"{job_id}-action"
+    name = f"submit-{uuid.uuid4().hex[:12]}"
+    job_id, action_id = settings.job or name, f"{name}-action"
     options: ActionOptions = {"action_id": action_id, "timeouts": Timeouts(start_to_close_s=settings.timeout)}
 
     async def run() -> Outcome[Any]:
         patience = connection_options(connect_timeout_s=settings.patience, give_up_after_s=settings.patience)
-        async with Client(settings.scheduler, patience) as client, await client.open_job(job_id) as job:
+        async with Client(settings.scheduler, patience) as client, _job(client, job_id) as job:
             shown = (action_id, action_id + _RESET_SUFFIX)
             return await watched(settings.scheduler, job_id, shown, lambda: submit(job, options))
 
@@ -194,6 +204,17 @@ def _run(
         raise typer.Exit(code)
     if not isinstance(outcome, Succeeded):
         raise typer.Exit(1)
+
+
+@asynccontextmanager
+async def _job(client: Client, job_id: str) -> AsyncIterator[Job]:
+    """A job that is open already, and stays so, or one that is opened and closed here."""
+    # One that is open may have been opened with other arguments than these.
+    if await client.backend().jobs(job_id):
+        yield client.job(job_id)
+        return
+    async with await client.open_job(job_id) as job:
+        yield job
 
 
 def _exit_code(outcome: Outcome[Any]) -> int | None:

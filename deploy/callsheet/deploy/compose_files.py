@@ -5,138 +5,25 @@ secrets/{scheduler,gateway,postgres,redis}.*   certificates of the servers, thei
 secrets/{sandbox,inference,reward,gateway,demo,admin}.token
 secrets/access/tokens.json             the scheduler's file of tokens: hashes alone
 .env                                   the user that the containers run as, and the machine's cores and memory
-
-The authority, and certificates of servers, are made here without I/O but randomness for keys.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from callsheet.deploy.certificates import LOCAL, write_certificates
 from callsheet.deploy.tokens import issue
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.node import usable_memory_mib
 from callsheet.options.private_files import make_private_directory, write_private_file
 from callsheet.scheduler.access.identity import Scope
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-AUTHORITY_DAYS: Final = 3650
-SERVER_DAYS: Final = 825
-_CLOCK_SKEW: Final = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateAndKey:
-    """A certificate and its private key, both as PEM."""
-
-    certificate: str
-    key: str
-
-
-def make_authority(name: str, now: float) -> CertificateAndKey:
-    """Makes an authority that signs certificates of servers, and nothing else.
-
-    Args:
-        name: What people see.
-        now: Seconds since the epoch; it is valid from then for `AUTHORITY_DAYS`.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
-    builder = (
-        _builder(subject, subject, key, now, AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-    )
-    return _pem(builder.sign(key, hashes.SHA256()), key)
-
-
-def sign_server(authority: CertificateAndKey, hosts: Sequence[str], now: float) -> CertificateAndKey:
-    """Makes a key and a certificate for it, for a server that is dialled by these names or addresses.
-
-    Args:
-        authority: Who signs.
-        hosts: Names and addresses, at least one.
-        now: Seconds since the epoch; it is valid from then for `SERVER_DAYS`.
-
-    Raises:
-        ValueError: The authority's certificate or key is none.
-    """
-    issuer = x509.load_pem_x509_certificate(authority.certificate.encode())
-    issuer_key = serialization.load_pem_private_key(authority.key.encode(), None)
-    if not isinstance(issuer_key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"authority's key: {type(issuer_key).__name__} must be a key of an elliptic curve")
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = (
-        _builder(_name(hosts[0]), issuer.subject, key, now, SERVER_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-    )
-    return _pem(builder.sign(issuer_key, hashes.SHA256()), key)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: float, days: int
-) -> x509.CertificateBuilder:
-    begin = datetime.fromtimestamp(now, UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begin - _CLOCK_SKEW)
-        .not_valid_after(begin + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificateAndKey:
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return CertificateAndKey(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())
-
 
 CONTAINER_ID: Final = 10_001
 """User and group of the containers where root sets the stack up."""
@@ -144,7 +31,6 @@ DEMO_JOB: Final = "demo"
 _MANAGER_MIB: Final = 512
 _SERVERS: Final = ("scheduler", "gateway", "postgres", "redis")
 _DIALLED: Final = ("scheduler", "gateway")
-_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _TOKENS: Final[Mapping[str, tuple[Scope, str]]] = {
     "admin": (Scope.ADMIN, ""),
     "sandbox": (Scope.MANAGER, "sandbox"),
@@ -171,45 +57,28 @@ def choose_owner(uid: int, gid: int) -> Owner:
 def write_compose_files(project: Path, hosts: Sequence[str], owner: Owner) -> list[Path]:
     """Makes what is not there yet, and returns it. What is there stays: remove a file to have it made anew.
 
+    Certificates that lack a host are signed again for the same key, with it.
+
     Args:
         project: The directory of docker-compose.yml.
         hosts: Names and addresses by which other machines dial the scheduler and the gateway.
         owner: Whose the files are to be; another user than this process's takes root.
 
     Raises:
-        ValueError: The authority that is there is none.
+        ValueError: A host is none, the authority that is there is none, or it cannot sign what lacks a host.
         TokenFileError: The file of tokens cannot be used.
         OSError: Something cannot be written.
     """
     directory = project / "secrets"
     made = [
-        *_authority(directory),
-        *(path for name in _SERVERS for path in _server(directory, name, hosts if name in _DIALLED else ())),
+        *write_certificates(
+            directory, {name: (name, *LOCAL, *(hosts if name in _DIALLED else ())) for name in _SERVERS}
+        ),
         *_passwords(directory),
         *_tokens(directory),
     ]
     _give_away(directory, owner)
     return [*made, *_environment(project / ".env", owner)]
-
-
-def _authority(directory: Path) -> Iterator[Path]:
-    make_private_directory(directory)
-    if not (directory / "ca.pem").exists():
-        yield from _write_pair(directory, "ca", make_authority("Callsheet stack", time.time()))
-
-
-def _server(directory: Path, name: str, hosts: Sequence[str]) -> Iterator[Path]:
-    if (directory / f"{name}.pem").exists():
-        return
-    authority = CertificateAndKey((directory / "ca.pem").read_text(), (directory / "ca.key").read_text())
-    yield from _write_pair(directory, name, sign_server(authority, (name, *_LOCAL, *hosts), time.time()))
-
-
-def _write_pair(directory: Path, name: str, pair: CertificateAndKey) -> Iterator[Path]:
-    # The certificate last: that it is there says that both are.
-    for path, content in ((directory / f"{name}.key", pair.key), (directory / f"{name}.pem", pair.certificate)):
-        write_private_file(path, content)
-        yield path
 
 
 def _passwords(directory: Path) -> Iterator[Path]:

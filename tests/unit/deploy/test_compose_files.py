@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 import time
@@ -9,18 +10,11 @@ from pathlib import Path
 
 import pytest
 from callsheet.cli.app import app
-from callsheet.deploy.compose_files import (
-    CONTAINER_ID,
-    CertificateAndKey,
-    Owner,
-    choose_owner,
-    make_authority,
-    sign_server,
-    write_compose_files,
-)
+from callsheet.deploy.certificates import CertificateAndKey, make_authority, sign_server
+from callsheet.deploy.compose_files import CONTAINER_ID, Owner, choose_owner, write_compose_files
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 ME = Owner(os.geteuid(), os.getegid())
 
@@ -28,7 +22,11 @@ ME = Owner(os.geteuid(), os.getegid())
 def verify(ca: str, certificate: str, host: str) -> None:
     """Checks a server's certificate as strict callers do."""
     store = Store(x509.load_pem_x509_certificates(ca.encode()))
-    verifier = PolicyBuilder().store(store).build_server_verifier(x509.DNSName(host))
+    try:
+        subject: x509.IPAddress | x509.DNSName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    verifier = PolicyBuilder().store(store).build_server_verifier(subject)
     verifier.verify(x509.load_pem_x509_certificate(certificate.encode()), [])
 
 
@@ -46,7 +44,12 @@ def test_what_is_there_stays_and_what_was_removed_is_made_anew(tmp_path: Path) -
     (tmp_path / "secrets/scheduler.pem").unlink()
     (tmp_path / "secrets/sandbox.token").unlink()
     again = write_compose_files(tmp_path, ("callsheet.example.org",), ME)
-    assert {path.name for path in again} == {"scheduler.key", "scheduler.pem", "sandbox.token"}
+    assert {path.name for path in again} == {
+        "scheduler.key",
+        "scheduler.pem",
+        "sandbox.token",
+        "gateway.pem",
+    }
     assert {path for path in first if path.read_bytes() != before[path]} == set(again)
     assert (tmp_path / ".env").read_text().startswith("CALLSHEET_PORT=7\nCALLSHEET_CPUS=3\nCALLSHEET_UID=")
     assert (tmp_path / ".env").read_text().count("CALLSHEET_CPUS=") == 1
@@ -120,3 +123,98 @@ def test_the_command_says_what_it_made_and_an_authority_that_is_none(tmp_path: P
     failed = CliRunner().invoke(app, ["compose-setup", "--directory", str(tmp_path)])
     assert failed.exit_code == 1
     assert failed.stderr.startswith("callsheet: ")
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("host", ["callsheet.example.org", "192.0.2.7", "2001:db8::7", "*.example.org", "UPPER.org"])
+def test_a_set_up_that_exists_gets_another_host_and_keeps_its_secrets(tmp_path: Path, host: str) -> None:
+    first = ("compose-setup", "--directory", str(tmp_path), "--host", "first.example.org")
+    assert run(*first).exit_code == 0
+    before = contents(tmp_path)
+    again = run("compose-setup", "--directory", str(tmp_path), "--host", host)
+    assert again.exit_code == 0, again.output
+    after = contents(tmp_path)
+    assert {name for name in after if before.get(name) != after[name]} == {"scheduler.pem", "gateway.pem"}
+    for name in ("scheduler", "gateway"):
+        pair = tmp_path / f"secrets/{name}.pem", tmp_path / f"secrets/{name}.key"
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*pair)
+        assert pair[0].stat().st_mode & 0o077 == 0
+        for dialled in (name, "localhost", "first.example.org", host.replace("*", "any").lower()):
+            verify(after["ca.pem"].decode(), after[f"{name}.pem"].decode(), dialled)
+    # It has all of them now: nothing is signed again.
+    assert run("compose-setup", "--directory", str(tmp_path), "--host", host).exit_code == 0
+    assert run(*first).exit_code == 0
+    assert contents(tmp_path) == after
+
+
+@pytest.mark.parametrize("host", ["", "host:7077", "[::1]", "two words", "-x.example", "a..b", "x" * 254, "h\u00f6st"])
+@pytest.mark.parametrize("command", ["compose-setup", "certificates"])
+def test_a_host_that_is_none_is_refused_by_name_and_nothing_is_made(tmp_path: Path, command: str, host: str) -> None:
+    refused = run(command, "--directory", str(tmp_path), "--host", "good.example.org", "--host", host)
+    assert refused.exit_code == 1
+    assert f"host: {host!r} must be a name or an address, without a port" in refused.stderr
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("broken", ["no key", "another authority", "no certificate"])
+def test_a_host_that_cannot_be_added_is_refused_and_nothing_changes(tmp_path: Path, broken: str) -> None:
+    write_compose_files(tmp_path, (), ME)
+    secrets = tmp_path / "secrets"
+    if broken == "no key":
+        (secrets / "ca.key").unlink()
+    elif broken == "another authority":
+        other = sign_server(make_authority("other", time.time()), ["own.example.org"], time.time())
+        (secrets / "gateway.pem").write_text(other.certificate)
+    else:
+        (secrets / "gateway.pem").write_text("none")
+    before = contents(tmp_path)
+    refused = run("compose-setup", "--directory", str(tmp_path), "--host", "new.example.org")
+    assert refused.exit_code == 1
+    rule = {"no key": "ca.key must be there to sign it", "another authority": "must be of the authority in ca.pem"}
+    assert rule.get(broken, "gateway.pem: must be a certificate of a server, as PEM") in refused.stderr
+    assert contents(tmp_path) == before
+    if broken != "no certificate":
+        # Without another host it stays as its user made it.
+        assert run("compose-setup", "--directory", str(tmp_path)).exit_code == 0
+        assert contents(tmp_path) == before
+
+
+def test_certificates_makes_what_several_machines_need(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "tls"
+    words = ("certificates", "--directory", str(directory), "--host", "scheduler.example.org", "--host", "192.0.2.7")
+    made = run(*words)
+    assert made.exit_code == 0, made.output
+    assert made.stdout == ""
+    before = contents(directory)
+    assert before.keys() == {"ca.pem", "ca.key", "server.pem", "server.key"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (directory, *directory.iterdir()))
+    for host in ("scheduler.example.org", "localhost"):
+        verify(before["ca.pem"].decode(), before["server.pem"].decode(), host)
+    assert run(*words).exit_code == 0
+    assert contents(directory) == before
+    # Another server of the same authority; another name for the first.
+    assert run(*words[:3], "--host", "gateway.example.org", "--name", "gateway").exit_code == 0
+    assert run(*words[:3], "--host", "second.example.org").exit_code == 0
+    after = contents(directory)
+    assert {name for name in after if before.get(name) != after[name]} == {"gateway.pem", "gateway.key", "server.pem"}
+    verify(after["ca.pem"].decode(), after["gateway.pem"].decode(), "gateway.example.org")
+    verify(after["ca.pem"].decode(), after["server.pem"].decode(), "second.example.org")
+    verify(after["ca.pem"].decode(), after["server.pem"].decode(), "scheduler.example.org")
+
+
+@pytest.mark.parametrize("name", ["ca", "", "../x", "a/b", ".", "Big", "a b", "x\n"])
+def test_certificates_refuses_names_that_are_no_files_of_a_server(tmp_path: Path, name: str) -> None:
+    refused = run("certificates", "--directory", str(tmp_path), "--host", "h.example", "--name", name)
+    assert refused.exit_code == 2
+    assert f"name: {name!r} must be" in refused.stderr
+    without = run("certificates", "--directory", str(tmp_path))
+    assert without.exit_code == 2
+    assert "--host" in without.stderr
+    assert contents(tmp_path) == {}
