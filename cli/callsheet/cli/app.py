@@ -28,6 +28,7 @@ _PLACES: Final = {
     "drain": "job_commands:drain",
     "heal": "job_commands:heal",
     "logs": "log_command:logs",
+    "audit": "audit_command:audit",
     "what-if": "inspect_commands:what_if",
     "health": "health_command:health",
     "demo": "demo_command:demo",

@@ -37,12 +37,7 @@ def certificates(
         made = write_certificates(directory, {name: (*host, *LOCAL)})
     except ValueError as error:
         raise CommandError(str(error)) from error
-    for path in made:
-        say(f"made {path}", err=True)
-    say(
-        f"{directory}: {name}.pem is for {', '.join(host)}; ca.key signs certificates, and needs no copy elsewhere",
-        err=True,
-    )
+    say("".join(f"made {path}\n" for path in made) + f"{directory}: {name}.pem is for {', '.join(host)}", err=True)
 
 
 def compose_setup(

@@ -39,13 +39,13 @@ def logs(
     ids = [each for each in (job, trajectory, action) if each]
     ends = {path: path.stat().st_size for path in files.values()}
     for name, line in last_lines(files, ends, ids, lines):
-        _print(name, line, as_json)
+        print_line(name, line, as_json)
     while follow:
         time.sleep(_POLL_S)
         for name, path in files.items():
             for line in new_lines(path, ends):
                 if matches(line, ids):
-                    _print(name, line, as_json)
+                    print_line(name, line, as_json)
 
 
 def log_files(directory: Path, role: str | None) -> dict[str, Path]:
@@ -106,7 +106,8 @@ def new_lines(path: Path, places: dict[Path, int], end: int | None = None) -> It
             yield line.decode(errors="replace").rstrip("\n")
 
 
-def _print(name: str, line: str, as_json: bool) -> None:
+def print_line(name: str, line: str, as_json: bool) -> None:
+    """Prints a line as it is, or for people with its role."""
     say(line if as_json else readable(line, name))
 
 

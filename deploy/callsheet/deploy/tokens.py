@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import secrets
 import time
@@ -9,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from callsheet.options.private_files import make_private_directory, write_private_file
+from callsheet.scheduler.access.audit import append_lines, audit_line
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.tokens import (
     ID_BYTES,
@@ -23,6 +26,7 @@ from callsheet.scheduler.access.tokens import (
 
 __all__ = ["SCOPES", "TokenFileError", "issue", "listed", "revoke"]
 
+_log = logging.getLogger(__name__)
 SCOPES = tuple(scope.value for scope in Scope)
 """What a token may be for."""
 
@@ -39,6 +43,7 @@ def issue(path: Path, scope: str, subject: str, lifetime_s: float | None = None)
     chance = secrets.token_bytes(ID_BYTES + SECRET_BYTES)
     token, record = issue_token(Scope(scope), subject, random=chance, now=time.time(), lifetime_s=lifetime_s)
     TokenFile(path).change(lambda records: records.update({record.token_id: record}))
+    _note(path, "issue", record.token_id, of_scope=scope, of_subject=subject)
     return token
 
 
@@ -91,6 +96,7 @@ def end_kept(path: Path, kept: Path) -> None:
     if former:
         TokenFile(path).change(lambda records: records.pop(former, None))  # type: ignore[arg-type]
         kept.unlink(missing_ok=True)
+        _note(path, "revoke", former)
 
 
 def _kept_token_id(kept: Path) -> str:
@@ -120,6 +126,17 @@ def revoke(path: Path, token_id: str) -> None:
         records[token_id] = revoked(records[token_id], time.time())
 
     TokenFile(path).change(change)
+    _note(path, "revoke", token_id)
+
+
+def _note(path: Path, act: str, token_id: str, **more: str) -> None:
+    """Writes what was done into the audit beside the tokens; where that cannot be it is done all the same, and told."""
+    who = {"scope": "user", "subject": str(os.geteuid()), "peer": f"process {os.getpid()}"}
+    line = audit_line(act, time.time(), {**who, "of_token": token_id, **more, "result": "OK"})
+    try:
+        append_lines(path.with_suffix(".audit.jsonl"), [line])
+    except OSError as error:
+        _log.warning("the audit of %s lacks the %s of token %s: %s", path, act, token_id, error)
 
 
 def listed(path: Path) -> Sequence[TokenRecord]:

@@ -306,6 +306,8 @@ class CoreLoop:
         self._carriers.get(type(command), self._tell_manager)(command)
 
     def _accept(self, command: commands.Accept) -> None:
+        if command.reply_to.told is not None:
+            command.reply_to.told(None)
         session, sequence = command.reply_to.session, command.reply_to.sequence
         if command.opened is None:
             session.put_result(sequence, None)
@@ -313,6 +315,8 @@ class CoreLoop:
             session.put_opened(sequence, command.opened)
 
     def _refuse(self, command: commands.Refuse) -> None:
+        if command.reply_to.told is not None:
+            command.reply_to.told(command.refusal)
         command.reply_to.session.put_result(command.reply_to.sequence, command.refusal)
 
     def _deliver(self, command: commands.Deliver) -> None:

@@ -21,6 +21,7 @@ from callsheet.scheduler.core.state.scheduler_state import CoreSettings, Schedul
 from callsheet.scheduler.core.words.records import SchedulerAlive
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
@@ -152,6 +153,7 @@ async def _serve_with(
     learning = Learning(predictors, engines, journal, settings.predictor_save_interval)
     rights = PayloadRights(payloads, state)
     claims = PayloadClaims(payloads, rights, lambda job_id: job_id in state.jobs)
+    audit = AuditTrail(settings.data_dir / "audit.jsonl")
     background = Background(journal, claims, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
@@ -166,16 +168,17 @@ async def _serve_with(
     )
     if isinstance(on := asyncio.get_running_loop(), GatheringLoop):
         on.crowded = lambda: len(state.attempts) >= CROWD
-    admin = AdminServicer(loop, predictors, planning)
+    admin = AdminServicer(loop, predictors, planning, audit)
     writer.start()
     try:
-        server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin)
+        server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin, audit=audit)
         async with server as address, anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run)
             tasks.start_soon(loop.run)
             if isinstance(planning, SolverPlanning):
                 tasks.start_soon(planning.run, loop.wake)
             tasks.start_soon(background.run)
+            tasks.start_soon(audit.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
             tasks.start_soon(IdlePayloads(payloads, claims, state, loop.clock.now).run)
@@ -191,6 +194,7 @@ async def _serve_with(
             await writer.close(CLOSE_TIMEOUT)
             if not failure:
                 await learning.close()
+            await audit.flush()
 
 
 def _recover(
@@ -295,10 +299,16 @@ async def _grpc_server(
     payloads: Callable[[PeerLimits], PayloadServicer],
     claims: PayloadClaims,
     admin: AdminServicer,
+    *,
+    audit: AuditTrail,
 ) -> AsyncIterator[str]:
     refusals, limits = RefusalLog(count=loop.tally.refused), PeerLimits(settings.limits)
     unread = UnreadBytes(settings.limits.max_unread_bytes)
-    guards = [TokenGuard(TokenFile(settings.access.tokens), refusals)] if settings.access.tokens is not None else []
+    guards = [
+        TokenGuard(TokenFile(tokens), refusals, on_denied=audit.denied)
+        for tokens in [settings.access.tokens]
+        if tokens is not None
+    ]
     server = grpc.aio.server(
         interceptors=[*guards, RefusingInterceptor(refusals, loop.tally.messages), LimitingInterceptor(limits)],
         options=[
@@ -319,7 +329,7 @@ async def _grpc_server(
             ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
-    clients, managers = ClientServicer(loop, claims, limits, unread), ManagerServicer(loop, claims, unread)
+    clients, managers = ClientServicer(loop, claims, limits, unread, audit), ManagerServicer(loop, claims, unread)
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)

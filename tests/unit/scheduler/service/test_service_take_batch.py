@@ -32,7 +32,7 @@ class SlowCommits:
         self.clock = self
         self.leased = anyio.Event()
         self._withheld: list[commands.GiveBatch] = []
-        self.servicer = ClientServicer(cast("Any", self), cast("Any", None), cast("Any", None), cast("Any", None))
+        self.servicer = ClientServicer(cast("Any", self), *[cast("Any", None)] * 4)
 
     def now(self) -> float:
         return self.world.now

@@ -6,7 +6,7 @@ a dozen are made for every action, and a frozen one takes twice as long to make.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -18,6 +18,7 @@ from callsheet.scheduler.core.words.model import (
     FailureKind,
     GeneratedTokens,
     JobRequest,
+    RefusedError,
     TimeoutKind,
     Token,
     TrajectoryEnd,
@@ -111,11 +112,13 @@ class ReplyTo:
         session: What takes the answer.
         sequence: Of the request in its session.
         holds: Whether it is a client session, which holds the jobs that its requests name until it ends.
+        told: Told the result besides; the refusal, or None once the request is carried out.
     """
 
     session: ClientSession
     sequence: int
     holds: bool = False
+    told: Callable[[RefusedError | None], None] | None = None
 
 
 class Event:

@@ -112,8 +112,15 @@ def check_caller() -> None:
 class TokenGuard(grpc.aio.ServerInterceptor):
     """Refuses who has no token that a file knows, or one for something else; a stream ends when its token does."""
 
-    def __init__(self, tokens: TokenFile, refusals: RefusalLog, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        tokens: TokenFile,
+        refusals: RefusalLog,
+        now: Callable[[], float] = time.time,
+        on_denied: Callable[[Identity, str, str, RefusedError], None] = lambda identity, peer, method, refusal: None,
+    ) -> None:
         self._tokens = tokens
+        self._on_denied = on_denied
         self._refusals = refusals
         self._now = now
         self._tell_if_empty()
@@ -128,11 +135,12 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or method in OPEN_TO_ALL:
             return handler  # type: ignore[no-any-return]
+        identity: Identity | None = None
         try:
             identity = self._identify(handler_call_details)
             identity.require(SCOPES.get(method, frozenset()), method)
         except RefusedError as refusal:
-            return self._refusing(method, refusal)
+            return self._refusing(method, refusal, identity)
         # Interceptors and handler of an rpc run in one task, and so in one context.
         _caller.set(identity)
         _check_caller.set(partial(self._check_again, identity))
@@ -226,8 +234,8 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         _log.warning("stream_ended", token=identity.token_id, reason=refusal.rule)
         await abort(context, refusal)
 
-    def _refusing(self, method: str, refusal: RefusedError) -> Handler:
-        """A handler that answers with the refusal.
+    def _refusing(self, method: str, refusal: RefusedError, identity: Identity | None) -> Handler:
+        """A handler that answers with the refusal, and tells of it where the caller is known.
 
         It is one of a stream whatever the method is: for others gRPC would take in a whole request first, and whoever
         sends many by halves would have them all kept.
@@ -235,6 +243,8 @@ class TokenGuard(grpc.aio.ServerInterceptor):
 
         async def refuse(_: Any, context: Context) -> None:
             self._refusals.count(refusal.code)
+            if identity is not None:
+                self._on_denied(identity, context.peer(), method, refusal)
             self._refusals.warn("call_refused", context.peer(), method=method, reason=refusal.rule)
             await abort(context, refusal)
 

@@ -18,6 +18,7 @@ from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
+from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, open_actions, what_if_response
 from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import UnaryReply
@@ -40,8 +41,9 @@ MOST_SANDBOXES_TOLD: Final = 1_000
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """See the contract. Reads take the core's state as it is between two steps of the loop."""
 
-    def __init__(self, loop: CoreLoop, predictors: Predictors, planner: Reviewer) -> None:
+    def __init__(self, loop: CoreLoop, predictors: Predictors, planner: Reviewer, audit: AuditTrail) -> None:
         self._loop = loop
+        self._audit = audit
         self._predictors = predictors
         self._planner = planner
         self._started = loop.clock.now()
@@ -89,11 +91,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_service_pb2.DrainManagerResponse:
         """Takes a manager out of service once its last sandbox has ended, or at a deadline; tells what would die."""
         deadline = at_least("deadline_s", request.deadline_s, 0.0) if request.HasField("deadline_s") else inf
+        asked = {"manager": request.manager_id, **({"deadline_s": deadline} if deadline < inf else {})}
+        told = None if request.dry_run else self._audit.of("drain", context.peer(), asked)
         manager = self._loop.state.managers.get(request.manager_id)
         response = admin_service_pb2.DrainManagerResponse() if manager is None else _dies_with(manager)
         reply = UnaryReply()
-        asked = events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id, deadline, request.dry_run)
-        self._loop.post([asked])
+        reply_to = events.ReplyTo(reply, 0, told=told)
+        self._loop.post([events.DrainRequested(reply_to, request.manager_id, deadline, request.dry_run)])
         await reply.result(ANSWER_TIMEOUT)
         return response
 
@@ -102,7 +106,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_service_pb2.HealManagerResponse:
         """Has quarantined engines go back to the weights that they were started with."""
         reply = UnaryReply()
-        self._loop.post([events.HealRequested(events.ReplyTo(reply, 0), request.manager_id)])
+        told = self._audit.of("heal", context.peer(), {"manager": request.manager_id})
+        self._loop.post([events.HealRequested(events.ReplyTo(reply, 0, told=told), request.manager_id)])
         await reply.result(ANSWER_TIMEOUT)
         return admin_service_pb2.HealManagerResponse()
 

@@ -11,6 +11,7 @@ import structlog
 from callsheet.scheduler.core.state.buffer import LeasedBatch
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.codec.requests import (
     UnaryReply,
     decode_key,
@@ -62,8 +63,11 @@ _log = structlog.get_logger(__name__)
 class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     """See the contract."""
 
-    def __init__(self, loop: CoreLoop, claims: PayloadClaims, limits: PeerLimits, unread: UnreadBytes) -> None:
+    def __init__(
+        self, loop: CoreLoop, claims: PayloadClaims, limits: PeerLimits, unread: UnreadBytes, audit: AuditTrail
+    ) -> None:
         self._loop = loop
+        self._audit = audit
         self._claims = claims
         self._limits = limits
         self._unread = unread
@@ -73,25 +77,25 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request_iterator: AsyncIterator[client_service_pb2.ClientSessionRequest], context: Context
     ) -> None:
         """One session of one client."""
-        session, peer = ClientStream(self._unread, self._loop.tally.refused), peer_of(context)
+        session, peer, address = ClientStream(self._unread, self._loop.tally.refused), peer_of(context), context.peer()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.write_all, context.write)
                 async for request in request_iterator:
                     await self._loop.wait_for_room()
-                    await self._read(session, request)
+                    await self._read(session, request, address)
                     await self._limits.pace(peer, len(request.items))
                 tasks.cancel_scope.cancel()
         finally:
             session.outbox.abandon()
             self._loop.post([events.SessionEnded(session)])
 
-    async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest) -> None:
+    async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest, peer: str) -> None:
         happened: list[events.Event] = []
         identity = caller()
         try:
             for item in request.items:
-                reply_to = events.ReplyTo(session, item.sequence, holds=True)
+                reply_to = events.ReplyTo(session, item.sequence, holds=True, told=self._audit.of_item(item, peer))
                 try:
                     require_job_of(item, identity)
                     event, references = decode_request(item, reply_to, session)
@@ -99,6 +103,8 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                         claim = await self._claims.of_submit(identity, job_of_references(item), references)
                         session.expect_result(item.sequence, claim)
                 except RefusedError as refusal:
+                    if reply_to.told is not None:
+                        reply_to.told(refusal)
                     session.put_result(item.sequence, refusal)
                 else:
                     happened.append(event)
@@ -106,13 +112,18 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             # Also of a session that ends meanwhile: who has claimed payloads must be answered.
             self._loop.post(happened)
 
-    async def _ask(self, item: client_service_pb2.ClientItem) -> UnaryReply:
-        identity = caller()
-        require_job_of(item, identity)
-        reply = UnaryReply()
-        event, references = decode_request(item, events.ReplyTo(reply, 0), None)
-        if references:
-            reply.claim = await self._claims.of_submit(identity, job_of_references(item), references)
+    async def _ask(self, item: client_service_pb2.ClientItem, context: Context) -> UnaryReply:
+        identity, reply = caller(), UnaryReply()
+        told = self._audit.of_item(item, context.peer())
+        try:
+            require_job_of(item, identity)
+            event, references = decode_request(item, events.ReplyTo(reply, 0, told=told), None)
+            if references:
+                reply.claim = await self._claims.of_submit(identity, job_of_references(item), references)
+        except RefusedError as refusal:
+            if told is not None:
+                told(refusal)
+            raise
         try:
             await self._loop.wait_for_room()
         except BaseException:
@@ -127,49 +138,49 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request: client_service_pb2.OpenJobRequest, context: Context
     ) -> client_service_pb2.OpenJobResponse:
         """Opens a job."""
-        reply = await self._ask(client_service_pb2.ClientItem(open_job=request.job))
+        reply = await self._ask(client_service_pb2.ClientItem(open_job=request.job), context)
         return client_service_pb2.OpenJobResponse(opening=opening_of(reply.opened))
 
     async def CloseJob(  # noqa: N802
         self, request: client_service_pb2.CloseJobRequest, context: Context
     ) -> client_service_pb2.CloseJobResponse:
         """Closes a job."""
-        await self._ask(client_service_pb2.ClientItem(close_job=request.job_id))
+        await self._ask(client_service_pb2.ClientItem(close_job=request.job_id), context)
         return client_service_pb2.CloseJobResponse()
 
     async def OpenTrajectory(  # noqa: N802
         self, request: client_service_pb2.OpenTrajectoryRequest, context: Context
     ) -> client_service_pb2.OpenTrajectoryResponse:
         """Opens a trajectory."""
-        reply = await self._ask(client_service_pb2.ClientItem(open_trajectory=request.trajectory))
+        reply = await self._ask(client_service_pb2.ClientItem(open_trajectory=request.trajectory), context)
         return client_service_pb2.OpenTrajectoryResponse(opening=opening_of(reply.opened), end=end_of(reply.opened))
 
     async def CloseTrajectory(  # noqa: N802
         self, request: client_service_pb2.CloseTrajectoryRequest, context: Context
     ) -> client_service_pb2.CloseTrajectoryResponse:
         """Closes a trajectory."""
-        await self._ask(client_service_pb2.ClientItem(close_trajectory=request))
+        await self._ask(client_service_pb2.ClientItem(close_trajectory=request), context)
         return client_service_pb2.CloseTrajectoryResponse()
 
     async def SubmitAction(  # noqa: N802
         self, request: client_service_pb2.SubmitActionRequest, context: Context
     ) -> client_service_pb2.SubmitActionResponse:
         """Submits one action."""
-        await self._ask(client_service_pb2.ClientItem(submit=request.action))
+        await self._ask(client_service_pb2.ClientItem(submit=request.action), context)
         return client_service_pb2.SubmitActionResponse()
 
     async def CancelAction(  # noqa: N802
         self, request: client_service_pb2.CancelActionRequest, context: Context
     ) -> client_service_pb2.CancelActionResponse:
         """Cancels an action."""
-        await self._ask(client_service_pb2.ClientItem(cancel=request))
+        await self._ask(client_service_pb2.ClientItem(cancel=request), context)
         return client_service_pb2.CancelActionResponse()
 
     async def PublishPolicyVersion(  # noqa: N802
         self, request: client_service_pb2.PublishPolicyVersionRequest, context: Context
     ) -> client_service_pb2.PublishPolicyVersionResponse:
         """Publishes a policy version."""
-        await self._ask(client_service_pb2.ClientItem(publish_policy_version=request))
+        await self._ask(client_service_pb2.ClientItem(publish_policy_version=request), context)
         return client_service_pb2.PublishPolicyVersionResponse()
 
     async def GetOutcome(  # noqa: N802
@@ -197,7 +208,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request: client_service_pb2.CancelWorkRequest, context: Context
     ) -> client_service_pb2.CancelWorkResponse:
         """Gives up unfinished work."""
-        await self._ask(client_service_pb2.ClientItem(cancel_work=request))
+        await self._ask(client_service_pb2.ClientItem(cancel_work=request), context)
         return client_service_pb2.CancelWorkResponse()
 
     async def GetServerInfo(  # noqa: N802
