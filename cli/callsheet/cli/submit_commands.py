@@ -34,7 +34,6 @@ ExitCode = Annotated[
     bool, typer.Option("--exit-code", help="Exit with what the command exited with; 128 and a signal's number for one.")
 ]
 _RESET_SUFFIX = "-reset"
-_TRAJECTORY_SUFFIX = "-trajectory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def env_reset(
     """Create a sandbox (it goes away at once)."""
 
     async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
-        async with job.trajectory(f"{options['action_id']}{_TRAJECTORY_SUFFIX}") as trajectory:
+        async with job.trajectory(f"{options['action_id']}-trajectory") as trajectory:
             return await trajectory.env_reset(files=_read(files), set_up=set_up or None, image=image, **options)
 
     _run(settings, submit)
@@ -86,7 +85,7 @@ def env_step(argv: Argv, *, files: Files = None, exit_code: ExitCode = False, se
     from callsheet.client import Succeeded
 
     async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
-        async with job.trajectory(f"{options['action_id']}{_TRAJECTORY_SUFFIX}") as trajectory:
+        async with job.trajectory(f"{options['action_id']}-trajectory") as trajectory:
             reset = await trajectory.env_reset(files=_read(files), action_id=f"{options['action_id']}{_RESET_SUFFIX}")
             if not isinstance(reset, Succeeded):
                 return reset

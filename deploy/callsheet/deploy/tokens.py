@@ -131,10 +131,11 @@ def revoke(path: Path, token_id: str) -> None:
 
 def _note(path: Path, act: str, token_id: str, **more: str) -> None:
     """Writes what was done into the audit beside the tokens; where that cannot be it is done all the same, and told."""
-    who = {"scope": "user", "subject": str(os.geteuid()), "peer": f"process {os.getpid()}"}
-    line = audit_line(act, time.time(), {**who, "of_token": token_id, **more, "result": "OK"})
+    facts = {"scope": "user", "subject": str(os.geteuid()), "peer": f"process {os.getpid()}", "of_token": token_id}
     try:
-        append_lines(path.with_suffix(".audit.jsonl"), [line])
+        append_lines(
+            path.with_suffix(".audit.jsonl"), [audit_line(act, time.time(), {**facts, **more, "result": "OK"})]
+        )
     except OSError as error:
         _log.warning("the audit of %s lacks the %s of token %s: %s", path, act, token_id, error)
 

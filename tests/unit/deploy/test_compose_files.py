@@ -111,6 +111,16 @@ def test_root_gives_the_secrets_away_and_nobody_else_can(tmp_path: Path) -> None
     write_compose_files(tmp_path, (), choose_owner(0, 0))
     assert {path.stat().st_uid for path in (tmp_path / "secrets").rglob("*")} == {CONTAINER_ID}
     assert f"CALLSHEET_UID={CONTAINER_ID}\n" in (tmp_path / ".env").read_text()
+    # The user of the containers reads what root's later commands write.
+    tokens = str(tmp_path / "secrets/access/tokens.json")
+    issued = run("token", "issue", "job", "mine", "--tokens", tokens)
+    assert run("token", "revoke", issued.stdout.split("_")[1], "--tokens", tokens).exit_code == 0
+    again = ("compose-setup", "--directory", str(tmp_path), "--host", "other.example.org")
+    for command in ((), again):
+        assert not command or run(*command).exit_code == 0
+        for path in (tmp_path / "secrets").rglob("*"):
+            assert (path.stat().st_uid, path.stat().st_gid) == (CONTAINER_ID, CONTAINER_ID), path
+            assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_the_command_says_what_it_made_and_an_authority_that_is_none(tmp_path: Path) -> None:
