@@ -208,12 +208,14 @@ def _run(
 @asynccontextmanager
 async def _job(client: Client, job_id: str) -> AsyncIterator[Job]:
     """A job that is open already, and stays so, or one that is opened and closed here."""
-    # One that is open may have been opened with other arguments than these.
-    if await client.backend().jobs(job_id):
+    try:
+        # Not by `open_job`: one that is open may have been opened with other arguments.
+        await client.job(job_id).status()
+    except LookupError:
+        async with await client.open_job(job_id) as job:
+            yield job
+    else:
         yield client.job(job_id)
-        return
-    async with await client.open_job(job_id) as job:
-        yield job
 
 
 def _exit_code(outcome: Outcome[Any]) -> int | None:
