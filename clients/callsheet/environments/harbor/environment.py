@@ -9,6 +9,7 @@ A sound task gives the first one a reward of 1, and the second one 0.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from callsheet.client import (
 from callsheet.environments.bash_replies import SUBMIT, BadCall, SandboxCommand, call_message
 from callsheet.environments.environment import Beginning, EpisodeScore, EpisodeTask, Observation
 from callsheet.environments.failures import EpisodeFailure
-from callsheet.environments.harbor.folders import archive_of, empty_directories, read_task
+from callsheet.environments.harbor.folders import archive_of, empty_directories, named_variables, read_task
 from callsheet.environments.harbor.task import (
     LOGS,
     SOLUTION,
@@ -278,9 +279,14 @@ class OraclePolicy(SubmittingPolicy):
         return await super().reply(trajectory, messages, tools)
 
 
+def read_again(task: EpisodeTask) -> HarborTask:
+    """Returns what the folder of a task says; raises HarborTaskError."""
+    return read_task(Path(task.data["folder"]), named_variables(task.data.get("variables", ""), os.environ))
+
+
 def oracle(task: EpisodeTask) -> OraclePolicy:
     """Returns the policy that solves a task by its own solution."""
-    return OraclePolicy(read_task(Path(task.data["folder"])))
+    return OraclePolicy(read_again(task))
 
 
 def nothing(task: EpisodeTask) -> SubmittingPolicy:

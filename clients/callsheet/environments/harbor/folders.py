@@ -15,6 +15,7 @@ import tarfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from callsheet.environments.harbor.task import HarborTask, HarborTaskError, Section, TaskFormat
@@ -92,6 +93,12 @@ def parse_yaml(task: str, file: Path) -> Any:
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 # What Harbor keeps from its agents as well.
 _CANARY: Final = "canary"
+_OWN_VARIABLES: Final = "CALLSHEET_"
+# What is opened here by its name; what else a directory has is archived as it is, links as links.
+_READ: Final = (
+    *("task.toml", "task.yaml", "instruction.md", "Dockerfile", "run-tests.sh", "solution.sh", "steps"),
+    *("environment", "environment/Dockerfile", "tests", "tests/test.sh", "solution", "solution/solve.sh"),
+)
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Terminal-Bench names no sizes.
 _USUAL_MEMORY_MIB: Final = 2048
@@ -111,23 +118,36 @@ def find_tasks(path: Path) -> list[Path]:
     return found
 
 
-def read_task(folder: Path, variables: Mapping[str, str] | None = None) -> HarborTask:
+def named_variables(text: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that task folders may take: those that a text names, with commas between them. Pure.
+
+    Raises:
+        HarborTaskError: It names one of Callsheet's own, such as that of a token.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name.startswith(_OWN_VARIABLES):
+            raise HarborTaskError(f"variables: {name!r}: must be none of {_OWN_VARIABLES}*, which no task may have")
+    return {name: environ[name] for name in names if name in environ}
+
+
+def read_task(folder: Path, variables: Mapping[str, str] = MappingProxyType({})) -> HarborTask:
     """Returns the task of a folder.
 
     Args:
         folder: The folder.
-        variables: What "${NAME}" in its tables of variables means; None takes this process's environment.
+        variables: What "${NAME}" in its tables of variables means; see `named_variables`.
 
     Raises:
         HarborTaskError: It breaks a rule, or needs what sandboxes do not have.
     """
-    given = os.environ if variables is None else variables
     try:
-        return _read(folder, given)
+        _check_links(folder)
+        return _read(folder, variables)
     except HarborTaskError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
-        # One folder's files are no reason to read no other.
+    except (OSError, ValueError, RuntimeError) as error:
+        # Recursion and loops of links included. One folder's files are no reason to read no other.
         raise HarborTaskError(f"task {folder.name!r}: {error}") from error
 
 
@@ -145,6 +165,16 @@ def _read(folder: Path, variables: Mapping[str, str]) -> HarborTask:
     if odd:
         raise HarborTaskError("\n".join(f"task {task.name!r}: {each}" for each in odd))
     return task
+
+
+def _check_links(folder: Path) -> None:
+    """Raises HarborTaskError where a name that is read on this machine is a link to what is not the task's own."""
+    own = folder.resolve()
+    places = [*_READ, *_NAMES, *(f"{place}/{name}" for place in ("environment", "tests") for name in _NAMES)]
+    for name in places:
+        found = (folder / name).resolve()
+        if not found.is_relative_to(own):
+            raise HarborTaskError(f"task {folder.name!r}: {name}: leads to {str(found)!r}, out of the task's folder")
 
 
 def _is_task(folder: Path) -> bool:
@@ -272,7 +302,8 @@ def _filled(section: Section, name: str, value: str, given: Mapping[str, str]) -
     def replaced(found: re.Match[str]) -> str:
         text = given.get(found[1], found[2])
         if text is None:
-            raise section.wrong(f"env.{name}", value, f"the variable {found[1]} must be set here")
+            rule = f"the variable {found[1]} must be set here, and named: --task-option variables={found[1]}"
+            raise section.wrong(f"env.{name}", value, rule)
         return text
 
     return _VARIABLE.sub(replaced, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Final
 
 from callsheet.client import GATEWAY_PLACE
 from callsheet.environments.environment import EpisodeTask
-from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
-from callsheet.environments.harbor.folders import find_tasks, read_task
+from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment, read_again
+from callsheet.environments.harbor.folders import find_tasks, named_variables, read_task
 from callsheet.environments.harbor.task import HarborTask, HarborTaskError
 
 NONE: Final = "none"
@@ -35,6 +36,7 @@ class HarborTasks:
         unsupported: "refuse" or "skip" tasks that need what sandboxes do not have.
         background: "kill" what agents left running before the tests, but for tasks that say otherwise, or let it "run":
             for tests that ask servers of the agent. It can read the tests then, and write the reward.
+        variables: Variables of this process that "${NAME}" of tasks may take, by name, with commas between them.
 
     Raises:
         ValueError: A task cannot be run, an option is wrong, or there is no task.
@@ -45,6 +47,7 @@ class HarborTasks:
     agent: str = ""
     unsupported: str = REFUSE
     background: str = "kill"
+    variables: str = ""
 
     def __post_init__(self) -> None:
         """Reads all tasks, so that what cannot be run is told before anything runs."""
@@ -56,7 +59,8 @@ class HarborTasks:
 
     def tasks(self) -> Sequence[EpisodeTask]:
         """Returns the tasks that can be run, by name."""
-        return [EpisodeTask(task.name, {"folder": str(task.folder)}) for task in self._read()]
+        more = {"variables": self.variables} if self.variables else {}
+        return [EpisodeTask(task.name, {"folder": str(task.folder), **more}) for task in self._read()]
 
     def environment(self, task: EpisodeTask) -> HarborEnvironment | HarborAgent:
         """Returns the environment of a task.
@@ -64,7 +68,7 @@ class HarborTasks:
         Raises:
             HarborTaskError: Its folder has changed, and cannot be run any more.
         """
-        found = read_task(Path(task.data["folder"]))
+        found = read_again(task)
         found = replace(found, keeps_running=found.keeps_running or self.background == "run")
         environment = HarborEnvironment(found, network_of(found, self.network))
         if not self.agent:
@@ -74,9 +78,10 @@ class HarborTasks:
 
     def _read(self) -> list[HarborTask]:
         tasks, problems = [], []
+        variables = named_variables(self.variables, os.environ)
         for folder in find_tasks(Path(self.path).resolve()):
             try:
-                task = read_task(folder)
+                task = read_task(folder, variables)
                 network_of(task, self.network)
                 tasks.append(task)
             except HarborTaskError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -125,6 +126,62 @@ def test_a_compose_file_may_have_one_service_that_waits(make_task: MakeTask, tex
     with pytest.raises(HarborTaskError, match="task 'task': docker-compose") as refused:
         read_task(folder)
     assert said in str(refused.value)
+
+
+def test_a_task_takes_the_variables_that_its_user_names_and_never_our_own(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME_KEY", "INDEX_URL", "CALLSHEET_TOKEN"):
+        monkeypatch.setenv(name, f"value of {name}")
+    folder = make_task('allow_internet = false\nenv = { A = "${INDEX_URL}", B = "${HOME_KEY:-none}" }')
+    tasks = HarborTasks(str(folder), variables="INDEX_URL, NOT_SET")
+    named = tasks.tasks()[0]
+    made = tasks.environment(named)
+    assert isinstance(made, HarborEnvironment)
+    assert made.task.environment == {"A": "value of INDEX_URL", "B": "none"}
+    (folder / "solution" / "solve.sh").write_text("true\n")
+    assert oracle(named)._task.environment == made.task.environment
+    with pytest.raises(HarborTaskError, match=r"INDEX_URL must be set here, and named: --task-option variables=IND"):
+        HarborTasks(str(folder))
+    with pytest.raises(HarborTaskError, match=r"'CALLSHEET_TOKEN': must be none of CALLSHEET_\*"):
+        HarborTasks(str(folder), variables="INDEX_URL,CALLSHEET_TOKEN")
+    own = make_task('env = { A = "${CALLSHEET_TOKEN}" }', name="own")
+    with pytest.raises(HarborTaskError, match="CALLSHEET_TOKEN must be set here"):
+        read_task(own)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("instruction.md", "task.toml", "tests", "solution", "environment", "environment/Dockerfile"),
+        *("tests/test.sh", "solution/solve.sh", "environment/docker-compose.yaml", "tests/compose.yml"),
+    ],
+)
+def test_nothing_that_is_read_here_leads_out_of_the_task(make_task: MakeTask, tmp_path: Path, name: str) -> None:
+    folder, secret = make_task(), make_task(name="secret")
+    place = folder / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    # By a way that looks as if it stayed inside, too.
+    (folder / "way").symlink_to(secret)
+    for target in (secret / name, folder / "way" / name, Path("/etc/hostname")):
+        place.symlink_to(target)
+        with pytest.raises(HarborTaskError, match=f"task 'task': .*{name}.*(leads|a link) to '.*out of"):
+            read_task(folder)
+        place.unlink()
+
+
+def test_links_inside_a_task_are_its_own(make_task: MakeTask) -> None:
+    folder = make_task()
+    (folder / "instruction.md").rename(folder / "text.md")
+    (folder / "instruction.md").symlink_to("text.md")
+    (folder / "environment" / "python").symlink_to("/usr/bin/python3")
+    assert read_task(folder).instruction == "Do it.\n"
+    (folder / "instruction.md").unlink()
+    (folder / "instruction.md").symlink_to("instruction.md")
+    with pytest.raises(HarborTaskError, match=r"task 'task': .*instruction\.md"):
+        read_task(folder)
 
 
 def test_a_folder_without_what_it_needs_is_refused(make_task: MakeTask, tmp_path: Path) -> None:

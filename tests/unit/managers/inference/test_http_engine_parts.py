@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+from contextlib import suppress
 from pathlib import Path
 
+import anyio
+import anyio.abc
 import numpy as np
 import pytest
 from callsheet.managers.inference.driver import (
@@ -18,6 +22,7 @@ from callsheet.managers.inference.driver import (
     VersionSpan,
     WeightUpdateError,
 )
+from callsheet.managers.inference.http_engine import client
 from callsheet.managers.inference.http_engine.client import (
     HttpAnswer,
     RequestBounds,
@@ -203,3 +208,33 @@ def test_urls_of_servers(url: str) -> None:
     with pytest.raises(ValueError, match="url: 0 are given"):
         _ = InferenceSettings().server_url
     assert InferenceSettings(urls=("http://host:1",)).server_url == "http://host:1"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("zipped", [False, True])
+async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1 << 20)
+    part = gzip.compress(b" " * (1 << 24)) if zipped else b" " * (1 << 16)
+    sent = 0
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        nonlocal sent
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\n" + (b"Content-Encoding: gzip\r\n" if zipped else b"") + b"\r\n")
+            with suppress(anyio.BrokenResourceError):
+                for _ in range(1 if zipped else 1024):
+                    await stream.send(part)
+                    sent += len(part)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        engine = client.EngineHttp(f"http://127.0.0.1:{port}")
+        with pytest.raises(EngineError, match="more than 1048576 bytes"):
+            await engine.get("/")
+        await engine.close()
+        tasks.cancel_scope.cancel()
+    await listener.aclose()
+    assert sent < 1 << 26

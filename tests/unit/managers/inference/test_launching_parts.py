@@ -37,7 +37,7 @@ def test_a_command_that_cannot_be_run_is_refused(text: str, rule: str) -> None:
 
 def test_a_server_gets_no_secrets_of_ours_and_keeps_what_its_user_set() -> None:
     own = {"PATH": "/bin", "MODE": "0", "CALLSHEET_TOKEN": "secret", "CALLSHEET_ENGINE_API_KEY": "secret"}
-    direct = dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
+    direct = {**dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"), "FORWARDED_ALLOW_IPS": ""}
     assert server_environment(own, _NEEDS) == {"PYTHONUNBUFFERED": "1", "PATH": "/bin", "MODE": "0", **direct}
 
 
@@ -46,6 +46,11 @@ def test_a_server_calls_itself_past_the_proxies_of_its_user(name: str) -> None:
     found = server_environment({name: "a.example", "http_proxy": "http://proxy"}, _NEEDS)
     assert found["http_proxy"] == "http://proxy"
     assert found["no_proxy"] == found["NO_PROXY"] == "a.example,127.0.0.1,localhost"
+
+
+def test_a_server_takes_nobodys_word_for_anothers_address() -> None:
+    found = server_environment({"FORWARDED_ALLOW_IPS": "*"}, _NEEDS)
+    assert found["FORWARDED_ALLOW_IPS"] == ""
 
 
 def test_a_name_for_files_and_containers() -> None:

@@ -118,6 +118,8 @@ def test_a_list_without_this_machine_says_what_it_has() -> None:
         (manifest(layers=[{"digest": "sha512:ab", "size": 1}]), "must be a SHA-256"),
         (manifest(layers=[{"digest": DIGEST, "size": "1"}]), "number of bytes"),
         (manifest(layers=[{"digest": DIGEST, "size": 1, "mediaType": "a.tar+gzip+encrypted"}]), "no archive"),
+        (manifest(layers=[{"digest": DIGEST, "size": 1, "mediaType": "a.tar", "urls": ["http://10.0.0.1/"]}]), "urls"),
+        (manifest(config={"digest": DIGEST, "size": 1, "urls": ["http://169.254.169.254/x"]}), "urls .*its registry"),
     ],
 )
 def test_what_is_no_manifest_is_refused(content: bytes, rule: str) -> None:

@@ -35,6 +35,9 @@ LOOK_TIMEOUT_S = 5.0
 """The longest wait for an answer to a look."""
 CONNECT_TIMEOUT_S = 10.0
 MAX_MESSAGE_CHARACTERS = 500
+MAX_ANSWER_BYTES = 128 << 20
+"""Of an answer once it is decompressed: ten times that of a context of 131,072 tokens with their log-probabilities."""
+_CHUNK_BYTES = 1 << 16
 
 Where = str | Callable[[], str]
 """Where a server is, such as "http://host:30000"; asked for with each call if it may move."""
@@ -125,6 +128,7 @@ class EngineHttp:
 
         Raises:
             EngineUnreachableError: No server answers in time.
+            EngineError: The answer is larger than any that servers give.
         """
         return await self._call("GET", path, None, params, timeout_s)
 
@@ -139,6 +143,7 @@ class EngineHttp:
 
         Raises:
             EngineUnreachableError: No server answers in time.
+            EngineError: The answer is larger than any that servers give.
         """
         return await self._call("POST", path, {} if body is None else body, params, timeout_s)
 
@@ -179,7 +184,12 @@ def _timeout(total_s: float | None) -> aiohttp.ClientTimeout:
 
 
 async def _answer(got: aiohttp.ClientResponse) -> HttpAnswer:
-    text = await got.text(errors="replace")
+    content = bytearray()
+    async for chunk in got.content.iter_chunked(_CHUNK_BYTES):
+        content += chunk
+        if len(content) > MAX_ANSWER_BYTES:
+            raise EngineError(f"{got.url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
+    text = content.decode(errors="replace")
     try:
         return HttpAnswer(got.status, json.loads(text))
     except ValueError:

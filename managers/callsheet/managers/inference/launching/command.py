@@ -93,4 +93,6 @@ def server_environment(own: Mapping[str, str], needs: LaunchNeeds) -> dict[str, 
     """
     kept = {name: value for name, value in own.items() if not name.startswith("CALLSHEET_")}
     direct = ",".join(filter(None, (own.get("no_proxy") or own.get("NO_PROXY"), HOST, "localhost")))
-    return {"PYTHONUNBUFFERED": "1", **needs.environment, **kept, "no_proxy": direct, "NO_PROXY": direct}
+    # Nobody's word for another's address: there is no proxy before them, whatever the manager's environment says.
+    own_words = {"no_proxy": direct, "NO_PROXY": direct, "FORWARDED_ALLOW_IPS": ""}
+    return {"PYTHONUNBUFFERED": "1", **needs.environment, **kept, **own_words}

@@ -338,6 +338,9 @@ def _list(parsed: Mapping[str, Any], key: str, name: str) -> list[dict[str, Any]
 
 def _blob(entry: Mapping[str, Any], what: str) -> Blob:
     digest, size = entry.get("digest"), entry.get("size")
+    if entry.get("urls"):
+        # Whoever wrote the manifest would choose what this machine asks for, in networks that are not the writer's.
+        raise ImageError(f"{what}: urls {str(entry['urls'])[:200]!r}: must be in its registry, and nowhere else")
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise ImageError(f"{what}: digest {str(digest)[:200]!r}: must be a SHA-256")
     if not isinstance(size, int) or size < 0:
