@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, fields
+from functools import partial
 from numbers import Integral
-from typing import Final
+from typing import Any, Final
 
 from callsheet.client.codec.fields import is_number
 from callsheet.client.errors import invalid
@@ -62,7 +64,7 @@ class ClientOptions:
         tls: How to encrypt the connection; None does not.
         token: The client's identity, for schedulers that ask for one.
         token_file: A file that holds the token; it goes before `token`. It is read anew for each connection and call,
-            so a long job goes on with another one.
+            so a long job goes on with another one. Pickles hold its path; options with a token alone do not pickle.
         gateway: URL of the gateway that agents speak to; None takes http://127.0.0.1:7078.
         use_proxy: Reach both through the proxy that `https_proxy` or `http_proxy` names, but for the hosts of
             `no_proxy`. By default proxy variables are ignored.
@@ -108,6 +110,22 @@ class ClientOptions:
         except ValueError as error:
             raise invalid("token", "", str(error)) from None
         object.__setattr__(self, "_credentials", self._make_credentials())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the path of a token, and no token: pickles lie in the stores and logs of those who pass them on.
+
+        Raises:
+            InvalidArgumentError: The token is in no file.
+        """
+        if self.token and self.token_file is None:
+            raise invalid("token", "", "is not pickled: name its file, by token_file or CALLSHEET_TOKEN_FILE")
+        state = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        path = os.path.abspath(self.token_file) if self.token_file is not None else None
+        return partial(ClientOptions, **state | {"token": None, "token_file": path}), ()
+
+    def __deepcopy__(self, _: object) -> ClientOptions:
+        """Returns itself: it never changes."""
+        return self
 
     @property
     def credentials(self) -> Credentials:

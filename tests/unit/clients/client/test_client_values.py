@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from callsheet.client import (
     Cancelled,
+    Client,
     ClientOptions,
     Command,
     CommandResult,
@@ -26,8 +30,12 @@ from callsheet.client import (
     Succeeded,
     TimeoutKind,
 )
+from callsheet.client.admin import AdminClient
 from callsheet.client.session.channel import CHANNEL_OPTIONS
 from callsheet.client.session.session import FIRST_CONNECTION_WAIT_S
+from callsheet.client.session.target import from_environment
+from callsheet.client.settings import Tls
+from callsheet.client.sync import SyncClient
 
 
 def test_demand_takes_keywords_and_entries() -> None:
@@ -122,3 +130,39 @@ def test_client_options_name_what_is_wrong(field: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         ClientOptions(**zero)
     assert caught.value.field == field
+
+
+SECRET = "callsheet_0123456789ab_5ec2e7"
+
+
+@pytest.mark.parametrize("make", [Client, AdminClient, SyncClient], ids=["client", "admin", "sync"])
+def test_a_pickle_holds_the_path_of_a_token_and_no_token(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job.token"
+    file.write_text(SECRET)
+    monkeypatch.chdir(tmp_path)
+    options = from_environment({"CALLSHEET_TOKEN_FILE": "job.token"})[1]
+    # It was read, and is on its way to the scheduler.
+    assert options.token == SECRET
+    assert options.credentials.metadata() == (("authorization", f"Bearer {SECRET}"),)
+    written = pickle.dumps(make("127.0.0.1:1", replace(options, give_up_after_s=7.0)))
+    assert SECRET.encode() not in written
+    held = pickle.dumps(options)
+    assert SECRET.encode() not in held
+    monkeypatch.chdir("/")
+    again = pickle.loads(held)
+    assert (again.token, again.token_file) == (None, str(file))
+    assert again.credentials.metadata() == options.credentials.metadata()
+    assert isinstance(pickle.loads(written), make)
+
+
+def test_a_token_alone_is_not_pickled() -> None:
+    options = ClientOptions(token=SECRET)
+    for each in (options, Client("127.0.0.1:1", options), Client("127.0.0.1:1", options).job("j")):
+        with pytest.raises(InvalidArgumentError, match=r"token = '': is not pickled: name its file") as refused:
+            pickle.dumps(each)
+        assert SECRET not in str(refused.value)
+    assert copy.deepcopy({"of": options})["of"].token == SECRET
+    plain = ClientOptions(gateway="http://127.0.0.1:1", tls=Tls(ca_file="a.pem"))
+    assert pickle.loads(pickle.dumps(plain)) == plain
