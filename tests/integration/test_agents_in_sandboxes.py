@@ -35,6 +35,8 @@ def ask(what, path, key, body=None):
 chat = {"model": "any", "messages": [{"role": "user", "content": "How?"}]}
 ask("chat as own", "/v1/chat/completions", os.environ["KEY"], chat)
 ask("chat as other", "/v1/chat/completions", "keys/other", chat)
+ask("chat by the key of other", "/v1/chat/completions", os.environ["STOLEN"], chat)
+ask("the same in the path", "/sessions/" + os.environ["STOLEN"] + "/v1/chat/completions", os.environ["KEY"], chat)
 ask("keys", "/callsheet/v1/keys", "")
 ask("samples", "/callsheet/v1/samples", "")
 '"""
@@ -76,10 +78,13 @@ async def test_code_in_a_sandbox_acts_for_its_trajectory_alone(stack: Stack) -> 
     ):
         (await trajectory.env_reset(network=["gateway"])).unwrap()
         access = await trajectory.gateway()
+        stolen = (await job.trajectory("other").gateway()).api_key
         # No tokens are asked for here: from the machine itself any name would do.
-        command = Command.shell(ASK_AS, environment={"URL": stack.gateway_url, "KEY": access.api_key})
+        variables = {"URL": stack.gateway_url, "KEY": access.api_key, "STOLEN": stolen}
+        command = Command.shell(ASK_AS, environment=variables)
         said = (await trajectory.env_step(command)).unwrap().stdout.decode().splitlines()
-        assert said == ["chat as own: 200", "chat as other: 403", "keys: 403", "samples: 403"]
+        refused = ["chat as other", "chat by the key of other", "the same in the path", "keys", "samples"]
+        assert said == ["chat as own: 200", *(f"{each}: 403" for each in refused)]
         assert (await job.trajectory("other").samples()).samples == ()
 
 

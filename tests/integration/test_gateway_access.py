@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 from callsheet.client import AccessDeniedError, Client
+from callsheet.client.admin import AdminClient
 from callsheet.client.settings import ClientOptions
+from callsheet.gateway.server import callers
 from callsheet.gateway.server.settings import GatewaySettings
 from callsheet.scheduler.access.identity import Scope
 
 from tests.support.gateways import CHAT, RunningGateway, chat, running_gateway
 from tests.support.guarded_service import Guarded, guarded_scheduler
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 # No engine is there: whoever may call is told to come again.
@@ -76,6 +79,42 @@ async def test_a_trainer_hands_out_keys_of_its_own_job_alone(guarded: Guarded, g
                 await client.job("mine").trajectory("keyed").gateway()
             with pytest.raises(AccessDeniedError):
                 await client.job("mine").trajectory("keyed").samples()
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+async def test_a_key_ends_with_the_token_that_it_was_issued_to(
+    guarded: Guarded, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(callers, "_REMEMBERED_S", 0.0)
+    token = guarded.issue(Scope.JOB, "mine", 2.0 if ends == "expired" else None)
+    keys = {}
+    for issued_to, shown in (("this", token), ("another", guarded.issue(Scope.JOB, "mine"))):
+        async with Client(guarded.address, ClientOptions(gateway=gateway.url, token=shown)) as client:
+            trajectory = client.job("mine").trajectory(f"of-{ends}")
+            await trajectory.open()
+            keys[issued_to] = (await trajectory.gateway()).api_key
+    assert await status_of(gateway, keys["this"]) == _LET_IN
+    if ends == "revoked":
+        guarded.revoke(token)
+    else:
+        await until(lambda: guarded.is_over(token))
+    answer = await gateway.post(CHAT, chat("Hello"), keys["this"])
+    assert (answer.status, "ended with the token" in str(answer.body)) == (401, True)
+    # Others of the same job go on.
+    assert await status_of(gateway, keys["another"]) == _LET_IN
+
+
+async def test_others_tokens_are_told_to_gateways_alone(guarded: Guarded) -> None:
+    good, over = guarded.issue(Scope.JOB, "mine"), guarded.issue(Scope.JOB, "mine")
+    guarded.revoke(over)
+    for scope, subject in ((Scope.GATEWAY, ""), (Scope.ADMIN, ""), (Scope.JOB, "mine"), (Scope.MANAGER, "m")):
+        may = scope in (Scope.GATEWAY, Scope.ADMIN)
+        async with AdminClient(guarded.address, ClientOptions(token=guarded.issue(scope, subject))) as client:
+            if may:
+                assert (await client.identity(callers.public_part(good))).scope == scope.value
+            for token in (over, "callsheet_000000000000_0", *([] if may else [good])):
+                with pytest.raises(AccessDeniedError, match="revoked" if may else "takes a token of scope"):
+                    await client.identity(callers.public_part(token))
 
 
 async def test_a_key_is_no_token_of_the_scheduler(guarded: Guarded, gateway: RunningGateway) -> None:

@@ -15,7 +15,7 @@ import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, TokenFile, issue_token
+from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, TokenFile, issue_token, revoked
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import (
     action_pb2,
@@ -49,6 +49,16 @@ class Guarded:
         token, record = issue_token(scope, subject, random=chance, now=time.time(), lifetime_s=lifetime_s)
         self.tokens.change(lambda records: records.update({record.token_id: record}))
         return token
+
+    def revoke(self, token: str) -> None:
+        """Ends a token."""
+        token_id = token.split("_")[1]
+        self.tokens.change(lambda records: records.update({token_id: revoked(records[token_id], time.time())}))
+
+    def is_over(self, token: str) -> bool:
+        """Whether a token has expired."""
+        expires_at = self.tokens.records()[token.split("_")[1]].expires_at
+        return expires_at is not None and time.time() >= expires_at
 
     def revoke_all(self) -> None:
         """Ends all tokens."""

@@ -83,13 +83,18 @@ class AdminClient:
         self._closed = False
         self._connections: PerLoop[_Connection] = PerLoop()
 
-    async def identity(self) -> CallerIdentity:
+    async def identity(self, token_id: str = "") -> CallerIdentity:
         """Returns the scope and the subject of this client's token.
+
+        Args:
+            token_id: The public part of another token, which must be valid, too; gateways and administrators may ask.
 
         Raises:
             AccessDeniedError: The scheduler does not know the token.
         """
-        info = await self._call(self._connection().client.GetServerInfo, greeting())
+        request = greeting()
+        request.token_id = token_id
+        info = await self._call(self._connection().client.GetServerInfo, request)
         return CallerIdentity(info.caller_scope, info.caller_subject)
 
     async def status(self) -> SchedulerStatus:

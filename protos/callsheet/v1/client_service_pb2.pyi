@@ -235,14 +235,20 @@ class GetServerInfoRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CLIENT_VERSION_FIELD_NUMBER: builtins.int
+    TOKEN_ID_FIELD_NUMBER: builtins.int
     client_version: builtins.str
     """The client's version, for logs."""
+    token_id: builtins.str
+    """The public part of a token. The call fails with UNAUTHENTICATED unless that token is valid, as it does for the
+    caller's own. Gateways and administrators may ask.
+    """
     def __init__(
         self,
         *,
         client_version: builtins.str = ...,
+        token_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_version", b"client_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_version", b"client_version", "token_id", b"token_id"]) -> None: ...
 
 global___GetServerInfoRequest = GetServerInfoRequest
 

@@ -49,7 +49,8 @@ _CAME_WITH: Final = {
     4: """
     AttemptEnded.sandbox_held_mib DrainManagerRequest.deadline_s DrainManagerRequest.dry_run
     DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
-    EnvResetInput.guaranteed_memory GetStatusResponse.lost GetStatusResponse.wanted HostedService.demand LostManager
+    EnvResetInput.guaranteed_memory GetServerInfoRequest.token_id GetStatusResponse.lost GetStatusResponse.wanted
+    HostedService.demand LostManager
     ManagerStatus.leaves_by ManagerStatus.leaving ManagerStatus.sandbox_memory_mib ManagerStatus.waiting_for_memory
     REWARD_PLACE_EMPTY SandboxState.held_mib ServiceState.demand ServiceState.waiting_for_memory WantedUnits
     """,

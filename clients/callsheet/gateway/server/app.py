@@ -15,7 +15,6 @@ import anyio
 import anyio.to_thread
 import msgspec
 import structlog
-from callsheet.credentials.sandboxes import is_sandbox
 from callsheet.gateway.chat import BadRequestError, ChatReply
 from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
@@ -70,9 +69,8 @@ class GatewayApi:
         self._started_at = int(started_at)
 
     async def _identify(self, request: Request) -> Caller:
-        from_sandbox = request.client is not None and is_sandbox(request.client.host)
         session = request.path_params.get("session", "")
-        return await self._callers.identify(request.headers, session, from_sandbox=from_sandbox)
+        return await self._callers.identify(request.headers, session, request.client.host if request.client else "")
 
     async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
         """A call of a dialect."""

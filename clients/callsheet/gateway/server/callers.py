@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import anyio
 from callsheet.client import AccessDeniedError, CallsheetError, ClientOptions
 from callsheet.client.admin import AdminClient, CallerIdentity
+from callsheet.credentials.sandboxes import is_sandbox, plain_address, sandbox_source
 from callsheet.gateway.server.call_store import JobLife
 from callsheet.gateway.server.faults import BAD_REQUEST, UNKNOWN, NoReplyError, of_error
 from callsheet.gateway.server.job_lives import JobLives
@@ -40,6 +41,7 @@ class Caller:
         sampling: What the trainer forces.
         is_trainer: Whether it acts for the job, and not for one trajectory.
         is_named_by_key: Whether the job is what stands in place of a key, where no tokens are asked for.
+        token_id: The public part of its token; empty without one.
     """
 
     job: JobLife
@@ -47,6 +49,7 @@ class Caller:
     sampling: ForcedSampling = field(default_factory=ForcedSampling)
     is_trainer: bool = False
     is_named_by_key: bool = False
+    token_id: str = ""
 
 
 class Callers:
@@ -69,13 +72,14 @@ class Callers:
         self.secret = secret
         self._known: OrderedDict[bytes, tuple[float, CallerIdentity | None]] = OrderedDict()
 
-    async def identify(self, headers: Mapping[str, str], session: str = "", *, from_sandbox: bool = False) -> Caller:
+    async def identify(self, headers: Mapping[str, str], session: str = "", peer: str = "") -> Caller:
         """Returns who makes a call.
 
         Args:
             headers: Of the request.
             session: What its path names: a key, a trajectory of the caller's job, or JOB/TRAJECTORY.
-            from_sandbox: Whether a program in a sandbox calls. It must show a key, also where no tokens are asked for.
+            peer: The address that it came from. A program in a sandbox must show the key of that sandbox's trajectory,
+                also where no tokens are asked for.
 
         Raises:
             NoReplyError: Nobody who may, or it is not clear for which job.
@@ -83,8 +87,8 @@ class Callers:
         shown = bearer_of(headers)
         for text in (session, shown):
             if is_key(text):
-                return await self._of_key(text)
-        if from_sandbox:
+                return await self._of_key(text, peer)
+        if is_sandbox(peer):
             raise NoReplyError(_FORBIDDEN, "a program in a sandbox calls: it must show the key of its trajectory")
         identity = await self._ask(shown)
         if identity is None:
@@ -101,7 +105,8 @@ class Callers:
             raise NoReplyError(_FORBIDDEN, f"the token is for job {identity.subject!r}, not for {job_id!r}")
         is_named_by_key = not identity.scope and job_id == shown.partition("/")[0]
         job = await self._lives.named(job_id, headers.get(LIFE_HEADER, "")[:_LONGEST_LIFE])
-        return Caller(job, trajectory_id, is_trainer=True, is_named_by_key=is_named_by_key)
+        token_id = public_part(shown) if identity.scope else ""
+        return Caller(job, trajectory_id, is_trainer=True, is_named_by_key=is_named_by_key, token_id=token_id)
 
     async def asks_for_tokens(self) -> bool:
         """Whether the scheduler does.
@@ -112,34 +117,41 @@ class Callers:
         identity = await self._ask("")
         return identity is None or bool(identity.scope)
 
-    async def _of_key(self, text: str) -> Caller:
+    async def _of_key(self, text: str, peer: str) -> Caller:
         try:
             key = read_key(text, self.secret, time.time())
         except KeyRefusedError as error:
             raise NoReplyError(UNKNOWN, f"the API key {error}") from None
+        if is_sandbox(peer) and plain_address(peer) != plain_address(sandbox_source(key.job_id, key.trajectory_id)):
+            raise NoReplyError(_FORBIDDEN, "the API key is of a trajectory that this sandbox is not of")
+        if key.token_id and await self._ask("", key.token_id) is None:
+            said = "the API key has ended with the token that it was issued to; its trainer issues another"
+            raise NoReplyError(UNKNOWN, said)
         return Caller(await self._lives.of_key(key.job_id, key.life), key.trajectory_id, key.sampling)
 
-    async def _ask(self, token: str) -> CallerIdentity | None:
-        """What the scheduler says of a token; None where it knows it not."""
-        name, now = hashlib.sha256(token.encode()).digest(), anyio.current_time()
+    async def _ask(self, token: str, token_id: str = "") -> CallerIdentity | None:
+        """What the scheduler says of a token, or of the one with a public part; None where it knows it not."""
+        name, now = hashlib.sha256(f"{token}\n{token_id}".encode()).digest(), anyio.current_time()
         asked_at, identity = self._known.get(name, (float("-inf"), None))
         if now - asked_at >= _REMEMBERED_S:
-            identity = await self._ask_scheduler(token)
+            identity = await self._ask_scheduler(token, token_id)
             self._known[name] = (now, identity)
             self._known.move_to_end(name)
             if len(self._known) > _MOST_REMEMBERED:
                 self._known.popitem(last=False)
         return identity
 
-    async def _ask_scheduler(self, token: str) -> CallerIdentity | None:
+    async def _ask_scheduler(self, token: str, token_id: str) -> CallerIdentity | None:
         try:
-            options = replace(self._options, token=token or None, token_file=None)
+            # Of another token than the caller's it tells a gateway, by the gateway's own.
+            own = self._options
+            options = own if token_id else replace(own, token=token or None, token_file=None)
         except CallsheetError:
             # No scheduler has such a token. One that asks for none takes any text for the caller's name.
             options, token = replace(self._options, token=None, token_file=None), ""
         try:
             async with AdminClient(self._target, options) as admin:
-                return await admin.identity()
+                return await admin.identity(token_id)
         except AccessDeniedError:
             return None
         except CallsheetError as error:
@@ -149,6 +161,11 @@ class Callers:
 def unknown(said: str) -> NoReplyError:
     """The fault of a caller whom nobody knows."""
     return NoReplyError(UNKNOWN, f"{said}: show {_HOW}")
+
+
+def public_part(token: str) -> str:
+    """Returns what tells a token of the scheduler from others, without its secret."""
+    return "_".join(token.split("_")[1:2])
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:

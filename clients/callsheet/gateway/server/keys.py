@@ -67,6 +67,7 @@ class TrajectoryKey:
         trajectory_id: Its trajectory.
         expires_at: When it ends, in seconds since 1970.
         sampling: What the trainer forces.
+        token_id: The public part of the token that it was issued to, which it ends with; empty without tokens.
     """
 
     job_id: str
@@ -74,13 +75,15 @@ class TrajectoryKey:
     trajectory_id: str
     expires_at: float
     sampling: ForcedSampling = field(default_factory=ForcedSampling)
+    token_id: str = ""
 
 
 def write_key(key: TrajectoryKey, secret: bytes) -> str:
     """Returns a key as text that fits into a header and a path."""
     sampling = {name: value for name in _RULES if (value := getattr(key.sampling, name)) is not None}
-    named = {"j": key.job_id, "l": key.life, "t": key.trajectory_id, "x": key.expires_at}
-    payload = _encode(json.dumps(named | ({"s": sampling} if sampling else {}), separators=(",", ":")).encode())
+    named: dict[str, Any] = {"j": key.job_id, "l": key.life, "t": key.trajectory_id, "x": key.expires_at}
+    named |= ({"s": sampling} if sampling else {}) | ({"k": key.token_id} if key.token_id else {})
+    payload = _encode(json.dumps(named, separators=(",", ":")).encode())
     return f"{PREFIX}{payload}.{_encode(_signature(payload, secret))}"
 
 
@@ -105,7 +108,8 @@ def read_key(text: str, secret: bytes, now: float) -> TrajectoryKey:
     said: Any = json.loads(_decode(payload))
     if now >= said["x"]:
         raise KeyRefusedError("is a key that has expired; its trainer issues another")
-    return TrajectoryKey(said["j"], said.get("l", ""), said["t"], said["x"], ForcedSampling(**said.get("s", {})))
+    sampling = ForcedSampling(**said.get("s", {}))
+    return TrajectoryKey(said["j"], said.get("l", ""), said["t"], said["x"], sampling, said.get("k", ""))
 
 
 def is_key(text: str) -> bool:

@@ -59,7 +59,7 @@ class Trainers:
         except ValueError as error:
             raise NoReplyError(BAD_REQUEST, str(error), field="sampling") from error
         expires_at = time.time() + lifetime_s
-        key = TrajectoryKey(*caller.job, caller.trajectory_id, expires_at, forced)
+        key = TrajectoryKey(*caller.job, caller.trajectory_id, expires_at, forced, caller.token_id)
         return {"api_key": write_key(key, self._secret), "expires_at": expires_at}
 
     async def samples(self, caller: Caller) -> bytes:

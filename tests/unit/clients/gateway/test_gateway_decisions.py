@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from callsheet.client import Cancelled, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
+from callsheet.client import Cancelled, ClientOptions, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
 from callsheet.client.words.outcomes import TimeoutKind
+from callsheet.credentials.sandboxes import sandbox_source
 from callsheet.gateway.chat import AskedSampling
-from callsheet.gateway.server.callers import bearer_of, named
+from callsheet.gateway.server.callers import Callers, bearer_of, named, public_part
 from callsheet.gateway.server.faults import NoReplyError, of_error, of_outcome
+from callsheet.gateway.server.job_lives import JobLives
 from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, TrajectoryKey, read_key, write_key
 from callsheet.gateway.server.sampling import sampling_of
 
@@ -24,6 +26,44 @@ def test_a_key_says_what_was_written() -> None:
     assert text.isascii()
     assert "/" not in text
     assert read_key(text, _SECRET, now=99.9) == _KEY
+    of_token = replace(_KEY, token_id="0123456789ab")
+    assert read_key(write_key(of_token, _SECRET), _SECRET, now=99.9) == of_token
+
+
+@pytest.mark.parametrize(
+    ("token", "part"), [("callsheet_0123456789ab_5ec2e7", "0123456789ab"), ("a name", ""), ("", ""), ("_", "")]
+)
+def test_a_key_names_its_token_without_its_secret(token: str, part: str) -> None:
+    assert public_part(token) == part
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("peer", "let_in"),
+    [
+        (sandbox_source("j", "t"), True),
+        (f"::ffff:{sandbox_source('j', 't')}", True),
+        # A harness beside the trainer, on this machine or another one.
+        ("127.0.0.1", True),
+        ("10.0.0.7", True),
+        ("", True),
+        (sandbox_source("j", "another"), False),
+        (sandbox_source("another", "t"), False),
+        (f"::ffff:{sandbox_source('j', 'another')}", False),
+        (sandbox_source("", ""), False),
+    ],
+)
+async def test_a_key_is_no_good_in_the_sandbox_of_another_trajectory(peer: str, let_in: bool) -> None:
+    nobody: Any = None
+    callers = Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
+    key = write_key(TrajectoryKey("j", "a life", "t", 1e12), _SECRET)
+    for headers, session in (({"x-api-key": key}, ""), ({"authorization": "Bearer any"}, key)):
+        if let_in:
+            assert (await callers.identify(headers, session, peer)).trajectory_id == "t"
+            continue
+        with pytest.raises(NoReplyError, match="a trajectory that this sandbox is not of") as told:
+            await callers.identify(headers, session, peer)
+        assert told.value.status == 403
 
 
 @pytest.mark.parametrize("change", [lambda text: text[:-3] + "AAA", lambda text: "cs-AAAA" + text[7:], lambda _: "cs-"])

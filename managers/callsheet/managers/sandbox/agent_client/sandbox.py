@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
+from callsheet.credentials.sandboxes import sandbox_source
 from callsheet.managers.sandbox.agent_client.capture import OutputPipe
 from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob
 from callsheet.managers.sandbox.agent_client.command_defaults import judging_environment, merged_environment
@@ -59,10 +60,16 @@ _log = structlog.get_logger(__name__)
 
 
 class AgentSandbox:
-    """One live sandbox. Its actions come one after another; `pause`, `grant` and `destroy` may come at any time."""
+    """One live sandbox. Its actions come one after another; `pause`, `grant` and `destroy` may come at any time.
+
+    Attributes:
+        source: From where its connections to the machine's loopback come.
+    """
 
     def __init__(self, spec: SandboxSpec, connection: AgentConnection, parts: SandboxParts) -> None:
         """Args: connection: To an agent that said hello."""
+        # Until it is somebody's, of no trajectory's.
+        self.source = sandbox_source("", "")
         self._spec = spec
         self._connection = connection
         self._parts = parts

@@ -20,7 +20,6 @@ import anyio
 import psutil
 import structlog
 from anyio.abc import TaskGroup
-from callsheet.credentials.sandboxes import SANDBOX_SOURCE
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.network.destinations import LOOPBACK, Destination, covered
 
@@ -145,20 +144,20 @@ class _RefusedError(Exception):
         self.status = status
 
 
-async def serve_connection(inside: socket.socket, allowed: Sequence[Destination], sandbox_id: str) -> None:
+async def serve_connection(inside: socket.socket, allowed: Sequence[Destination], sandbox: Listening) -> None:
     """Serves one connection out of a sandbox to the proxy, and closes it.
 
     Args:
         inside: Non-blocking, just accepted.
         allowed: What the sandbox may reach.
-        sandbox_id: For the log.
+        sandbox: Says from where to connect.
     """
     with inside:
         try:
             request, rest = await _read_request(inside, allowed)
-            outside = await _connect(request.destination)
+            outside = await _connect(request.destination, sandbox.source)
         except _RefusedError as refusal:
-            _log.info("connection_refused", sandbox=sandbox_id, answer=refusal.status)
+            _log.info("connection_refused", sandbox=sandbox.spec.sandbox_id, answer=refusal.status)
             await _answer(inside, refusal.status)
             return
         with outside:
@@ -168,20 +167,20 @@ async def serve_connection(inside: socket.socket, allowed: Sequence[Destination]
             await _copy_both(inside, outside)
 
 
-async def serve_port(inside: socket.socket, place: Destination, sandbox_id: str) -> None:
+async def serve_port(inside: socket.socket, place: Destination, sandbox: Listening) -> None:
     """Serves one connection out of a sandbox to a port of the machine's loopback, and closes it.
 
     Args:
         inside: Non-blocking, just accepted.
         place: The port.
-        sandbox_id: For the log.
+        sandbox: Says from where to connect.
     """
     with inside:
         try:
-            outside = await _connect(place)
+            outside = await _connect(place, sandbox.source)
         except _RefusedError as refusal:
             # What the client speaks is not known: it finds its connection closed.
-            _log.info("connection_refused", sandbox=sandbox_id, answer=refusal.status)
+            _log.info("connection_refused", sandbox=sandbox.spec.sandbox_id, answer=refusal.status)
             return
         with outside:
             await _copy_both(inside, outside)
@@ -208,13 +207,13 @@ async def _read_request(inside: socket.socket, allowed: Sequence[Destination]) -
     return request, rest
 
 
-async def _connect(destination: Destination) -> socket.socket:
+async def _connect(destination: Destination, source: str) -> socket.socket:
     problem = "no address"
     try:
         with anyio.fail_after(_CONNECT_SECONDS):
             for address in await addresses_of(destination):
                 try:
-                    return await _connect_to(address, destination.port)
+                    return await _connect_to(address, destination.port, source)
                 except OSError as error:
                     problem = os.strerror(error.errno) if error.errno else str(error)
     except PermissionError as error:
@@ -224,12 +223,12 @@ async def _connect(destination: Destination) -> socket.socket:
     raise _RefusedError(f"502 {problem}")
 
 
-async def _connect_to(address: str, port: int) -> socket.socket:
+async def _connect_to(address: str, port: int, source: str) -> socket.socket:
     outside = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         outside.setblocking(False)
         if address.startswith(_LOOPBACK):
-            outside.bind((SANDBOX_SOURCE, 0))
+            outside.bind((source, 0))
         number = outside.connect_ex((address, port))
         if number == errno.EINPROGRESS:
             await anyio.wait_writable(outside)
@@ -304,6 +303,9 @@ class Reaching(Protocol):
 
 class Listening(Protocol):
     """A sandbox, as far as this module needs it."""
+
+    source: str
+    """From where its connections to the loopback come: tells its trajectory."""
 
     @property
     def spec(self) -> Reaching:
@@ -397,10 +399,10 @@ class NetworkDoors:
         spec = sandbox.spec
         for place in spec.network:
             if place.is_loopback:
-                await self._open(sandbox, place.port, partial(serve_port, place=place, sandbox_id=spec.sandbox_id))
+                await self._open(sandbox, place.port, partial(serve_port, place=place, sandbox=sandbox))
         proxied = _proxied(spec.network)
         if proxied:
-            serve_one = partial(serve_connection, allowed=proxied, sandbox_id=spec.sandbox_id)
+            serve_one = partial(serve_connection, allowed=proxied, sandbox=sandbox)
             await self._open(sandbox, PROXY_PORT, serve_one)
 
     async def _open(self, sandbox: Listening, port: int, serve_one: Callable[[socket.socket], Awaitable[None]]) -> None:

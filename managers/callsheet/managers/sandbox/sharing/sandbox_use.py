@@ -9,6 +9,7 @@ from time import monotonic
 
 import anyio
 import structlog
+from callsheet.credentials.sandboxes import sandbox_source
 from callsheet.managers.executor import Attempt
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
@@ -67,6 +68,7 @@ class SandboxUse:
     async def inside(self, sandbox: AgentSandbox) -> AsyncIterator[None]:
         """Gives a sandbox the attempt's cores and lets it run for a while; outside of it, it is frozen."""
         self.sandbox = sandbox
+        sandbox.source = sandbox_source(self.attempt.action.job_id, self.attempt.action.trajectory_id)
         # Others may be shared once the sandbox has been put on these.
         among = self._usual_cores()
         try:

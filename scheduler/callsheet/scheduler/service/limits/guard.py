@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -92,7 +91,7 @@ RECHECK_S: Final = 2.0
 
 _SCHEME: Final = "Bearer "
 _caller: ContextVar[Identity] = ContextVar("caller", default=ANYBODY)
-_check_caller: ContextVar[Callable[[], None]] = ContextVar("check_caller", default=lambda: None)
+_check_caller: ContextVar[Callable[[str], None]] = ContextVar("check_caller", default=lambda _: None)
 
 
 def caller() -> Identity:
@@ -100,13 +99,16 @@ def caller() -> Identity:
     return _caller.get()
 
 
-def check_caller() -> None:
+def check_caller(token_id: str = "") -> None:
     """Looks at the caller's token again; an rpc that has waited asks before it gives anything away.
+
+    Args:
+        token_id: The public part of another token, which is looked at instead.
 
     Raises:
         RefusedError: UNAUTHENTICATED: the token was revoked or has expired meanwhile.
     """
-    _check_caller.get()()
+    _check_caller.get()(token_id)
 
 
 class TokenGuard(grpc.aio.ServerInterceptor):
@@ -143,7 +145,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             return self._refusing(method, refusal, identity)
         # Interceptors and handler of an rpc run in one task, and so in one context.
         _caller.set(identity)
-        _check_caller.set(partial(self._check_again, identity))
+        _check_caller.set(lambda token_id: self._check_again(token_id or identity.token_id))
         return self._guarded(identity, handler, method)
 
     def _guarded(self, identity: Identity, handler: Any, method: str) -> Handler:
@@ -182,20 +184,20 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             rule = "cannot be checked now; try again"
             raise RefusedError(RefusalCode.UNAVAILABLE, "authorization", "", rule, retry_after=1.0) from error
 
-    def _check_again(self, identity: Identity) -> None:
+    def _check_again(self, token_id: str) -> None:
         try:
             records = self._tokens.records()
         except TokenFileError as error:
             # Nobody new is let in meanwhile; who is in was right.
             _log.error("tokens_unreadable", reason=str(error))
         else:
-            check_valid(records.get(identity.token_id), self._now())
+            check_valid(records.get(token_id), self._now())
 
     def _while_valid(self, identity: Identity, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def recheck() -> None:
             while True:
                 await anyio.sleep(RECHECK_S)
-                self._check_again(identity)
+                self._check_again(identity.token_id)
 
         async def serve_while_valid(requests: Any, context: Context) -> Any:
             try:
@@ -223,7 +225,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
                     if anyio.current_time() >= checked_at + RECHECK_S:
                         checked_at = anyio.current_time()
                         try:
-                            self._check_again(identity)
+                            self._check_again(identity.token_id)
                         except RefusedError as error:
                             await self._end(identity, error, context)
                     yield chunk

@@ -8,6 +8,7 @@ from importlib import metadata
 
 import anyio
 import structlog
+from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core.state.buffer import LeasedBatch
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import RefusedError
@@ -217,6 +218,9 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         """What this scheduler is and which clients it serves."""
         _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
         identity = caller()
+        if request.token_id:
+            identity.require(frozenset({Scope.GATEWAY}), "GetServerInfo with token_id")
+            check_caller(request.token_id)
         return client_service_pb2.GetServerInfoResponse(
             version=scheduler_version(),
             contract=CONTRACT,
