@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -22,14 +22,14 @@ from tests.support.packets import packets_of
 
 pytestmark = pytest.mark.anyio
 _WAIT_S = 60.0
-_GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+_GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def _serving(app: Starlette) -> AsyncIterator[str]:
+async def _serving(app: Starlette, at: str = "127.0.0.1:0", host_names: Sequence[str] = ()) -> AsyncIterator[str]:
     stop = anyio.Event()
-    with listen("127.0.0.1:0") as listener, anyio.fail_after(_WAIT_S):
-        server = make_server(app, shutdown_s=1.0, tls_cert=None, tls_key=None)
+    with listen(at) as listener, anyio.fail_after(_WAIT_S):
+        server = make_server(app, shutdown_s=1.0, tls_cert=None, tls_key=None, listen=at, host_names=host_names)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(server.serve, sockets=[listener]))
             tasks.start_soon(server.stop_with, stop)
@@ -64,15 +64,15 @@ async def test_no_part_of_a_stream_waits_for_an_acknowledgement() -> None:
 
 
 _LONG = b"a" * (8 * MAX_HEAD_BYTES)
-_CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"
+_CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"
 
 
 @pytest.mark.parametrize(
     "sent",
     [
         b"GET /" + _LONG,
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + _LONG,
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + _LONG,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
         _CHUNKED + b"2;" + _LONG,
         _CHUNKED + b"0\r\nX: " + _LONG,
     ],
@@ -96,7 +96,7 @@ async def test_what_comes_beside_bodies_is_bounded(sent: bytes) -> None:
 @pytest.mark.parametrize("length", [0, 1, 3 << 20])
 async def test_bodies_of_any_length_come_whole(length: int) -> None:
     def lengths(address: str) -> bytes:
-        head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nX: {'y' * 50_000}\r\n\r\n".encode()
+        head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nX: {'y' * 50_000}\r\n\r\n".encode()
         return packets_of(address, head + b"z" * length, 3)[1]
 
     async with _serving(Starlette(routes=[Route("/", _length, methods=["POST"])])) as address:
@@ -122,3 +122,45 @@ async def test_work_ends_with_the_connection_of_its_client() -> None:
             await stream.send(_GET)
             await began.wait()
         await ended.wait()
+
+
+@pytest.mark.parametrize("at", ["127.0.0.1:0", "localhost:0", "[::1]:0", "0.0.0.0:0", "[::]:0"])
+@pytest.mark.parametrize(
+    ("head", "served"),
+    [
+        ("Host: HERE", True),
+        ("Host: localhost:1", True),
+        ("Host: trainer.example", True),
+        ("Host: page.example", False),
+        ("Host: page.example\r\nHost: localhost", False),
+        ("Host: localhost\r\nOrigin: http://page.example", False),
+        ("Host: localhost\r\nOrigin: null\r\nConnection: Upgrade\r\nUpgrade: websocket", False),
+        ("Host: page.example\r\nX-Forwarded-Host: localhost\r\nForwarded: host=localhost", False),
+    ],
+)
+async def test_web_pages_get_nothing(at: str, head: str, served: bool) -> None:
+    async def page(request: Request) -> Response:
+        del request
+        return PlainTextResponse("the page")
+
+    async with _serving(Starlette(routes=[Route("/", page)]), at, ["trainer.example"]) as address:
+        port = address.rpartition(":")[2]
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(at.removesuffix(":0"), at.removesuffix(":0"))
+        request = f"GET / HTTP/1.1\r\n{head.replace('HERE', f'{host}:{port}')}\r\n\r\n".encode()
+        _, answer = await anyio.to_thread.run_sync(packets_of, f"{host.strip('[]')}:{port}", request, 1)
+    assert (answer.startswith(b"HTTP/1.1 200"), b"the page" in answer) == (served, served)
+    assert answer.startswith(b"HTTP/1.1 403") != served
+
+
+async def test_nobodys_word_counts_for_anothers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+
+    async def peer(request: Request) -> Response:
+        assert request.client is not None
+        return PlainTextResponse(f"{request.client.host} by {request.url.scheme}")
+
+    said = b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\nForwarded: for=10.0.0.1;proto=https\r\n"
+    async with _serving(Starlette(routes=[Route("/", peer)])) as address:
+        head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + said + b"\r\n"
+        _, answer = await anyio.to_thread.run_sync(packets_of, address, head, 1)
+    assert answer.endswith(b"\r\n\r\n127.0.0.1 by http")

@@ -21,7 +21,7 @@ from tests.support.swerex_servers import facade_process
 
 pytestmark = pytest.mark.anyio
 _WAIT_S = 100.0
-_GET = "GET {} HTTP/1.1\r\nHost: x\r\nX-API-Key: not-a-secret\r\n\r\n"
+_GET = "GET {} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: not-a-secret\r\n\r\n"
 
 
 async def _packets(address: str, path: str, answers: int = 4) -> tuple[int, bytes]:

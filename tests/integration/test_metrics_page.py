@@ -117,6 +117,25 @@ async def test_with_tokens_the_page_is_for_those_who_may_look(tmp_path: Path) ->
     assert sorted(refused) == [RefusalCode.PERMISSION_DENIED] * (len(Scope) - 2) + [RefusalCode.UNAUTHENTICATED] * 2
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:9464"}, 200),
+        ({"Host": "prometheus.example"}, 200),
+        ({"Host": "page.example"}, 403),
+        ({"Host": "localhost", "Origin": "http://page.example"}, 403),
+        ({"Host": "localhost", "origin": "null"}, 403),
+    ],
+)
+async def test_web_pages_do_not_see_the_page(headers: dict[str, str], status: int) -> None:
+    async with (
+        _server(AccessSettings(host_names="prometheus.example, other")) as url,
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(url) as answer,
+    ):
+        assert (answer.status, await answer.read() == b"page\n") == (status, status == 200)
+
+
 async def test_with_a_certificate_the_page_is_encrypted(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import structlog
 import uvicorn
+from callsheet.credentials.web_pages import FORBIDDEN, why_of_a_web_page
 from callsheet.http_server.http_protocol import HttpProtocol
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 # A server's side of TLS: its certificate is read anew when its files have changed.
 _log = structlog.get_logger(__name__)
@@ -81,7 +83,31 @@ class EmbeddedServer(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(app: ASGIApp, *, shutdown_s: float, tls_cert: Path | None, tls_key: Path | None) -> EmbeddedServer:
+class _NoWebPages:
+    """Answers requests that a web page made a browser send."""
+
+    def __init__(self, app: ASGIApp, listen: str, names: Sequence[str], *, has_certificate: bool) -> None:
+        self._app = app
+        self._listened = split_address(listen)[0].lower()
+        self._names, self._has_certificate = names, has_certificate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        here = (scope["server"][0], self._listened)
+        why = why_of_a_web_page(headers, here, self._names, has_certificate=self._has_certificate)
+        app = self._app if why is None else PlainTextResponse(why, FORBIDDEN)
+        await app(scope, receive, send)
+
+
+def make_server(
+    app: ASGIApp,
+    *,
+    shutdown_s: float,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    listen: str,
+    host_names: Sequence[str] = (),
+) -> EmbeddedServer:
     """Returns a server that is to be given its socket.
 
     Args:
@@ -89,12 +115,14 @@ def make_server(app: ASGIApp, *, shutdown_s: float, tls_cert: Path | None, tls_k
         shutdown_s: How long running requests may go on when it is asked to end.
         tls_cert: The certificate to show, as PEM; None serves without TLS.
         tls_key: The key of that certificate, as PEM.
+        listen: Where its socket listens, as "host:port".
+        host_names: Further names of it.
 
     Raises:
         ValueError: A file of TLS cannot be used.
     """
     configuration = uvicorn.Config(
-        app,
+        _NoWebPages(app, listen, host_names, has_certificate=tls_cert is not None),
         lifespan="off",
         log_config=None,
         # Below it are lines for each request that is none, from whomever it comes.
@@ -104,6 +132,7 @@ def make_server(app: ASGIApp, *, shutdown_s: float, tls_cert: Path | None, tls_k
         # Nobody's word for another's address: by it a sandbox could pass for the machine.
         proxy_headers=False,
         http=HttpProtocol,
+        ws="none",
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=max(1, round(shutdown_s)),
     )

@@ -120,6 +120,14 @@ INSECURE = Setting(
 )
 
 
+HOST_NAMES = Setting(
+    "Names by which clients of HTTP call it without TLS, besides its address, separated by commas.",
+    variable="CALLSHEET_HOST_NAMES",
+    metavar="NAME,...",
+    default_text="none",
+)
+
+
 def check_exposure(listen: str, lacks: Mapping[str, str], *, insecure: bool) -> bool:
     """Returns whether whoever reaches an address meets less than all credentials.
 

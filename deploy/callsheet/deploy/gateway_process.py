@@ -61,6 +61,7 @@ def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> l
         "tls_cert": settings.access.tls_cert,
         "tls_key": settings.access.tls_key,
         "insecure": settings.access.insecure or None,
+        "host_names": settings.access.host_names or None,
     }
     return ["gateway", *command_line(GatewaySettings, told)]
 

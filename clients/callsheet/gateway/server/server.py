@@ -28,6 +28,7 @@ from callsheet.gateway.server.retention import Retention
 from callsheet.gateway.server.settings import GatewaySettings
 from callsheet.gateway.server.trainers import Trainers
 from callsheet.http_server.listening import address_of, listen, make_server
+from callsheet.options.common import comma_separated
 
 _ANSWER_S: Final = 10.0
 _log = structlog.get_logger(__name__)
@@ -90,6 +91,8 @@ async def serve(
                 shutdown_s=settings.shutdown_s,
                 tls_cert=settings.tls_cert,
                 tls_key=settings.tls_key,
+                listen=settings.listen,
+                host_names=comma_separated(settings.host_names),
             )
             tasks.start_soon(server.stop_with, stop)
             tasks.start_soon(retention.run, settings.sweep_s)

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, INSECURE, Address, DataDir, check_exposure, host_and_port
+from callsheet.options.common import (
+    DEFAULT_ADDRESS,
+    HOST_NAMES,
+    INSECURE,
+    Address,
+    DataDir,
+    check_exposure,
+    host_and_port,
+)
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 DEFAULT_LISTEN = "127.0.0.1:7078"
@@ -133,6 +141,7 @@ class GatewaySettings:
         ),
     ] = None
     insecure: Annotated[bool, INSECURE] = False
+    host_names: Annotated[str, HOST_NAMES] = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""

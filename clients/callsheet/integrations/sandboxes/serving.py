@@ -13,6 +13,7 @@ from callsheet.client import Client, Job
 from callsheet.client.session.target import from_environment
 from callsheet.http_server.listening import address_of, listen, make_server
 from callsheet.integrations.sandboxes.settings import ServedFacade
+from callsheet.options.common import comma_separated
 from starlette.types import ASGIApp
 
 _log = structlog.get_logger(__name__)
@@ -70,6 +71,8 @@ async def serve_facade(
                 shutdown_s=settings.shutdown_s,
                 tls_cert=settings.tls_cert,
                 tls_key=settings.tls_key,
+                listen=settings.listen,
+                host_names=comma_separated(settings.host_names),
             )
             tasks.start_soon(server.stop_with, stop)
             address = address_of(listener)

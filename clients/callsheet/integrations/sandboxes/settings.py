@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, INSECURE, Address, check_exposure, host_and_port
+from callsheet.options.common import DEFAULT_ADDRESS, HOST_NAMES, INSECURE, Address, check_exposure, host_and_port
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 
@@ -81,6 +81,7 @@ class ServedFacade:
         ),
     ] = None
     insecure: Annotated[bool, INSECURE] = False
+    host_names: Annotated[str, HOST_NAMES] = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""

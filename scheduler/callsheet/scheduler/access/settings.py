@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import INSECURE, check_exposure
+from callsheet.options.common import HOST_NAMES, INSECURE, check_exposure
 from callsheet.options.declaration import PathRule, Setting
 
 
@@ -33,6 +33,7 @@ class AccessSettings:
         _file("Tokens that callers must have; callsheet token fills it.", "CALLSHEET_TOKENS", "none", exists=False),
     ] = None
     insecure: Annotated[bool, INSECURE] = False
+    host_names: Annotated[str, HOST_NAMES] = ""
 
     def __post_init__(self) -> None:
         for given, needed in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):

@@ -14,6 +14,8 @@ import anyio.abc
 import structlog
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSStream
+from callsheet.credentials.web_pages import why_of_a_web_page
+from callsheet.options.common import comma_separated
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.access.tokens import TokenFile, TokenFileError, identify
@@ -72,6 +74,7 @@ class MetricsServer:
         self._refused = refused
         self._tokens = TokenFile(access.tokens) if access.tokens is not None else None
         self._connections = 0
+        self._listened = ""
 
     async def serve(self, listen: str, *, task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serves until it is cancelled; tells its URL once it listens.
@@ -80,10 +83,9 @@ class MetricsServer:
             OSError: The address cannot be bound.
         """
         host, _, port = listen.rpartition(":")
+        self._listened = host.removeprefix("[").removesuffix("]").lower()
         try:
-            listener = await anyio.create_tcp_listener(
-                local_host=host.removeprefix("[").removesuffix("]"), local_port=int(port)
-            )
+            listener = await anyio.create_tcp_listener(local_host=self._listened, local_port=int(port))
         except OSError as error:
             raise OSError(f"metrics_listen: cannot bind {listen!r}: {error.strerror or error}") from error
         async with listener:
@@ -116,17 +118,21 @@ class MetricsServer:
         except anyio.DelimiterNotFound:
             page = Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         else:
-            page = await self._page(head.decode("latin-1"))
+            here = (stream.extra(anyio.abc.SocketAttribute.local_address)[0], self._listened)
+            page = await self._page(head.decode("latin-1"), here)
         await secured.send(page.encode())
         await secured.send_eof() if context is None else await secured.aclose()
 
-    async def _page(self, head: str) -> Page:
-        method, path, authorization = parse_head(head)
+    async def _page(self, head: str, here: tuple[str, str]) -> Page:
+        method, path, fields = parse_head(head)
+        has_certificate, names = self._access.tls_cert is not None, comma_separated(self._access.host_names)
+        if (why := why_of_a_web_page(fields, here, names, has_certificate=has_certificate)) is not None:
+            return Page(HTTPStatus.FORBIDDEN, f"{why}\n".encode())
         if path.partition("?")[0] != PATH:
             return Page(HTTPStatus.NOT_FOUND, f"the one page is {PATH}\n".encode())
         if method != "GET":
             return Page(HTTPStatus.METHOD_NOT_ALLOWED)
-        if (refusal := self._refusal(authorization)) is not None:
+        if (refusal := self._refusal(dict(fields).get("authorization", ""))) is not None:
             self._refused(refusal.code)
             status = HTTPStatus.UNAUTHORIZED if refusal.code is RefusalCode.UNAUTHENTICATED else HTTPStatus.FORBIDDEN
             return Page(status, f"{refusal}\n".encode())
@@ -160,9 +166,9 @@ class MetricsServer:
         return context
 
 
-def parse_head(head: str) -> tuple[str, str, str]:
-    """Returns method, path and Authorization of a request's head; empty ones where they are not there."""
+def parse_head(head: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Returns method, path and fields of a request's head, with names in small letters; what is not there is empty."""
     first, *lines = head.split("\r\n")
     method, _, rest = first.partition(" ")
-    fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return method, rest.partition(" ")[0], fields.get("authorization", "")
+    fields = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    return method, rest.partition(" ")[0], fields

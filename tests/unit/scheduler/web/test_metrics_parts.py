@@ -89,12 +89,15 @@ def test_an_idle_scheduler_has_a_bounded_page() -> None:
 @pytest.mark.parametrize(
     ("head", "parsed"),
     [
-        ("GET /metrics HTTP/1.1\r\nHost: h\r\nAUTHORIZATION: Bearer x", ("GET", "/metrics", "Bearer x")),
-        ("GET", ("GET", "", "")),
-        ("", ("", "", "")),
+        (
+            "GET /metrics HTTP/1.1\r\nHost: h\r\nAUTHORIZATION: Bearer x",
+            ("GET", "/metrics", [("host", "h"), ("authorization", "Bearer x")]),
+        ),
+        ("GET", ("GET", "", [])),
+        ("", ("", "", [])),
     ],
 )
-def test_a_head_is_read_whatever_it_is(head: str, parsed: tuple[str, str, str]) -> None:
+def test_a_head_is_read_whatever_it_is(head: str, parsed: tuple[str, str, list[tuple[str, str]]]) -> None:
     assert parse_head(head) == parsed
 
 
