@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import anyio
@@ -17,7 +17,7 @@ from callsheet.credentials.sandboxes import is_sandbox, plain_address, sandbox_s
 from callsheet.gateway.server.call_store import JobLife
 from callsheet.gateway.server.faults import BAD_REQUEST, UNKNOWN, NoReplyError, of_error
 from callsheet.gateway.server.job_lives import JobLives
-from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, is_key, read_key
+from callsheet.gateway.server.keys import ForcedSampling, KeyRefusedError, TrajectoryKey, is_key, read_key
 
 JOB_HEADER: Final = "x-callsheet-job"
 TRAJECTORY_HEADER: Final = "x-callsheet-trajectory"
@@ -27,7 +27,9 @@ _LONGEST_ID: Final = 256
 _LONGEST_LIFE: Final = 64
 _REMEMBERED_S: Final = 10.0
 _MOST_REMEMBERED: Final = 4096
+_MOST_BOUND: Final = 65_536
 _OF_JOBS: Final = frozenset({"", "admin", "job"})
+T = TypeVar("T")
 _HOW: Final = "a trajectory's key or the token of its job, as Authorization: Bearer or x-api-key"
 
 
@@ -71,6 +73,7 @@ class Callers:
         self._options = options
         self.secret = secret
         self._known: OrderedDict[bytes, tuple[float, CallerIdentity | None]] = OrderedDict()
+        self._in_sandboxes: OrderedDict[bytes, None] = OrderedDict()
 
     async def identify(self, headers: Mapping[str, str], session: str = "", peer: str = "") -> Caller:
         """Returns who makes a call.
@@ -122,12 +125,23 @@ class Callers:
             key = read_key(text, self.secret, time.time())
         except KeyRefusedError as error:
             raise NoReplyError(UNKNOWN, f"the API key {error}") from None
-        if is_sandbox(peer) and plain_address(peer) != plain_address(sandbox_source(key.job_id, key.trajectory_id)):
-            raise NoReplyError(_FORBIDDEN, "the API key is of a trajectory that this sandbox is not of")
+        self._check_place(key, text, peer)
         if key.token_id and await self._ask("", key.token_id) is None:
             said = "the API key has ended with the token that it was issued to; its trainer issues another"
             raise NoReplyError(UNKNOWN, said)
         return Caller(await self._lives.of_key(key.job_id, key.life), key.trajectory_id, key.sampling)
+
+    def _check_place(self, key: TrajectoryKey, text: str, peer: str) -> None:
+        """Raises NoReplyError for a key out of its sandbox: the trajectory's, once it was shown there."""
+        name = hashlib.sha256(text.encode()).digest()
+        if not is_sandbox(peer):
+            if name in self._in_sandboxes:
+                said = "the API key is bound to a sandbox, where it was shown: elsewhere its trainer shows another one"
+                raise NoReplyError(_FORBIDDEN, said)
+        elif plain_address(peer) != plain_address(sandbox_source(key.job_id, key.trajectory_id)):
+            raise NoReplyError(_FORBIDDEN, "the API key is of a trajectory that this sandbox is not of")
+        else:
+            _remember(self._in_sandboxes, name, None, _MOST_BOUND)
 
     async def _ask(self, token: str, token_id: str = "") -> CallerIdentity | None:
         """What the scheduler says of a token, or of the one with a public part; None where it knows it not."""
@@ -135,10 +149,7 @@ class Callers:
         asked_at, identity = self._known.get(name, (float("-inf"), None))
         if now - asked_at >= _REMEMBERED_S:
             identity = await self._ask_scheduler(token, token_id)
-            self._known[name] = (now, identity)
-            self._known.move_to_end(name)
-            if len(self._known) > _MOST_REMEMBERED:
-                self._known.popitem(last=False)
+            _remember(self._known, name, (now, identity), _MOST_REMEMBERED)
         return identity
 
     async def _ask_scheduler(self, token: str, token_id: str) -> CallerIdentity | None:
@@ -156,6 +167,14 @@ class Callers:
             return None
         except CallsheetError as error:
             raise of_error(error) from error
+
+
+def _remember(known: OrderedDict[bytes, T], name: bytes, value: T, most: int) -> None:
+    """Keeps something; what was kept the longest ago goes where there is too much."""
+    known[name] = value
+    known.move_to_end(name)
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 def unknown(said: str) -> NoReplyError:

@@ -66,6 +66,25 @@ async def test_a_key_is_no_good_in_the_sandbox_of_another_trajectory(peer: str, 
         assert told.value.status == 403
 
 
+@pytest.mark.anyio
+async def test_a_key_that_was_shown_in_its_sandbox_is_bound_to_it() -> None:
+    nobody: Any = None
+    callers = Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
+    own, another = (write_key(TrajectoryKey("j", "a life", "t", ends), _SECRET) for ends in (1e12, 2e12))
+    inside = sandbox_source("j", "t")
+    # What was refused binds nothing.
+    with pytest.raises(NoReplyError, match="not of"):
+        await callers.identify({"x-api-key": own}, "", sandbox_source("j", "u"))
+    for peer in ("127.0.0.1", inside, inside, f"::ffff:{inside}"):
+        assert (await callers.identify({"x-api-key": own}, "", peer)).trajectory_id == "t"
+    for peer in ("127.0.0.1", "10.0.0.7", "::1", ""):
+        for headers, session in (({"x-api-key": own}, ""), ({}, own)):
+            with pytest.raises(NoReplyError, match="is bound to a sandbox") as told:
+                await callers.identify(headers, session, peer)
+            assert told.value.status == 403
+        assert (await callers.identify({"x-api-key": another}, "", peer)).trajectory_id == "t"
+
+
 @pytest.mark.parametrize("change", [lambda text: text[:-3] + "AAA", lambda text: "cs-AAAA" + text[7:], lambda _: "cs-"])
 def test_a_changed_key_is_none(change: Any) -> None:
     with pytest.raises(KeyRefusedError, match="no key of this gateway"):
