@@ -108,8 +108,9 @@ def read_key(text: str, secret: bytes, now: float) -> TrajectoryKey:
     said: Any = json.loads(_decode(payload))
     if now >= said["x"]:
         raise KeyRefusedError("is a key that has expired; its trainer issues another")
-    sampling = ForcedSampling(**said.get("s", {}))
-    return TrajectoryKey(said["j"], said.get("l", ""), said["t"], said["x"], sampling, said.get("k", ""))
+    return TrajectoryKey(
+        said["j"], said.get("l", ""), said["t"], said["x"], ForcedSampling(**said.get("s", {})), said.get("k", "")
+    )
 
 
 def is_key(text: str) -> bool:

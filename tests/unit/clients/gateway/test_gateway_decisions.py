@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from callsheet.client import Cancelled, ClientOptions, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
+from callsheet.client.admin import CallerIdentity
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
 from callsheet.client.words.outcomes import TimeoutKind
 from callsheet.credentials.sandboxes import sandbox_source
@@ -64,6 +67,40 @@ async def test_a_key_is_no_good_in_the_sandbox_of_another_trajectory(peer: str, 
         with pytest.raises(NoReplyError, match="a trajectory that this sandbox is not of") as told:
             await callers.identify(headers, session, peer)
         assert told.value.status == 403
+
+
+@pytest.mark.anyio
+async def test_one_question_is_asked_of_a_token_whose_answer_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody: Any = None
+    callers = Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
+    keys = [write_key(TrajectoryKey("j", "a life", f"t-{place}", 1e12, token_id="id"), _SECRET) for place in range(9)]
+    asked, answers = [], iter([CallerIdentity("gateway", ""), None])
+
+    async def ask(token: str, token_id: str) -> CallerIdentity | None:
+        asked.append((token, token_id))
+        await anyio.lowlevel.checkpoint()
+        return next(answers)
+
+    monkeypatch.setattr(callers, "_ask_scheduler", ask)
+    await callers.identify({"x-api-key": keys[0]})
+    # Its answer is old at once; those who call while one asks take it.
+    monkeypatch.setattr("callsheet.gateway.server.callers.anyio.current_time", lambda: 1e9)
+    refused = []
+
+    async def call(key: str) -> None:
+        try:
+            await callers.identify({"x-api-key": key})
+        except NoReplyError as error:
+            refused.append((error.status, str(error)))
+
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(call, key)
+    assert asked == [("", "id")] * 2
+    assert [status for status, _ in refused] == [401]
+    for key in keys:
+        with pytest.raises(NoReplyError, match="has ended with the token"):
+            await callers.identify({"x-api-key": key})
 
 
 @pytest.mark.anyio
