@@ -133,7 +133,8 @@ class Callers:
 
     def _check_place(self, key: TrajectoryKey, text: str, peer: str) -> None:
         """Raises NoReplyError for a key out of its sandbox: the trajectory's, once it was shown there."""
-        name = hashlib.sha256(text.encode()).digest()
+        # Its payload alone: a signature can be written in several ways.
+        name = hashlib.sha256(text.partition(".")[0].encode()).digest()
         if not is_sandbox(peer):
             if name in self._in_sandboxes:
                 said = "the API key is bound to a sandbox, where it was shown: elsewhere its trainer shows another one"
