@@ -8,30 +8,17 @@ import os
 import socket
 import struct
 import termios
-import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
-
-GATHERING_S: Final = 0.002
-"""While much is under way, so many seconds pass between two looks at what gRPC has."""
+from typing import Any
 
 
 class GatheringLoop(asyncio.SelectorEventLoop):
-    """Goes round once for all that gRPC has, and seldom while much is under way.
+    """Goes round once for all that gRPC has.
 
     gRPC's thread writes a byte to a socket for each of its events. Its reader takes one byte and handles all events
     that are there, so that each byte left behind makes the loop go round once more, for nothing.
-
-    Attributes:
-        crowded: Whether so much is under way that `GATHERING_S` more of latency matter less than the processor.
     """
-
-    def __init__(self) -> None:
-        """Gathers without waiting until it is told what `crowded` is."""
-        super().__init__()
-        self.crowded: Callable[[], bool] = lambda: False
-        self._looked_at = 0.0
 
     # Its type says which arguments a callback takes, which is passed on here as it comes.
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
@@ -42,9 +29,6 @@ class GatheringLoop(asyncio.SelectorEventLoop):
             super().add_reader(fd, callback, *args)
 
     def _take_all(self, fd: int, take: Callable[[], Any]) -> None:
-        if self.crowded():
-            time.sleep(min(max(self._looked_at + GATHERING_S - time.monotonic(), 0.0), GATHERING_S))
-            self._looked_at = time.monotonic()
         (events,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
         if events > 1:
             # One is left for the reader, which takes it after these events have been queued.

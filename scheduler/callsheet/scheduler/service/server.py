@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import logging
@@ -26,7 +25,6 @@ from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.codec.requests import decode_result
-from callsheet.scheduler.service.event_loop import GatheringLoop
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.limits.guard import LimitingInterceptor, PeerLimits, RefusalLog, TokenGuard
 from callsheet.scheduler.service.limits.unread import UnreadBytes
@@ -80,8 +78,6 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
 CLOSE_TIMEOUT = 10.0
-# Attempts under way from which on single events wait for company.
-CROWD = 16
 UNUSED_SWEEP = 3600.0
 
 _log = structlog.get_logger(__name__)
@@ -166,8 +162,6 @@ async def _serve_with(
         max_journal_backlog=settings.max_journal_backlog,
         max_pending_bytes=settings.limits.max_pending_bytes,
     )
-    if isinstance(on := asyncio.get_running_loop(), GatheringLoop):
-        on.crowded = lambda: len(state.attempts) >= CROWD
     admin = AdminServicer(loop, predictors, planning, audit)
     writer.start()
     try:
