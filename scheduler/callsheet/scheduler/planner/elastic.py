@@ -247,7 +247,7 @@ class ElasticPlanner:
         """Decides for all that is free to go anywhere and no generation for an engine; see `propose`."""
         apart = competing(self._snapshots.servable(waiting, self._fleet, now))
         # Only now: options that are asked for the first time add set-ups to pools.
-        placer = self._placer([pool.free for pool in self._fleet.pools])
+        placer = self._placer([pool.free for pool in self._fleet.pools], waiting)
         placed: list[Placed] = []
         choosing: list[list[Servable]] = []
         occupied = rows_of(solving.instance) if solving is not None else frozenset()
@@ -319,11 +319,12 @@ class ElasticPlanner:
         placed = self._place(question, tried)
         return Proposal(replace(placed, assignments=plan.assignments + placed.assignments))
 
-    def _placer(self, free: Frees) -> Placer:
-        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job, self._begun)
+    def _placer(self, free: Frees, classes: Sequence[ReadyClass]) -> Placer:
+        members = sum(each.count for each in classes)
+        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job, self._begun, members)
 
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
-        placer = self._placer(question.free)
+        placer = self._placer(question.free, question.members)
         placed: list[Placed] = []
         members: dict[ReadyClass, Members] = {}
         fragmented: set[int] = set()

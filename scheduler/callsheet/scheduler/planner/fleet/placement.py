@@ -136,6 +136,7 @@ class Placer:
         free: Sequence[Integers],
         cores_of_job: Callable[[str], float],
         begun: BegunSetUps,
+        members: int,
     ) -> None:
         """Starts from what is free.
 
@@ -145,7 +146,9 @@ class Placer:
             free: What may be used of each pool; not changed.
             cores_of_job: Cores that a live trajectory of a job is expected to use.
             begun: Where sandboxes began last; told of those that are placed.
+            members: How many there are to place, of all classes.
         """
+        self._following = min(members, MOST_FOLLOWING)
         self._pools = fleet.pools
         self._offers = offers
         self._free = [each.copy() for each in free]
@@ -205,7 +208,7 @@ class Placer:
         if alike is not None and alike == last.alike and (last.whole or len(last.entries) >= count + MOST_TRIES):
             return last.entries
         # Others that are alike may follow.
-        most = count + MOST_TRIES + (MOST_FOLLOWING if alike is not None else 0)
+        most = count + MOST_TRIES + (self._following if alike is not None else 0)
         found = [list(self._entries(key, number, offer, most, claimed)) for number, offer in enumerate(offers)]
         entries = list(chain.from_iterable(found))
         heapq.heapify(entries)
