@@ -20,6 +20,7 @@ import pytest
 from callsheet.managers.supervision.processes import ProcessSpec
 
 from tests.support.clusters import ROOT, Part
+from tests.support.on_host import enter
 
 _NAMESPACES = Path("/run/netns")
 _NETWORK = "10.77.0"
@@ -60,6 +61,21 @@ class Host:
             log_path=self._directory / f"{name}.log",
         )
         return Part(spec)
+
+    def inside(self, *command: str) -> list[str]:
+        """The command that runs another one there, where the host's name is its own."""
+        name = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name)
+        return ["ip", "netns", "exec", self._namespace, *name, *command]
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """This thread, and what it starts, is there for the length of the block."""
+        with Path("/proc/thread-self/ns/net").open() as own:
+            enter(str(_NAMESPACES / self._namespace))
+            try:
+                yield
+            finally:
+                enter(f"/proc/self/fd/{own.fileno()}")
 
     def cut(self) -> None:
         """Takes it off the wire: nothing comes or goes, and nobody is told."""

@@ -14,13 +14,20 @@ import time
 _CLONE_NEWNET = 0x40000000
 
 
+def enter(namespace: str) -> None:
+    """Moves this thread, and what it starts, into a network namespace, by its path."""
+    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns", namespace)
+    finally:
+        os.close(descriptor)
+
+
 def main() -> None:
     """Enters the namespace, and becomes the module."""
     _, namespace, clock_s, module, *arguments = sys.argv
-    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "setns", namespace)
-    os.close(descriptor)
+    enter(namespace)
     if int(clock_s):
         _set_clock(int(clock_s))
     sys.argv = [module, *arguments]
