@@ -35,7 +35,7 @@ def audit(
     tokens: Tokens,
     as_json: AsJson = False,
 ) -> None:
-    """Show who drained, healed, closed, cancelled, published, issued or revoked what, from where, and the result.
+    """Show changes: who made them, from where, with which result.
 
     It reads files of the scheduler's machine, DATA_DIR/audit.jsonl and one beside the tokens, as their user. The oldest
     line comes first. With --json each line is the object that was written.

@@ -24,10 +24,10 @@ def certificates(
     ] = Path(),
     name: Annotated[str, typer.Option(help="Of the server, and of its files.")] = "server",
 ) -> None:
-    """Make an authority, and a server's certificate and key: ca.pem, ca.key, server.pem and server.key.
+    """Make an authority, and a server's certificate and key.
 
-    What is there stays as it is. A certificate that lacks a --host is signed again with it, for the same key. It is for
-    localhost, too.
+    The files are ca.pem, ca.key, server.pem and server.key. What is there stays as it is. A certificate that lacks a
+    --host is signed again with it, for the same key. It is for localhost, too.
     """
     with needs("compose"):
         from callsheet.deploy.certificates import LOCAL, write_certificates

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from callsheet.client import ActionOptions, Client, Job, Outcome, SandboxFile
 
 submit_app = typer.Typer(
-    help="Submit one action, by default in a job of its own, and print its outcome. Exits with 1 unless it succeeds.",
+    help="Submit one action, and print its outcome. Exits with 1 unless it succeeds. By default its job is its own.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

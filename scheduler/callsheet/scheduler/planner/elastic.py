@@ -321,7 +321,7 @@ class ElasticPlanner:
 
     def _placer(self, free: Frees, classes: Sequence[ReadyClass]) -> Placer:
         members = sum(each.count for each in classes)
-        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job, self._begun, members)
+        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job, self._begun, members=members)
 
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
         placer = self._placer(question.free, question.members)

@@ -136,6 +136,7 @@ class Placer:
         free: Sequence[Integers],
         cores_of_job: Callable[[str], float],
         begun: BegunSetUps,
+        *,
         members: int,
     ) -> None:
         """Starts from what is free.
