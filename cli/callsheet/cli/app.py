@@ -35,6 +35,7 @@ _PLACES: Final = {
     "certificates": "compose_command:certificates",
     "compose-setup": "compose_command:compose_setup",
     "eval": "eval_command:evaluate",
+    "config": "config_command:config_app",
     "manager": "manager_commands:manager_app",
     "facade": "server_commands:facade_app",
     "fleet": "fleet_commands:fleet_app",

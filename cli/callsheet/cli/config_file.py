@@ -17,6 +17,8 @@ from callsheet.options.declaration import holds_secret
 
 # What `callsheet up --fleet` reads; the commands of this name have no table.
 FLEET: Final = "fleet"
+# The command that looks at the file itself, however wrong that is.
+CONFIG: Final = "config"
 
 
 class ConfiguredGroup(CallsheetGroup):
@@ -24,7 +26,7 @@ class ConfiguredGroup(CallsheetGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command of the words."""
-        if path := ctx.params.get("config"):
+        if (path := ctx.params.get("config")) and args[:1] != [CONFIG]:
             use_config(ctx, path, args)
         return super().resolve_command(ctx, args)
 
@@ -40,33 +42,60 @@ def use_config(context: Any, path: Path, words: Sequence[str]) -> None:
     Raises:
         CommandError: The file cannot be read, or its values for the command break a rule.
     """
+    context.default_map, problems = read_config(context, path, words)
+    if problems:
+        raise CommandError(f"{path}: {problems[0]}", usage=True)
+
+
+def read_config(context: Any, path: Path, words: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
+    """Returns what a file has for options, and in which ways it is wrong.
+
+    Args:
+        context: Of the root of all commands.
+        path: The file.
+        words: The command line of the one command that is looked at; None for all commands.
+
+    Returns:
+        Values of options by the words of their commands, and problems that name table, key, value and rule.
+
+    Raises:
+        CommandError: The file cannot be read.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CommandError(f"{path}: cannot be read: {error}", usage=True) from error
     fleet = tables.pop(FLEET, None)
-    context.default_map = _of_group(f"{path}: [", context.command, context, tables, words)
+    problems: list[str] = []
+    values = _of_group("", context, context.command, tables, words, problems=problems)
     if fleet is not None:
-        context.default_map.setdefault("up", {}).setdefault("fleet", str(path))
+        values.setdefault("up", {}).setdefault("fleet", str(path))
+    return values, problems
 
 
-def _of_group(at: str, group: Any, context: Any, tables: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _of_group(
+    at: str, context: Any, group: Any, tables: Mapping[str, Any], words: Sequence[str] | None, *, problems: list[str]
+) -> dict[str, Any]:
     commands = group.list_commands(context)
+    right = []
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise CommandError(f"{at}{name}]: {table!r}: must be a table of a command's options", usage=True)
-        if name not in commands:
-            raise CommandError(f"{at}{name}]: is the table of no command{_near(name, commands)}", usage=True)
-    word = words[0] if words else ""
-    if word not in tables:
-        return {}
-    command = group.get_command(context, word)
-    if hasattr(command, "list_commands"):
-        return {word: _of_group(f"{at}{word}.", command, context, tables[word], words[1:])}
-    return {word: _of_command(f"{at}{word}] ", command, context, tables[word])}
+            problems.append(f"[{at}{name}]: {table!r}: must be a table of a command's options")
+        elif name not in commands:
+            problems.append(f"[{at}{name}]: is the table of no command{_near(name, commands)}")
+        else:
+            right.append(name)
+    values: dict[str, Any] = {}
+    for word in right if words is None else [each for each in words[:1] if each in right]:
+        command, rest = group.get_command(context, word), words if words is None else words[1:]
+        if hasattr(command, "list_commands"):
+            values[word] = _of_group(f"{at}{word}.", context, command, tables[word], rest, problems=problems)
+        else:
+            values[word] = _of_command(f"[{at}{word}] ", command, context, tables[word], problems)
+    return values
 
 
-def _of_command(at: str, command: Any, context: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+def _of_command(at: str, command: Any, context: Any, table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     known = {
         parameter.opts[0].removeprefix("--").replace("-", "_"): parameter
         for parameter in command.params
@@ -75,17 +104,18 @@ def _of_command(at: str, command: Any, context: Any, table: Mapping[str, Any]) -
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        if name not in known:
-            raise CommandError(f"{at}{key}: is no option of this command{_near(name, known)}", usage=True)
-        parameter = known[name]
-        if parameter.name in values:
-            raise CommandError(f"{at}{key}: is there twice, with '-' and with '_'", usage=True)
-        if f"{name}_file" in known and holds_secret(str(value)):
-            raise CommandError(f"{at}{key}: is a secret, which must be in a file of its own: {name}_file", usage=True)
-        try:
-            values[parameter.name] = _checked(parameter, context, value)
-        except ValueError as error:
-            raise CommandError(f"{at}{key}: {value!r}: {error}", usage=True) from error
+        parameter = known.get(name)
+        if parameter is None:
+            problems.append(f"{at}{key}: is no option of this command{_near(name, known)}")
+        elif parameter.name in values:
+            problems.append(f"{at}{key}: is there twice, with '-' and with '_'")
+        elif f"{name}_file" in known and holds_secret(str(value)):
+            problems.append(f"{at}{key}: is a secret, which must be in a file of its own: {name}_file")
+        else:
+            try:
+                values[parameter.name] = _checked(parameter, context, value)
+            except ValueError as error:
+                problems.append(f"{at}{key}: {value!r}: {error}")
     return values
 
 
@@ -99,7 +129,7 @@ def _checked(parameter: Any, context: Any, value: Any) -> Any:
     try:
         read = parameter.process_value(context, given)
     except typer.BadParameter as error:
-        raise ValueError(error.message) from error
+        raise ValueError(error.message.removeprefix("Value error, ")) from error
     # What was read tells of which type the option is.
     for one, made in zip(value, read, strict=True) if parameter.multiple else [(value, read)]:
         number = isinstance(made, int | float)

@@ -23,9 +23,9 @@ from callsheet.options.declaration import (
 )
 
 F = TypeVar("F", bound=Callable[..., None])
-_FILE = "DEFAULT_MAP"
+FILE = "DEFAULT_MAP"
 # The best one first, by the names of typer.
-_SOURCES = ("COMMANDLINE", "ENVIRONMENT", _FILE, "DEFAULT")
+_SOURCES = ("COMMANDLINE", "ENVIRONMENT", FILE, "DEFAULT")
 
 
 def options_of(**settings: type) -> Callable[[F], F]:
@@ -35,16 +35,19 @@ def options_of(**settings: type) -> Callable[[F], F]:
     """
 
     def decorate(command: F) -> F:
+        def made(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+            _drop_outdone(context, values)
+            return {name: from_values(kind, values) for name, kind in settings.items()}
+
         @functools.wraps(command)
         def run(*, context: typer.Context, **values: Any) -> None:
-            _drop_outdone(context, values)
             try:
-                made: dict[str, Any] = {name: from_values(kind, values) for name, kind in settings.items()}
+                mine = made(context, values)
             except ValueError as error:
                 config = context.find_root().params.get("config")
-                of_file = config and _source(context, str(error).partition(":")[0]) == _FILE
+                of_file = config and source_of(context, str(error).partition(":")[0]) == FILE
                 raise CommandError(f"{config}: {error}" if of_file else str(error), usage=True) from error
-            command(**made, **{name: values[name] for name in own})
+            command(**mine, **{name: values[name] for name in own})
 
         parameters = inspect.signature(command, eval_str=True).parameters
         own = [name for name in parameters if name not in settings]
@@ -56,12 +59,14 @@ def options_of(**settings: type) -> Callable[[F], F]:
         offered.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         run.__signature__ = inspect.Signature(offered)  # type: ignore[attr-defined]
         run.__annotations__ = {}
+        # For `callsheet config`, which looks at settings and runs nothing.
+        run.made = made  # type: ignore[attr-defined]
         return run  # type: ignore[return-value]
 
     return decorate
 
 
-def _source(context: typer.Context, name: str) -> str:
+def source_of(context: typer.Context, name: str) -> str:
     """Where the value of an option comes from; empty for no option."""
     return getattr(context.get_parameter_source(name), "name", "")
 
@@ -70,8 +75,8 @@ def _drop_outdone(context: typer.Context, values: dict[str, Any]) -> None:
     """Of a secret and the file of a secret only that stays which the better source gives."""
     for file in [name for name in values if name.endswith("_file")]:
         pair = [name for name in (file.removesuffix("_file"), file) if values.get(name) is not None]
-        best = min((_SOURCES.index(_source(context, name)) for name in pair), default=0)
-        values.update((name, None) for name in pair if _SOURCES.index(_source(context, name)) > best)
+        best = min((_SOURCES.index(source_of(context, name)) for name in pair), default=0)
+        values.update((name, None) for name in pair if _SOURCES.index(source_of(context, name)) > best)
 
 
 def _parameter(declared: DeclaredOption) -> inspect.Parameter:

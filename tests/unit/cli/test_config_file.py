@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,87 @@ def test_a_fleet_is_a_table_of_the_file(tmp_path: Path, ran: list[Any]) -> None:
     other.write_text("[roles.noop]\ncores = 1\nmemory_mib = 1\n")
     assert invoke("--config", file, "up", "--fleet", str(other)).exit_code == 0
     assert list(next(each for each in ran if isinstance(each, FleetSettings)).roles) == ["noop"]
+
+
+@pytest.mark.parametrize(("command", "text", "told"), WRONG)
+def test_check_refuses_what_the_command_refuses(
+    tmp_path: Path, ran: list[Any], command: str, text: str, told: str
+) -> None:
+    file = written(tmp_path, text)
+    result = invoke("--config", file, "config", "check")
+    assert (result.exit_code, ran) == (2, []), command
+    assert told.removeprefix("callsheet.toml: ") in result.output
+    assert all(line.removeprefix("callsheet: ").startswith(f"{file}: ") for line in result.output.splitlines())
+    assert "hidden" not in result.output
+
+
+def test_check_names_all_that_is_wrong(tmp_path: Path) -> None:
+    text = """
+    [upp]
+    [up]
+    cpus = "1"
+    warm_memory_mib = -1
+    manager = "sandbox"
+    [scheduler]
+    listen = "0.0.0.0:7077"
+    [manager.sandbox]
+    share_cores = "some"
+    [fleet.roles.noop]
+    cores = 1
+    """
+    result = invoke("--config", written(tmp_path, text), "config", "check")
+    told = [line.rpartition("callsheet.toml: ")[2] for line in result.output.splitlines()]
+    assert result.exit_code == 2
+    parts = (
+        "[upp]",
+        "[up] cpus",
+        "[up] warm_memory_mib",
+        "[up] manager",
+        "[manager.sandbox]",
+        "roles.noop",
+        "[scheduler]",
+    )
+    assert [line.partition(":")[0].startswith(part) for line, part in zip(told, parts, strict=True)] == [True] * 7
+
+
+@pytest.mark.parametrize("words", [(), ("--config", "nowhere")])
+def test_check_needs_a_file(words: tuple[str, ...]) -> None:
+    assert invoke(*words, "config", "check", CALLSHEET_CONFIG="").exit_code == 2
+
+
+def test_check_says_what_a_right_file_is_for(tmp_path: Path, ran: list[Any]) -> None:
+    text = "[up]\ncpus = 1\n[manager.sandbox]\nkeep_set_ups = false\n[fleet.roles.noop]\ncores = 1\nmemory_mib = 1\n"
+    result = invoke("--config", written(tmp_path, text), "config", "check")
+    assert (result.exit_code, ran) == (0, []), result.output
+    assert "values for up, manager sandbox" in result.output
+
+
+def test_show_says_where_each_value_comes_from(tmp_path: Path, ran: list[Any]) -> None:
+    file = written(tmp_path, "[scheduler]\nexpect = 'sandbox'\nlisten = '127.0.0.1:1'\nlog_level = 'debug'\n")
+    words = (
+        "config",
+        "show",
+        "--json",
+        "scheduler",
+        "--listen",
+        "127.0.0.1:2",
+        "--database-url",
+        "postgresql://u:pw@h/n",
+    )
+    result = invoke("--config", file, *words, CALLSHEET_LOG_LEVEL="warning")
+    assert (result.exit_code, ran) == (0, []), result.output
+    assert "pw" not in result.stdout
+    shown = {each["option"]: (each["value"], each["source"]) for each in json.loads(result.stdout)["options"]}
+    assert shown["--listen"] == ("127.0.0.1:2", "the command line")
+    assert shown["--log-level"] == ("warning", "the variable CALLSHEET_LOG_LEVEL")
+    assert shown["--expect"] == ("sandbox", file)
+    assert shown["--insecure"] == (False, "the default")
+    assert shown["--database-url"] == ("(a secret)", "the command line")
+    assert shown["--tls-cert"] == (None, "the default")
+
+
+@pytest.mark.parametrize("words", [("upp",), ("manager",), ("up", "--nonsense", "3"), ("up", "--cpus", "many"), ()])
+def test_show_refuses_what_is_no_command_or_option(words: tuple[str, ...]) -> None:
+    result = invoke("config", "show", *words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
