@@ -175,7 +175,13 @@ def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
     assert invoke("token", "revoke", listed[0]["token_id"], CALLSHEET_TOKENS=kept).exit_code == 0
     (after,) = json.loads(invoke("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
     assert after["revoked_at"] is not None
+    named = ("--publishes", "policy", "--publishes", "judge")
+    assert invoke("token", "issue", "job", "trainer", *named, CALLSHEET_TOKENS=kept).exit_code == 0
+    listed = json.loads(invoke("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
+    assert [each["publishes"] for each in listed] == [[], ["policy", "judge"]]
+    assert "policy, judge" in invoke("token", "list", CALLSHEET_TOKENS=kept).stdout
     for arguments, says in (
+        (("issue", "admin", *named), "publishes: names services, for scope 'job' alone"),
         (("issue", "job"), "takes the id of one job"),
         (("issue", "root"), "scope: 'root' is none of admin, read-only, job, manager, gateway"),
         (("issue", "admin", "--lifetime", "0"), "lifetime: must be above 0"),

@@ -8,7 +8,7 @@ from math import inf
 
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import CoreCommand
-from callsheet.scheduler.core.words.engine_weights import WeightsOffer
+from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsOffer
 from callsheet.scheduler.core.words.events import CoreChange, Plan
 from callsheet.scheduler.core.words.model import (
     ActionKey,
@@ -162,12 +162,18 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.OutcomeRequested(reply, key_of(action), Peer(watcher)), reply)
 
-    def publish(self, version: int, job_id: str = JOB, offer: WeightsOffer | None = None) -> None:
-        """Publishes a policy version, and weights if there is an offer."""
+    def publish(
+        self,
+        version: int,
+        job_id: str = JOB,
+        offer: WeightsOffer | None = None,
+        right: PublishRight | None = None,
+    ) -> None:
+        """Publishes a policy version, and weights if there is an offer; by a token of a right if there is one."""
         if offer is not None:
             self.journal.learn(offer)
         reply = self._reply()
-        self._ask(events.PolicyPublished(reply, job_id, version, offer), reply)
+        self._ask(events.PolicyPublished(reply, job_id, version, offer, right), reply)
 
     def resize(self, action: str | ActionKey, cores: int) -> None:
         """Has a plan change the cores of a running attempt."""

@@ -36,12 +36,16 @@ def issue(
     lifetime: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="How long it is valid.", show_default="until it is revoked")
     ] = None,
+    publishes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERVICE", help="A service for whose engines the job alone publishes; repeatable."),
+    ] = None,
     tokens: Tokens,
 ) -> None:
     """Make a token and print it. It is stored nowhere: keep it in a file that only its user reads."""
     with needs("scheduler"):
         from callsheet.deploy import tokens as kept
-    say(_done(lambda: kept.issue(tokens, scope, subject, lifetime)))
+    say(_done(lambda: kept.issue(tokens, scope, subject, lifetime, publishes or ())))
 
 
 @token_app.command("revoke")
@@ -69,8 +73,17 @@ def list_tokens(*, tokens: Tokens, as_json: AsJson = False) -> None:
         shown = ({name: value for name, value in to_plain(each).items() if name != "digest"} for each in found)
         print_json({"tokens": list(shown)})
         return
-    rows = [[each.token_id, each.scope.value, each.subject, _life(each.expires_at, each.revoked_at)] for each in found]
-    print_table("Tokens", ["id", "scope", "for", "life"], rows)
+    rows = [
+        [
+            each.token_id,
+            each.scope.value,
+            each.subject,
+            ", ".join(each.publishes),
+            _life(each.expires_at, each.revoked_at),
+        ]
+        for each in found
+    ]
+    print_table("Tokens", ["id", "scope", "for", "publishes", "life"], rows)
 
 
 def _life(expires_at: float | None, revoked_at: float | None) -> str:

@@ -31,19 +31,23 @@ SCOPES = tuple(scope.value for scope in Scope)
 """What a token may be for."""
 
 
-def issue(path: Path, scope: str, subject: str, lifetime_s: float | None = None) -> str:
+def issue(path: Path, scope: str, subject: str, lifetime_s: float | None = None, publishes: Sequence[str] = ()) -> str:
     """Makes a token that schedulers with this file know from now on, and returns it.
 
     Raises:
-        ValueError: The scope is none, its subject is missing or there is one too many, or the lifetime is not above 0.
+        ValueError: The scope is none, its subject is missing or there is one too many, the lifetime is not above 0, or
+            services are named for what is no job.
         TokenFileError: The file cannot be used.
     """
     if scope not in SCOPES:
         raise ValueError(f"scope: {scope!r} is none of {', '.join(SCOPES)}")
     chance = secrets.token_bytes(ID_BYTES + SECRET_BYTES)
-    token, record = issue_token(Scope(scope), subject, random=chance, now=time.time(), lifetime_s=lifetime_s)
+    token, record = issue_token(
+        Scope(scope), subject, random=chance, now=time.time(), lifetime_s=lifetime_s, publishes=publishes
+    )
     TokenFile(path).change(lambda records: records.update({record.token_id: record}))
-    _note(path, "issue", record.token_id, of_scope=scope, of_subject=subject)
+    named = {"publishes": ", ".join(publishes)} if publishes else {}
+    _note(path, "issue", record.token_id, of_scope=scope, of_subject=subject, **named)
     return token
 
 

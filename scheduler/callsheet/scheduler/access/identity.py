@@ -40,11 +40,13 @@ class Identity:
         scope: What it may do.
         subject: The id of the one job or manager it is; empty for the others.
         token_id: The public part of its token; empty where the scheduler asks for none.
+        publishes: Of a job, the services that its token names.
     """
 
     scope: Scope
     subject: str = ""
     token_id: str = ""
+    publishes: frozenset[str] = frozenset()
 
     def require(self, scopes: frozenset[Scope], method: str) -> None:
         """Checks that it may call a method at all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ class TokenRecord:
         digest: SHA-256 of its secret part, in hexadecimal digits.
         expires_at: None if it does not expire.
         revoked_at: None while it is valid.
+        publishes: Services that its job may publish weights for, and jobs without them may not.
     """
 
     token_id: str
@@ -44,10 +45,21 @@ class TokenRecord:
     issued_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    publishes: tuple[str, ...] = ()
+
+    def valid(self, now: float) -> bool:
+        """Whether it is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 def issue_token(
-    scope: Scope, subject: str, *, random: bytes, now: float, lifetime_s: float | None = None
+    scope: Scope,
+    subject: str,
+    *,
+    random: bytes,
+    now: float,
+    lifetime_s: float | None = None,
+    publishes: Sequence[str] = (),
 ) -> tuple[str, TokenRecord]:
     """Makes a token.
 
@@ -57,13 +69,17 @@ def issue_token(
         random: `ID_BYTES + SECRET_BYTES` bytes that nobody can guess.
         now: Seconds since the epoch.
         lifetime_s: None makes one that does not expire.
+        publishes: Services that the job may publish weights for.
 
     Returns:
         The token itself, which is to be found nowhere else from now on, and its record.
 
     Raises:
-        ValueError: A subject is missing, or there is one too many; the lifetime is not above 0, or too long.
+        ValueError: A subject is missing, or there is one too many; the lifetime is not above 0, or too long; services
+            are named for what is no job, or one is empty.
     """
+    if publishes and (scope is not Scope.JOB or not all(publishes)):
+        raise ValueError(f"publishes: names services, for scope 'job' alone, got {list(publishes)} for {scope.value!r}")
     if (scope in OF_ONE_SUBJECT) != bool(subject):
         needs = f"takes the id of one {scope.value}" if scope in OF_ONE_SUBJECT else "takes no id"
         raise ValueError(f"scope: {scope.value!r} {needs}, got {subject!r}")
@@ -72,7 +88,7 @@ def issue_token(
         raise ValueError(f"lifetime: {rule}, got {lifetime_s}")
     token_id, secret = random[:ID_BYTES].hex(), random[ID_BYTES:].hex()
     expires_at = None if lifetime_s is None else now + lifetime_s
-    record = TokenRecord(token_id, scope, subject, _digest(secret), now, expires_at)
+    record = TokenRecord(token_id, scope, subject, _digest(secret), now, expires_at, publishes=tuple(publishes))
     return f"{PREFIX}_{token_id}_{secret}", record
 
 
@@ -95,7 +111,12 @@ def identify(token: str, records: Mapping[str, TokenRecord], now: float) -> Iden
     if prefix != PREFIX or record is None or not matches or not secret:
         raise unauthenticated(f"is no token of this scheduler; {_HINT}")
     check_valid(record, now)
-    return Identity(record.scope, record.subject, record.token_id)
+    return Identity(record.scope, record.subject, record.token_id, frozenset(record.publishes))
+
+
+def reserved_services(records: Mapping[str, TokenRecord], now: float) -> frozenset[str]:
+    """The services that valid tokens name for publishing."""
+    return frozenset(name for each in records.values() if each.publishes and each.valid(now) for name in each.publishes)
 
 
 def revoked(record: TokenRecord, now: float) -> TokenRecord:
@@ -188,10 +209,18 @@ def _parsed(content: bytes) -> dict[str, TokenRecord]:
     found: Any = json.loads(content)
     if found["version"] != _VERSION:
         raise ValueError(f"its version is {found['version']!r}, this scheduler reads {_VERSION}")
-    records = (TokenRecord(**{**each, "scope": Scope(each["scope"])}) for each in found["tokens"])
+    records = (
+        TokenRecord(**{**each, "scope": Scope(each["scope"]), "publishes": tuple(each.get("publishes", ()))})
+        for each in found["tokens"]
+    )
     return {record.token_id: record for record in records}
 
 
 def _replace(path: Path, records: Mapping[str, TokenRecord]) -> None:
-    tokens = [{**asdict(record), "scope": record.scope.value} for record in records.values()]
+    # Schedulers of before this field take the file as long as no token has it.
+    tokens = [
+        {name: each for name, each in asdict(record).items() if name != "publishes" or each}
+        | {"scope": record.scope.value}
+        for record in records.values()
+    ]
     write_private_file(path, json.dumps({"version": _VERSION, "tokens": tokens}, indent=1))

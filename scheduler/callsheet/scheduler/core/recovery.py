@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
+from callsheet.scheduler.core.hosted.rollouts import note_generation
 from callsheet.scheduler.core.jobs.batches import restore_batch, restore_whole
 from callsheet.scheduler.core.jobs.leases import begin, worked
 from callsheet.scheduler.core.jobs.retention import count_open, keep, restore_closed
@@ -114,6 +115,8 @@ def _restore_rollout(state: SchedulerState, row: RecoveredRollout, decode: Reque
 def _restore_forgotten(job: Job, entries: bytes) -> None:
     job.forgotten.add(entries)
     job.completed_trajectories += completed_of(entries)
+    if len(job.forgotten):
+        note_generation(job, "")
     for ended_as, count in states_of(entries).items():
         job.state_counts[ended_as] = job.state_counts.get(ended_as, 0) + count
 
@@ -155,6 +158,8 @@ def _restore_finished(state: SchedulerState, rows: Sequence[RecoveredAction], aw
     for _, row, kept in sorted(finished, key=itemgetter(0)):
         job = state.jobs[row.job_id]
         job.state_counts[kept.state] = job.state_counts.get(kept.state, 0) + 1
+        # The journal does not tell where it ran.
+        note_generation(job, "")
         keep(state, job, row.action_id, kept)
 
 

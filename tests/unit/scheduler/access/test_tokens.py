@@ -20,6 +20,8 @@ from callsheet.scheduler.access.tokens import (
     check_valid,
     identify,
     issue_token,
+    reserved_services,
+    revoked,
 )
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.v1 import admin_service_pb2, client_service_pb2, manager_service_pb2, payload_service_pb2
@@ -90,6 +92,32 @@ def test_expired_and_revoked_ones_are_refused_and_told_so() -> None:
 def test_bad_tokens_are_not_issued(scope: Scope, subject: str, lifetime_s: float | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         issued(scope, subject, lifetime_s)
+
+
+def test_services_that_valid_tokens_name_are_reserved(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    plain, named = issued()[1], partial(issue_token, Scope.JOB, "mine", now=NOW, publishes=("policy", "judge"))
+    token, record = named(random=b"n" * len(CHANCE))
+    _, brief = issue_token(
+        Scope.JOB, "x", random=b"b" * len(CHANCE), now=NOW, lifetime_s=5.0, publishes=("for a while",)
+    )
+    file.change(lambda records: records.update({each.token_id: each for each in (plain, record, brief)}))
+    kept = TokenFile(file.path).records()
+    assert kept[record.token_id] == record
+    assert identify(token, kept, NOW).publishes == frozenset({"policy", "judge"})
+    assert reserved_services(kept, NOW) == frozenset({"policy", "judge", "for a while"})
+    assert reserved_services(kept, NOW + 5.0) == frozenset({"policy", "judge"})
+    assert reserved_services({"r": revoked(record, NOW)}, NOW) == frozenset()
+    # Schedulers of before take records that name none.
+    assert [("publishes" in each) for each in json.loads(file.path.read_text())["tokens"]] == [False, True, True]
+
+
+@pytest.mark.parametrize(("scope", "subject"), [(Scope.ADMIN, ""), (Scope.GATEWAY, ""), (Scope.MANAGER, "m")])
+def test_services_are_named_for_jobs_alone(scope: Scope, subject: str) -> None:
+    with pytest.raises(ValueError, match="publishes: "):
+        issue_token(scope, subject, random=CHANCE, now=NOW, publishes=["policy"])
+    with pytest.raises(ValueError, match="publishes: "):
+        issue_token(Scope.JOB, "j", random=CHANCE, now=NOW, publishes=[""])
 
 
 def test_every_method_has_its_scopes() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from callsheet.scheduler.core.hosted.rollouts import FIRST_RETRY_S
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.engine_weights import WeightsStanding, WeightsTold
+from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsStanding, WeightsTold
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 
@@ -330,3 +332,130 @@ def test_explain_says_that_an_action_waits_for_weights() -> None:
     generate(world, "a")
     said = explain(world.state, world.live("a"), world.now, world.planner).sentence
     assert said == "it waits for weights: 2 engines are updating, 1 quarantined: the canary differs"
+
+
+# What a job's token lets it publish for.
+
+UNNAMED = PublishRight()
+NAMED = PublishRight(frozenset({POLICY}), frozenset({POLICY}))
+OTHERS = PublishRight(frozenset({"another"}), frozenset({POLICY, "another"}))
+
+
+def refused(publish: Callable[[], None]) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        publish()
+    assert (caught.value.code, caught.value.field, caught.value.value) == (
+        RefusalCode.PERMISSION_DENIED,
+        "rollout.service",
+        POLICY,
+    )
+    return caught.value
+
+
+def of_another(world: CoreWorld, name: str = "a", service: str = POLICY, *, wait: bool = False) -> None:
+    """A generate of another job."""
+    world.job(job_request("another"))
+    world.submit(action_request(name, ActionKind.GENERATE, job_id="another", service=service, wait=wait))
+    world.plan()
+
+
+def waits(world: CoreWorld) -> None:
+    for name in ("engine-0", "engine-1"):
+        world.drain(name)
+    of_another(world, wait=True)
+
+
+def runs(world: CoreWorld) -> None:
+    of_another(world)
+
+
+def names_no_service(world: CoreWorld) -> None:
+    of_another(world, service="")
+
+
+def has_ended(world: CoreWorld) -> None:
+    world.job(job_request("another"))
+    world.submit(action_request("a", ActionKind.GENERATE, job_id="another", service=POLICY))
+    world.cancel(ActionKey("another", "a"))
+
+
+def publishes(world: CoreWorld) -> None:
+    world.job(job_request("another"))
+    world.publish(1, "another", offer("theirs"), UNNAMED)
+
+
+def named_very_many(world: CoreWorld) -> None:
+    for number in range(70):
+        of_another(world, f"a{number}", f"invented-{number}", wait=True)
+
+
+@pytest.mark.parametrize("use", [waits, runs, names_no_service, has_ended, publishes, named_very_many])
+def test_a_service_that_another_open_job_uses_is_published_for_by_name_alone(use: Callable[[CoreWorld], None]) -> None:
+    world, _ = world_with_engines()
+    use(world)
+    world.job()
+    before, owner = world.state.jobs["job"].policy_version, world.state.rollouts.get(POLICY)
+    for service in ("", POLICY):
+        refusal = refused(lambda service=service: world.publish(3, offer=offer(service=service), right=UNNAMED))  # type: ignore[misc]
+        assert refusal.rule.startswith("is used by another open job")
+        assert refusal.rule.endswith("a token issued with --publishes policy may publish for it")
+    assert world.state.jobs["job"].policy_version == before
+    assert world.state.rollouts.get(POLICY) is owner
+    world.publish(3, right=UNNAMED)  # Its own count of versions.
+    world.close_job("another")
+    world.publish(4, offer=offer(), right=UNNAMED)
+    assert world.state.rollouts[POLICY].job_id == "job"
+
+
+def test_a_token_that_names_the_service_publishes_beside_others_who_use_it() -> None:
+    world, (first, _) = world_with_engines()
+    of_another(world)
+    world.publish(1, offer=offer(), right=NAMED)
+    assert first.updates
+    refused(lambda: world.publish(1, "another", offer("theirs"), UNNAMED))
+    with pytest.raises(RefusedError, match="another open job publishes") as caught:
+        world.publish(1, "another", offer("theirs"), NAMED)
+    assert caught.value.code is RefusalCode.FAILED_PRECONDITION
+
+
+def test_who_published_first_goes_on_when_others_come() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer(), right=UNNAMED)
+    of_another(world)
+    world.publish(2, offer=offer("two"), right=UNNAMED)
+    refused(lambda: world.publish(3, "another", offer("theirs"), UNNAMED))
+    world = world.restart()
+    for each in (first, second):
+        each.move_to(world)
+    world.publish(3, offer=offer("three"), right=UNNAMED)
+    assert world.state.rollouts[POLICY].job_id == "job"
+
+
+def test_a_service_that_a_token_names_is_for_nobody_else_whoever_comes_first() -> None:
+    world, _ = world_with_engines()
+    refusal = refused(lambda: world.publish(1, offer=offer(), right=OTHERS))
+    assert refusal.rule.startswith("is for jobs whose tokens name it")
+    assert POLICY not in world.state.rollouts
+    # Also once a token came to name it later.
+    world.publish(1, offer=offer(), right=UNNAMED)
+    refused(lambda: world.publish(2, offer=offer("two"), right=OTHERS))
+    assert world.state.rollouts[POLICY].version == 1
+
+
+def test_after_a_restart_a_job_with_a_past_counts_as_a_user_of_every_service() -> None:
+    world, all_of_them = world_with_engines()
+    has_ended(world)
+    world.job(job_request("quiet"))
+    world = world.restart()
+    for each in all_of_them:
+        each.move_to(world)
+    refused(lambda: world.publish(1, offer=offer(service=POLICY), right=UNNAMED))
+    world.close_job("another")
+    world.publish(1, offer=offer(service=POLICY), right=UNNAMED)
+
+
+def test_without_tokens_and_for_administrators_it_is_as_before() -> None:
+    world, (first, _) = world_with_engines()
+    of_another(world)
+    world.publish(1, offer=offer())
+    assert first.updates

@@ -18,6 +18,7 @@ from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import ReleasePayloads, UpdateWeights
 from callsheet.scheduler.core.words.engine_weights import (
     EngineWeights,
+    PublishRight,
     UpdateEnd,
     WeightsOffer,
     WeightsRollout,
@@ -36,6 +37,8 @@ ANSWER_MARGIN_S = 120.0
 RESTORE_TIMEOUT_S = 600.0
 """The longest wait for running requests and for the load, each, where an engine goes back to its first weights."""
 NO_ANSWER = "its manager did not say in time what became of the update"
+MAX_NAMED_SERVICES = 64
+"""Services that the generates of a job named: clients may invent names."""
 RANKS_DIFFER = "the group has {} ranks for {} engines; each must have as many as the others"
 
 
@@ -66,11 +69,14 @@ def begin_rollout(state: SchedulerState, job: Job, event: events.PolicyPublished
 
     Raises:
         RefusedError: FAILED_PRECONDITION: the service is not clear, or another open job publishes for it.
+            PERMISSION_DENIED: the job's token does not name the service, and it is for others.
             ALREADY_EXISTS: the version was published with other weights.
     """
     if event.offer is None:
         return
     offer = _with_service(state, event.job_id, event.offer)
+    if event.right is not None:
+        _require_right(state, job, event.right, offer.service)
     former = state.rollouts.get(offer.service)
     if former is not None and former.job_id != event.job_id:
         rule = "has weights that another open job publishes; close that job first, or name another service"
@@ -88,6 +94,34 @@ def begin_rollout(state: SchedulerState, job: Job, event: events.PolicyPublished
     for engine in engines_of(state, offer.service):
         engine.weights.retry_at = -math.inf
     advance(state, rollout, now)
+
+
+def _require_right(state: SchedulerState, job: Job, right: PublishRight, service: str) -> None:
+    """Without its name in the token a service is for whom it was nobody else's at the first publish."""
+    if service in right.named:
+        return
+    cure = f"a token issued with --publishes {service} may publish for it"
+    if service in right.reserved:
+        raise _not_permitted(service, f"is for jobs whose tokens name it: {cure}")
+    owner = state.rollouts.get(service)
+    if owner is not None and owner.job_id == job.request.job_id:
+        return
+    if owner is not None or _others_generate_at(state, job, service):
+        raise _not_permitted(service, f"is used by another open job, and this token does not name it: {cure}")
+
+
+def note_generation(job: Job, service: str) -> None:
+    """A job has a service generate, "" for one that is not known. Beyond some names it counts as a user of all."""
+    job.generated_at.add(service if len(job.generated_at) < MAX_NAMED_SERVICES else "")
+
+
+def _others_generate_at(state: SchedulerState, job: Job, service: str) -> bool:
+    users = {service, ""}
+    return any(each is not job and not each.generated_at.isdisjoint(users) for each in state.jobs.values())
+
+
+def _not_permitted(service: str, rule: str) -> RefusedError:
+    return RefusedError(RefusalCode.PERMISSION_DENIED, "rollout.service", service, rule)
 
 
 def _release_payloads(state: SchedulerState, former: WeightsRollout) -> None:

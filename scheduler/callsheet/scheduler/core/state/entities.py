@@ -468,6 +468,7 @@ class Job:
         dead_sandboxes: Actions that ended as their sandbox died under them.
         buffer: Its finished trajectories that no trainer has acknowledged yet.
         rewards_asked: Rewards ever asked of each service, by those of its trajectories that this process saw.
+        generated_at: Services that it ever had generate; "" where it named none, or that is not known any more.
     """
 
     request: JobRequest
@@ -500,6 +501,7 @@ class Job:
     dead_sandboxes: int = 0
     buffer: Buffer = field(default_factory=Buffer)
     rewards_asked: dict[str, int] = field(default_factory=dict)
+    generated_at: set[str] = field(default_factory=set)
 
     def has_open_members(self, group: Group) -> bool:
         """Whether a member of a group may still finish."""

@@ -80,6 +80,19 @@ class WeightsOffer:
     payloads: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class PublishRight:
+    """Which services a job's token lets it publish weights for.
+
+    Attributes:
+        named: Those that the token names.
+        reserved: Those that any valid token names. They are for jobs whose tokens name them.
+    """
+
+    named: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True, eq=False)
 class WeightsRollout:
     """The newest weights of a service, on their way over its engines.

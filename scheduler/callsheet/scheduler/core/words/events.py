@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from callsheet.scheduler.core.words.engine_weights import WeightsOffer
+from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsOffer
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionRequest,
@@ -261,11 +261,12 @@ class CancelRequested(Request):
 
 @dataclass(slots=True)
 class PolicyPublished(Request):
-    """A job's trainer has a new policy version, and perhaps weights for engines."""
+    """A job's trainer has a new policy version, and perhaps weights for engines; `right` is None for all services."""
 
     job_id: str
     version: int
     offer: WeightsOffer | None = None
+    right: PublishRight | None = None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts
+from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts, note_generation
 from callsheet.scheduler.core.hosted.service_load import count_reward, with_service_demand
 from callsheet.scheduler.core.jobs.batches import drop_buffer, give_all_back
 from callsheet.scheduler.core.jobs.leases import (
@@ -226,6 +226,8 @@ def add_action(
     job.actions[request.key.action_id] = action
     _count_open(state, job, request)
     count_reward(action)
+    if request.kind is ActionKind.GENERATE:
+        note_generation(job, request.service)
     timeouts = request.timeouts
     state.timers.set(("action", request.key), now + min(timeouts.schedule_to_start, timeouts.schedule_to_close))
     if trajectory is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import anyio
 from callsheet.scheduler.access.identity import Identity, Scope, denied
 from callsheet.scheduler.core.jobs.batches import MAX_BATCH
 from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.engine_weights import PublishRight
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     Opened,
@@ -126,9 +128,18 @@ _OF_GATEWAYS: Final = frozenset({"cancel", "open_trajectory", "submit"})
 
 
 def decode_request(
-    item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: Watcher | None
+    item: client_service_pb2.ClientItem,
+    reply_to: events.ReplyTo,
+    watcher: Watcher | None,
+    right: Callable[[], PublishRight | None] = lambda: None,
 ) -> tuple[events.Event, References]:
     """The event of an item, and the stored payloads that must be there for it.
+
+    Args:
+        item: What is asked for.
+        reply_to: Who is answered.
+        watcher: Who wants the outcome of a submit.
+        right: Returns what the caller may publish weights for; None for all services.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
@@ -149,7 +160,7 @@ def decode_request(
             key = decode_key(item.cancel.key)
             return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
         case "publish_policy_version":
-            return _decode_published(item.publish_policy_version, reply_to)
+            return _decode_published(item.publish_policy_version, reply_to, right())
         case "hold_job":
             return events.JobHoldRequested(reply_to, identifier("job_id", item.hold_job)), ()
         case "release_job":
@@ -228,12 +239,12 @@ def _decode_cancel_work(
 
 
 def _decode_published(
-    message: client_service_pb2.PublishPolicyVersionRequest, reply_to: events.ReplyTo
+    message: client_service_pb2.PublishPolicyVersionRequest, reply_to: events.ReplyTo, right: PublishRight | None
 ) -> tuple[events.PolicyPublished, References]:
     version = int(at_least("version", message.version, 0))
     job_id = identifier("job_id", message.job_id)
     offer, references = decode_offer(message)
-    return events.PolicyPublished(reply_to, job_id, version, offer), references
+    return events.PolicyPublished(reply_to, job_id, version, offer, right), references
 
 
 class UnaryReply:

@@ -15,9 +15,16 @@ import anyio
 import grpc
 import grpc.aio
 import structlog
-from callsheet.scheduler.access.identity import ANYBODY, OPEN_TO_ALL, SCOPES, Identity, unauthenticated
-from callsheet.scheduler.access.tokens import TokenFile, TokenFileError, check_valid, identify
+from callsheet.scheduler.access.identity import ANYBODY, OPEN_TO_ALL, SCOPES, Identity, Scope, unauthenticated
+from callsheet.scheduler.access.tokens import (
+    TokenFile,
+    TokenFileError,
+    check_valid,
+    identify,
+    reserved_services,
+)
 from callsheet.scheduler.core.state.ledger import TokenBucket
+from callsheet.scheduler.core.words.engine_weights import PublishRight
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.registration import QuotaDescription
 from callsheet.scheduler.service.codec.rules import Context, abort, first_of
@@ -92,6 +99,7 @@ RECHECK_S: Final = 2.0
 _SCHEME: Final = "Bearer "
 _caller: ContextVar[Identity] = ContextVar("caller", default=ANYBODY)
 _check_caller: ContextVar[Callable[[str], None]] = ContextVar("check_caller", default=lambda _: None)
+_reserved: ContextVar[Callable[[], frozenset[str]]] = ContextVar("reserved", default=frozenset)
 
 
 def caller() -> Identity:
@@ -109,6 +117,12 @@ def check_caller(token_id: str = "") -> None:
         RefusedError: UNAUTHENTICATED: the token was revoked or has expired meanwhile.
     """
     _check_caller.get()(token_id)
+
+
+def publish_right() -> PublishRight | None:
+    """What the caller may publish weights for; None for all services."""
+    identity = _caller.get()
+    return PublishRight(identity.publishes, _reserved.get()()) if identity.scope is Scope.JOB else None
 
 
 class TokenGuard(grpc.aio.ServerInterceptor):
@@ -146,6 +160,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         # Interceptors and handler of an rpc run in one task, and so in one context.
         _caller.set(identity)
         _check_caller.set(lambda token_id: self._check_again(token_id or identity.token_id))
+        _reserved.set(lambda: reserved_services(self._records(), self._now()))
         return self._guarded(identity, handler, method)
 
     def _guarded(self, identity: Identity, handler: Any, method: str) -> Handler:

@@ -32,7 +32,7 @@ from callsheet.scheduler.service.codec.status_answers import (
     list_trajectories,
     opening_of,
 )
-from callsheet.scheduler.service.limits.guard import PeerLimits, caller, check_caller, peer_of
+from callsheet.scheduler.service.limits.guard import PeerLimits, caller, check_caller, peer_of, publish_right
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
@@ -99,7 +99,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 reply_to = events.ReplyTo(session, item.sequence, holds=True, told=self._audit.of_item(item, peer))
                 try:
                     require_job_of(item, identity)
-                    event, references = decode_request(item, reply_to, session)
+                    event, references = decode_request(item, reply_to, session, publish_right)
                     if references:
                         claim = await self._claims.of_submit(identity, job_of_references(item), references)
                         session.expect_result(item.sequence, claim)
@@ -118,7 +118,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         told = self._audit.of_item(item, context.peer())
         try:
             require_job_of(item, identity)
-            event, references = decode_request(item, events.ReplyTo(reply, 0, told=told), None)
+            event, references = decode_request(item, events.ReplyTo(reply, 0, told=told), None, publish_right)
             if references:
                 reply.claim = await self._claims.of_submit(identity, job_of_references(item), references)
         except RefusedError as refusal:
