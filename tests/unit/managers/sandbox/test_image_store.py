@@ -34,6 +34,16 @@ def test_what_is_no_image_is_refused(store: ImageStore, name: str) -> None:
         store.find(name)
 
 
+def test_what_lies_in_an_image_is_none_itself_wherever_its_links_lead(store: ImageStore, tmp_path: Path) -> None:
+    (tmp_path / "tree/host").symlink_to("/")
+    (tmp_path / "tree/usr/local/etc").mkdir(parents=True)
+    for name in ("tree/host", "tree/usr/local", "tree/usr", "sets/inner/etc"):
+        with pytest.raises(ImageError, match="is not in the image store"):
+            store.find(name)
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "sets")  # The operator's own.
+    assert store.find("elsewhere/inner").name == "elsewhere/inner"
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -68,6 +68,9 @@ class ImageStore:
             place = self._directory.joinpath(_relative(name))
         except InputRefusedError as error:
             raise NotInStoreError(f"image {name[:300]!r}: {error}") from error
+        # An image's own links may lead anywhere on this machine.
+        if any(_is_root(each) for each in place.parents if self._directory in each.parents):
+            raise self._missing(name)
         if _is_root(place):
             return Image(name, (place,))
         listed = place.with_name(place.name + _LIST_SUFFIX)
@@ -77,7 +80,10 @@ class ImageStore:
             archive = place.with_name(place.name + suffix)
             if archive.is_file():
                 return Image(name, (archive,))
-        raise NotInStoreError(f"image {name[:300]!r}: is not in the image store of this manager: {self.described()}")
+        raise self._missing(name)
+
+    def _missing(self, name: str) -> NotInStoreError:
+        return NotInStoreError(f"image {name[:300]!r}: is not in the image store of this manager: {self.described()}")
 
     def described(self) -> str:
         """Says which images there are and how to add one. Blocks."""
