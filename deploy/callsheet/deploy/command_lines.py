@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from callsheet.deploy.gateway_process import gateway_arguments
@@ -93,6 +94,11 @@ def own_address(settings: StackSettings, address: str) -> str:
     return address if settings.access.tls_cert is None else f"localhost:{address.rpartition(':')[2]}"
 
 
+def published_weights(settings: StackSettings) -> Path:
+    """Where jobs with tokens publish weights from, unless the user says otherwise."""
+    return settings.data_dir.absolute() / "weights"
+
+
 def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None) -> dict[str, object]:
     """What the stack tells a manager about its part of the machine, by option."""
     inference = settings.inference
@@ -101,6 +107,7 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
         # A user who names a model wants it, and wants to know at once if it cannot be loaded.
         "load_at_first_use": not own_model,
         "launch_logs": settings.data_dir / "logs" if inference.launches else None,
+        "weights_below": (published_weights(settings),) if settings.access.tokens is not None else None,
     }
     shared = settings.sandbox.core_sharing is not CoreSharing.RESERVED
     if Role.INFERENCE in settings.managers and not inference.served_apart:

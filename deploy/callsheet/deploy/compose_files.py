@@ -4,6 +4,7 @@ secrets/ca.pem, ca.key                 the authority; its key stays on this mach
 secrets/{scheduler,gateway,postgres,redis}.*   certificates of the servers, their keys (.key) and passwords
 secrets/{sandbox,inference,reward,gateway,demo,admin}.token
 secrets/access/tokens.json             the scheduler's file of tokens: hashes alone
+weights/                               what trainers publish by location
 .env                                   the user that the containers run as, and the machine's cores and memory
 """
 
@@ -77,7 +78,9 @@ def write_compose_files(project: Path, hosts: Sequence[str], owner: Owner) -> li
         *_passwords(directory),
         *_tokens(directory),
     ]
-    _give_away(directory, owner)
+    (project / "weights").mkdir(exist_ok=True)
+    for path in (directory, *directory.rglob("*"), project / "weights"):
+        _give_away(path, owner)
     return [*made, *_environment(project / ".env", owner)]
 
 
@@ -127,10 +130,9 @@ def _tokens(directory: Path) -> Iterator[Path]:
             yield path
 
 
-def _give_away(directory: Path, owner: Owner) -> None:
+def _give_away(path: Path, owner: Owner) -> None:
     if os.geteuid() != owner.uid:
-        for path in (directory, *directory.rglob("*")):
-            os.chown(path, owner.uid, owner.gid)
+        os.chown(path, owner.uid, owner.gid)
 
 
 def _environment(path: Path, owner: Owner) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
-from callsheet.deploy.command_lines import role_arguments, secret_variables
+from callsheet.deploy.command_lines import published_weights, role_arguments, secret_variables
 from callsheet.deploy.gateway_process import gateway_environment, gateway_listen, gateway_url
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings, check_taken
@@ -263,6 +263,7 @@ async def local_stack(
         manager_ids = {role: f"{node_id}-{role}" for role in settings.managers}
         gateway = Role.GATEWAY if stack.gateway_url is not None else ""
         issue_for_stack(settings.access.tokens, settings.data_dir, manager_ids, gateway)
+        make_private_directory(published_weights(settings))
     async with AsyncExitStack() as exits:
         if watcher is not None:
             telling = await exits.enter_async_context(anyio.create_task_group())

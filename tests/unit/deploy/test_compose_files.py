@@ -110,6 +110,7 @@ def test_root_gives_the_secrets_away_and_nobody_else_can(tmp_path: Path) -> None
         return
     write_compose_files(tmp_path, (), choose_owner(0, 0))
     assert {path.stat().st_uid for path in (tmp_path / "secrets").rglob("*")} == {CONTAINER_ID}
+    assert (tmp_path / "weights").stat().st_uid == CONTAINER_ID
     assert f"CALLSHEET_UID={CONTAINER_ID}\n" in (tmp_path / ".env").read_text()
     # The user of the containers reads what root's later commands write.
     tokens = str(tmp_path / "secrets/access/tokens.json")

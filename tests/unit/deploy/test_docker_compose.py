@@ -167,6 +167,17 @@ def test_our_commands_take_what_it_says(
     assert all(Path(path).exists() for path in secrets), secrets
 
 
+def test_weights_are_read_from_a_directory_of_the_machine_alone(
+    services: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    write_compose_files(tmp_path, (), Owner(os.geteuid(), os.getegid()))
+    inference = services["inference"]
+    (mount,) = inference["volumes"]
+    assert (mount["type"], mount["source"], mount["read_only"]) == ("bind", str(_ROOT / "weights"), True)
+    assert f"--weights-below={mount['target']}" in inference["command"]
+    assert (tmp_path / "weights").is_dir()
+
+
 def parse(command: Any, name: str, words: list[str], parent: Any = None) -> None:
     """Parses a command line without running it; wrong usage raises."""
     with command.make_context(name, list(words), parent=parent) as context:

@@ -14,6 +14,7 @@ from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 from callsheet.options.declaration import declared_options
+from callsheet.scheduler.access.settings import AccessSettings
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 1), (4, 1), (8, 2), (64, 16)])
@@ -49,6 +50,19 @@ def test_all_managers_of_a_stack_declare_the_same_node() -> None:
 def test_the_scheduler_gets_its_address_and_directory() -> None:
     line = role_arguments(Role.SCHEDULER, StackSettings(Path("/data")), address="127.0.0.1:0", cores=2)
     assert line[:5] == ["scheduler", "--data-dir", "/data", "--listen", "127.0.0.1:0"]
+
+
+def test_with_tokens_weights_are_published_from_below_a_directory(tmp_path: Path) -> None:
+    def places(settings: StackSettings, role: Role = Role.INFERENCE) -> list[str]:
+        line = role_arguments(role, settings, address="a:1", cores=2)
+        return [value for option, value in pairwise(line) if option == "--weights-below"]
+
+    access = AccessSettings(tokens=tmp_path / "tokens.json")
+    assert places(StackSettings(Path("/data"))) == []
+    assert places(StackSettings(Path("/data"), access=access)) == ["/data/weights"]
+    assert places(StackSettings(Path("/data"), access=access), Role.SANDBOX) == []
+    given = StackSettings(Path("/data"), access=access, given={"weights_below": ("/runs", "s3://bucket/runs")})
+    assert places(given) == ["/runs", "s3://bucket/runs"]
 
 
 def test_isolation_reaches_those_that_make_sandboxes() -> None:

@@ -32,9 +32,11 @@ from callsheet.managers.inference.driver import (
     LogProbsMode,
     RequestRefusedError,
     Sampling,
+    WeightUpdateError,
 )
 from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine, with_defaults
 from callsheet.managers.inference.settings import InferenceSettings, on_cores
+from callsheet.managers.inference.weight_places import WeightPlaces
 from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper, order_of, token_of
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.settings import ManagerSettings
@@ -66,7 +68,11 @@ class InferenceExecutor(Executor):
     """Runs one engine. Hundreds of attempts may run at once; each is one request of the engine."""
 
     def __init__(
-        self, engine: FirstUse[EngineDriver], description: UnloadedEngine, settings: InferenceSettings
+        self,
+        engine: FirstUse[EngineDriver],
+        description: UnloadedEngine,
+        settings: InferenceSettings,
+        places: WeightPlaces | None = None,
     ) -> None:
         """Takes the engine over: `close` closes it.
 
@@ -74,7 +80,9 @@ class InferenceExecutor(Executor):
             engine: The engine.
             description: What it can do.
             settings: How it is registered.
+            places: Where published weights may lie; None for anywhere.
         """
+        self._places = places
         self.engine = engine
         self._description = description
         self._settings = settings
@@ -174,9 +182,9 @@ class InferenceExecutor(Executor):
         """See `Executor`."""
         try:
             driver = await self.engine.get()
-            async with order_of(update, payloads) as order:
+            async with order_of(update, payloads, self._places) as order:
                 await self._weights.update(order, driver)
-        except (LoadError, PayloadError, OSError) as error:
+        except (LoadError, PayloadError, WeightUpdateError, OSError) as error:
             await self._weights.refuse(token_of(update.update), str(error))
 
     @override
@@ -345,11 +353,21 @@ def build_inference_manager(settings: InferenceSettings, manager: ManagerSetting
         # A server has cores of its own.
         settings = on_cores(settings, manager.cores)
     kind = ENGINE_KINDS.get(settings.engine)
-    return build_inference_executor(settings, kind.build(from_texts(kind.settings, settings.engine_options), settings))
+    engine = kind.build(from_texts(kind.settings, settings.engine_options), settings)
+    # Where callers need tokens, those who publish are not the operator.
+    tokens = manager.credentials.token or manager.credentials.token_file
+    return build_inference_executor(settings, engine, bounded=bool(tokens))
 
 
-def build_inference_executor(settings: InferenceSettings, engine: UnloadedEngine) -> InferenceExecutor:
+def build_inference_executor(
+    settings: InferenceSettings, engine: UnloadedEngine, *, bounded: bool = False
+) -> InferenceExecutor:
     """Returns the executor for `run_manager`, with the model loaded unless that is left to the first request.
+
+    Args:
+        settings: The manager's.
+        engine: What to load.
+        bounded: Whether published weights lie below `weights_below` also where that is empty.
 
     Raises:
         ValueError: A setting breaks its rule.
@@ -358,7 +376,8 @@ def build_inference_executor(settings: InferenceSettings, engine: UnloadedEngine
     load = partial(_load, engine)
     later = settings.load_at_first_use and not engine.attached
     driver = FirstUse(load) if later else FirstUse.of(load())
-    return InferenceExecutor(driver, engine, settings)
+    places = WeightPlaces(settings.weights_below) if bounded or settings.weights_below else None
+    return InferenceExecutor(driver, engine, settings, places)
 
 
 def _load(engine: UnloadedEngine) -> EngineDriver:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from callsheet.managers.inference.weight_places import check_place
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
 from callsheet.options.common import default_data_dir
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
@@ -104,6 +105,15 @@ class InferenceSettings:
     ] = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
+    weights_below: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Where jobs may publish weights from: a directory, the beginning of a URI, or tcp://HOST for groups; "
+            "repeatable. Without one from anywhere, but with a token from nowhere.",
+            metavar="DIR|URI",
+            repeatable=True,
+        ),
+    ] = ()
     policy_version: Annotated[int, AtLeast(0)] = 0
     slots: Annotated[int, Setting("The most sequences in the batch; a server tells its own.", least=1)] = 64
     threads: Annotated[
@@ -126,6 +136,8 @@ class InferenceSettings:
             raise ValueError("model: '' is empty; it must be given")
         for url in self.urls:
             _check_url(url)
+        for place in self.weights_below:
+            check_place(place)
         check_least(self)
         if self.script is not None and self.engine == DEFAULT_ENGINE:
             raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")

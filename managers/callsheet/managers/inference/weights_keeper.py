@@ -38,6 +38,7 @@ from callsheet.managers.inference.proof import (
     objection,
     warning,
 )
+from callsheet.managers.inference.weight_places import WeightPlaces
 from callsheet.managers.inference.weights import (
     DiskWeights,
     FirstWeights,
@@ -400,16 +401,27 @@ def token_of(token: manager_service_pb2.FencingToken) -> Token:
 
 
 @asynccontextmanager
-async def order_of(update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess) -> AsyncIterator[UpdateOrder]:
+async def order_of(
+    update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess, places: WeightPlaces | None = None
+) -> AsyncIterator[UpdateOrder]:
     """Gives the order of an update. Tensors are in a file meanwhile.
 
+    Args:
+        update: The update.
+        payloads: Where tensors are read from.
+        places: Where all else may lie; None for anywhere.
+
     Raises:
+        WeightUpdateError: They lie elsewhere.
         PayloadError: They could not be read.
         OSError: They could not be written.
     """
     plan = update.plan
     if plan.source.WhichOneof("source") != "tensors":
-        yield _order(update, _source(update))
+        source = _source(update)
+        if places is not None:
+            source = await anyio.to_thread.run_sync(places.bound, source, abandon_on_cancel=True)
+        yield _order(update, source)
         return
     content = await payloads.read(plan.source.tensors)
     with tempfile.TemporaryDirectory(prefix="callsheet-weights-") as directory:

@@ -174,6 +174,8 @@ def _paths(directory: Path) -> list[Path]:
         shards = read_json(directory / INDEX_FILE).get("weight_map")
         if not isinstance(shards, Mapping) or not shards:
             raise WeightsError(f"{directory / INDEX_FILE}: has no weight_map")
+        if strange := next((name for name in shards.values() if Path(str(name)).name != name), None):
+            raise WeightsError(f"{directory / INDEX_FILE}: {strange!r} is no name of a file beside it")
         files = [directory / str(name) for name in sorted(set(shards.values()))]
     else:
         files = sorted(directory.glob("*.safetensors")) or [directory / TENSORS_FILE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -113,6 +113,25 @@ def generated(result: AttemptResult) -> outcome_pb2.GenerateResult:
 def refused(result: AttemptResult) -> str:
     assert isinstance(result, Broken), result
     return result.failed.reason
+
+
+async def test_where_places_are_named_weights_from_elsewhere_change_nothing(weights: Path, tmp_path: Path) -> None:
+    """The one that is in its place goes through; the others are told the same of, and the engine serves on."""
+    real = torch_engine(TorchSettings(shape=CONFIG), SETTINGS)
+    settings = replace(SETTINGS, weights_below=(str(weights),))
+    subject = Subject(build_inference_executor(settings, real), FaultyEngine(real.load(), weights, weights), weights)
+    (tmp_path / "private").mkdir()
+    told = []
+    for place in (tmp_path / "private", tmp_path / "missing"):
+        told.append(await subject.update(subject.order(1, source=weights_pb2.WeightSource(location=str(place)))))
+        assert told[-1].standing == weights_pb2.WEIGHTS_STANDING_INITIAL
+        assert f"must lie below {weights}" in told[-1].last_update.failure
+    texts = [
+        each.last_update.failure.replace(name, "") for each, name in zip(told, ("private", "missing"), strict=True)
+    ]
+    assert texts[0] == texts[1]
+    assert (await subject.update(subject.order(1))).standing == weights_pb2.WEIGHTS_STANDING_PROVED
+    await subject.executor.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from callsheet.managers.models.hf_directory import WeightsError, check_weights, read_config
+from callsheet.managers.models.hf_directory import (
+    INDEX_FILE,
+    WeightsError,
+    check_weights,
+    read_config,
+    read_tensor_files,
+)
 from callsheet.managers.models.transformer import read_state, shapes
 
 from tests.support.torch_models import SMALL, save_weights, small_model
@@ -49,6 +55,19 @@ def test_missing_files(tmp_path: Path) -> None:
         read_config(tmp_path)
     with pytest.raises(WeightsError, match=r"weights\.pt: cannot be read"):
         read_state(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/etc/hostname", "a/b.safetensors", "./x.safetensors", "../"]
+)
+def test_an_index_names_files_beside_it_alone(tmp_path: Path, name: str) -> None:
+    model = tmp_path / "model"
+    (model / "a").mkdir(parents=True)
+    for file in (tmp_path / "outside.safetensors", model / "a" / "b.safetensors"):
+        file.write_bytes(b"")
+    (model / INDEX_FILE).write_text(json.dumps({"weight_map": {"x": name, "y": name}}))
+    with pytest.raises(WeightsError, match="is no name of a file beside it"):
+        read_tensor_files(model)
 
 
 def test_damaged_state(tmp_path: Path) -> None:
