@@ -21,6 +21,8 @@ class DemoMode:
         in_sandbox: Demand of env_step and of test suites in the sandbox.
         share_cores: How the sandbox manager divides its cores.
         holds_core: Whether a trajectory keeps its core from env_reset to its end.
+        tokens_per_s: The pace of thoughts: by default that of a model which can decide such things, for one request on
+            an engine's GPUs.
     """
 
     name: str
@@ -29,6 +31,7 @@ class DemoMode:
     in_sandbox: Demand
     share_cores: CoreSharing
     holds_core: bool
+    tokens_per_s: float = 100.0
 
 
 _MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)

@@ -17,15 +17,12 @@ from callsheet.managers.inference import tokenizer
 PROMPT_LIMIT = 1024
 OBSERVATION_LIMIT = 400
 
-# The pace of thoughts: that of a model which can decide such things, for one request on an engine's GPUs.
-TOKENS_PER_S = 100.0
-
 
 def thinking_tokens(rng: random.Random) -> int:
     """How many tokens an agent thinks before it acts: log-normal, with a median of 40, between 8 and 200.
 
-    At `TOKENS_PER_S` that makes environments busy for about a third of a trajectory's life; real ones are for 15 to
-    47 %.
+    At 100 tokens a second that makes environments busy for about a third of a trajectory's life; real ones are for 15
+    to 47 %.
     """
     return max(8, min(200, round(40 * rng.lognormvariate(0.0, 0.8))))
 
@@ -78,10 +75,11 @@ class ScriptedPolicy:
             not run, or there is none.
     """
 
-    def __init__(self, episode: Episode) -> None:
+    def __init__(self, episode: Episode, tokens_per_s: float) -> None:
         self.turns = 0
         self.bug_confirmed: bool | None = None
         self._episode = episode
+        self._tokens_per_s = tokens_per_s
         self._script = episode.policy()
         self._thinking = random.Random(episode.seed)
         self._heard = 1  # the introduction, with which the conversation begins
@@ -145,7 +143,7 @@ class ScriptedPolicy:
         )
         self.conversation.add_thinking(outcome.unwrap().token_ids)
         # The small model here is faster than the agent that is played.
-        await anyio.sleep_until(began + tokens / TOKENS_PER_S)
+        await anyio.sleep_until(began + tokens / self._tokens_per_s)
 
 
 def timeouts(start_to_close_s: float) -> Timeouts:

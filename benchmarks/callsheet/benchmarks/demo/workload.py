@@ -81,7 +81,7 @@ class EpisodeRunner:
         self._episode = episode
         self._mode = mode
         self._on_action = on_action
-        self._policy = ScriptedPolicy(episode)
+        self._policy = ScriptedPolicy(episode, mode.tokens_per_s)
         self._core_taken = 0.0
 
     async def run(self) -> EpisodeResult:
