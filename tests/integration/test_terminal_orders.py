@@ -116,6 +116,7 @@ _ORDER = re.compile("[^\t\n\x20-\x7e\u00a0-\U0010ffff]|[\u2028-\u202e\u2066-\u20
 _COMMANDS = (
     ("status",),
     ("jobs",),
+    ("top",),
     ("explain", "a", "--job", "j"),
     ("what-if", "--pool", "p", "--nodes", "1"),
     ("cancel", "j"),

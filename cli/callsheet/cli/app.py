@@ -18,6 +18,7 @@ _PLACES: Final = {
     "scheduler": "server_commands:scheduler",
     "gateway": "server_commands:gateway",
     "status": "inspect_commands:status",
+    "top": "top_command:top",
     "explain": "inspect_commands:explain",
     "actions": "inspect_commands:actions",
     "jobs": "job_commands:jobs",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40
-_FINISHED = ("succeeded", "failed", "cancelled", "expired")
+FINISHED = ("succeeded", "failed", "cancelled", "expired")
 TRACEBACK_VARIABLE = "CALLSHEET_TRACEBACK"
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
@@ -56,10 +56,15 @@ def print_report(report: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Prints a table to standard output; columns whose name ends in " #" hold numbers."""
+    """Prints a table to standard output; see `table_of`."""
+    print_report(table_of(title, columns, rows))
+
+
+def table_of(title: str, columns: list[str], rows: list[list[str]]) -> Any:
+    """A table that rich can render; columns whose name ends in " #" hold numbers."""
     from callsheet.cli.console import plain_table
 
-    print_report(plain_table(title, columns, rows, _NAME_WIDTH))
+    return plain_table(title, columns, rows, _NAME_WIDTH)
 
 
 def pairs(values: Mapping[str, object]) -> str:
@@ -72,7 +77,7 @@ def failures_of(job: JobStatus) -> str:
     told = pairs(job.failures)
     if not job.dead_sandboxes:
         return told
-    finished = sum(job.actions.get(state, 0) for state in _FINISHED)
+    finished = sum(job.actions.get(state, 0) for state in FINISHED)
     share = f" ({job.dead_sandboxes / finished:.1%})" if finished else ""
     return f"{told}; sandbox died {job.dead_sandboxes}{share}"
 
