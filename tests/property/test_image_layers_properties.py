@@ -11,6 +11,7 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.files.images import layer_child
 from callsheet.managers.sandbox.files.images.lower_layers import is_deleted, is_opaque
+from callsheet.managers.sandbox.files.images.unpacking import hide_what_is_below
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,11 +124,11 @@ def test_layers_show_what_the_model_says(layers: list[list[tuple[str, str, bool]
                 "target": str(target),
                 "lower": [str(path) for path in lower],
                 "limit": 1 << 20,
-                "as_root": os.geteuid() == 0,
                 "digest": "",
                 "size": -1,
                 "diff_id": "",
             }
-            layer_child.unpack(request)
+            _, opaque = layer_child.unpack(request)
+            hide_what_is_below(target, opaque)
             lower.append(target)
         assert merged(lower) == applied(ordered)

@@ -6,21 +6,27 @@ import gzip
 import io
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.files.images import layer_child
+from callsheet.managers.sandbox.files.images import layer_child, layer_tree
 from callsheet.managers.sandbox.files.images.layer_tree import LayerRefusedError
 from callsheet.managers.sandbox.files.images.lower_layers import LowerLayers, is_deleted, is_opaque
-from callsheet.managers.sandbox.files.images.oci import digest_of
+from callsheet.managers.sandbox.files.images.oci import ImageError, digest_of
+from callsheet.managers.sandbox.files.images.unpacking import hide_what_is_below, read_archived, unpack_layer
+from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
 
 from tests.support.oci_images import Entry, archive_of, compressed, file, hard_link, symlink
+from tests.support.sandboxes import require_bubblewrap
 
 MIB = 1 << 20
+pytestmark = pytest.mark.anyio
 
 
 def request(archive: Path, target: Path, lower: list[Path] | None = None) -> dict[str, object]:
@@ -29,7 +35,6 @@ def request(archive: Path, target: Path, lower: list[Path] | None = None) -> dic
         "target": str(target),
         "lower": [str(path) for path in lower or []],
         "limit": 16 * MIB,
-        "as_root": os.geteuid() == 0,
         "digest": "",
         "size": -1,
         "diff_id": "",
@@ -48,7 +53,8 @@ def unpacked_bytes(
     archive, target = tmp_path / f"{number}.tar", tmp_path / f"{number}"
     archive.write_bytes(content)
     target.mkdir()
-    layer_child.unpack(request(archive, target, lower) | (changes or {}))
+    _, opaque = layer_child.unpack(request(archive, target, lower) | (changes or {}))
+    hide_what_is_below(target, opaque)
     return target
 
 
@@ -242,3 +248,184 @@ def test_the_child_process_answers(tmp_path: Path) -> None:
     assert ask()["bytes"]
     assert "cut off" in str(ask(digest=digest_of(b""), size=1)["refused"])
     assert ask(archive=str(tmp_path / "missing"))["errno"] == 2
+
+
+def answer_to(tmp_path: Path, content: bytes, **changes: object) -> str:
+    """What the process refuses an archive with."""
+    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
+    archive.write_bytes(content)
+    target.mkdir()
+    asked = json.dumps(request(archive, target) | {"limit": 20 << 30} | changes).encode()
+    done = subprocess.run([sys.executable, "-m", layer_child.__name__], input=asked, check=True, capture_output=True)
+    return str(json.loads(done.stdout)["refused"])
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Of a member that is said to have so many bytes."""
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def zeros(start: bytes, mib: int) -> bytes:
+    """Returns a small archive that begins with this, and goes on with zeros."""
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as file:
+        file.write(start)
+        for _ in range(mib):
+            file.write(bytes(MIB))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "start", [header("bomb", 1100 * MIB), header("dev/bomb", 1100 * MIB), bytes(1024), header("a", 0)]
+)
+def test_what_is_small_does_not_become_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+    """Also what is left out, and what follows the end, which is read for its digest."""
+    monkeypatch.setattr(layer_child, "_FREE_BYTES", 4 * MIB)
+    with pytest.raises(LayerRefusedError, match=r"more than \d+ MiB"):
+        unpacked_bytes(tmp_path, zeros(start, 100), changes={"limit": 20 << 30})
+
+
+def test_a_file_of_holes_is_as_large_as_it_says(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("holes")
+    member.size, member.type = 512, tarfile.GNUTYPE_SPARSE
+    block = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    block[386:398], block[398:410] = b"%011o\0" % 0, b"%011o\0" % 512
+    block[483:495] = b"%011o\0" % (4 << 30)
+    block[148:156] = b"%06o\0 " % (sum(block[:148]) + 8 * 32 + sum(block[156:]))
+    refused = answer_to(tmp_path, bytes(block) + bytes(512) + bytes(1024))
+    assert "512 MiB and 200 times its archive" in refused
+
+
+@pytest.mark.parametrize(
+    ("entries", "rule"),
+    [
+        ([file("/".join("d" * 300) + "/f")], r"has 300 directories on the way: must have at most 256"),
+        ([file("n" * 256)], r"has 256 bytes in its name: must have at most 255"),
+        ([Entry("é" * 128)], r"has 256 bytes in its name"),
+        ([file("/".join(["n" * 250] * 17))], r"has 4266 bytes in its path: must have at most 4095"),
+        ([symlink("link", "t" * 4096)], r"link to a path of 4096 bytes: must have 1 to 4095"),
+        ([file("dev/" + "n" * 256)], r"has 256 bytes in its name"),
+    ],
+)
+def test_names_and_paths_are_bounded(tmp_path: Path, entries: list[Entry], rule: str) -> None:
+    with pytest.raises(LayerRefusedError, match=rule):
+        unpacked(tmp_path, *entries)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [file(f"f{number}") for number in range(101)],
+        [file(f"{number}/a/b/c/d/e/f/g/h/i/j") for number in range(10)],
+        [Entry("same")] * 101,
+        [file(f"dev/{number}") for number in range(101)],
+        [file(f".wh.{number}") for number in range(101)],
+        [file("f"), *(hard_link(f"l{number}", "f") for number in range(100))],
+    ],
+)
+def test_entries_are_bounded_however_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[Entry]
+) -> None:
+    monkeypatch.setattr(layer_tree, "MOST_ENTRIES", 100)
+    with pytest.raises(LayerRefusedError, match="has 101 entries: must have at most 100"):
+        unpacked(tmp_path, *entries)
+
+
+def test_headers_of_headers_end(tmp_path: Path) -> None:
+    one = header("x", 512, tarfile.XHDTYPE) + b"9 a=bcde\n".ljust(512, b"\0")
+    assert "recursion" in answer_to(tmp_path, one * 3000)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "rule"),
+    [
+        ("_MOST_MEMORY_MIB", 200, "takes more than 200 MiB of memory to unpack"),
+        ("_MOST_CPU_S", 1, "takes more than 1 s of a core to unpack"),
+    ],
+)
+def test_memory_and_time_of_the_process_are_bounded(tmp_path: Path, name: str, most: int, rule: str) -> None:
+    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
+    # A name of 2 GiB, and a file that a directory replaces again and again.
+    pairs = archive_of([file("e"), Entry("e")])[:1024] * 50_000
+    archive.write_bytes(zeros(header("long", 2 << 30, tarfile.GNUTYPE_LONGNAME), 300) if "MEMORY" in name else pairs)
+    target.mkdir()
+    script = f"import callsheet.managers.sandbox.files.images.layer_child as child; child.{name} = {most}; child.main()"
+    asked = json.dumps(request(archive, target) | {"limit": 20 << 30}).encode()
+    done = subprocess.run([sys.executable, "-c", script], input=asked, check=True, capture_output=True)
+    assert json.loads(done.stdout) == {"refused": rule}
+
+
+async def test_what_unpacks_has_one_directory_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs another program in the place of the one that unpacks."""
+    require_bubblewrap()
+    (tmp_path / "secret").write_text("of the manager")
+    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
+    archive.write_bytes(b"archive")
+    target.mkdir()
+    program = tmp_path / "packages" / "hostile.py"
+    program.parent.mkdir()
+    program.write_text(
+        "import json, os, socket, sys\n"
+        "asked, done = json.load(sys.stdin), []\n"
+        "def attempt(name, act):\n"
+        "    try:\n"
+        "        act(); done.append(name)\n"
+        "    except OSError: pass\n"
+        f"attempt('reads', lambda: open({str(tmp_path / 'secret')!r}))\n"
+        "attempt('shadow', lambda: open('/etc/shadow'))\n"
+        f"attempt('writes', lambda: open({str(tmp_path / 'new')!r}, 'w'))\n"
+        "attempt('usr', lambda: open('/usr/new', 'w'))\n"
+        f"attempt('kill', lambda: os.kill({os.getpid()}, 0))\n"
+        "attempt('proc', lambda: os.listdir('/proc/1'))\n"
+        "attempt('mount', lambda: os.mkdir('/other'))\n"
+        "attempt('network', lambda: socket.create_connection(('127.0.0.1', asked['limit']), 1))\n"
+        "os.mkdir(asked['target'] + '/hidden')\n"
+        "open(asked['target'] + '/content', 'w').write(os.fdopen(asked['archive']).read())\n"
+        "print(json.dumps({'bytes': 1, 'opaque': ['hidden'], 'done': done}))\n"
+        "open(asked['target'] + '/done', 'w').write(' '.join(done))\n"
+    )
+    monkeypatch.syspath_prepend(str(program.parent))
+    monkeypatch.setattr(layer_child, "__name__", "hostile")
+    monkeypatch.setenv("PYTHONPATH", str(program.parent))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        await unpack_layer(archive, target, port, bwrap=find_bwrap())
+    assert (target / "done").read_text() == ""
+    assert (target / "content").read_text() == "archive"
+    assert is_opaque(str(target / "hidden"))
+
+
+@pytest.mark.parametrize("path", ["link", "link/inner", "../up", "a/../../up"])
+def test_marks_stay_in_their_layer(tmp_path: Path, path: str) -> None:
+    for name in ("up", "outside/inner", "layer/a"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "layer" / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises((OSError, ImageError)):
+        hide_what_is_below(tmp_path / "layer", [path])
+    assert not [name for name in ("up", "outside", "outside/inner") if is_opaque(str(tmp_path / name))]
+
+
+async def test_a_file_of_an_archive_is_read_within_bounds(tmp_path: Path) -> None:
+    require_bubblewrap()
+
+    async def read(path: str, content: bytes) -> str:
+        place = Path(tempfile.mkdtemp(dir=tmp_path))
+        return await read_archived(content, path, place, find_bwrap() or Path("/bwrap"))
+
+    same = archive_of([file("./a/b", b"first"), file("c"), file("/a/../a/b", b"\xfflast"), file("dev/.wh.x", b"too")])
+    assert await read("a/b", gzip.compress(same)) == "\udcfflast"
+    assert await read("dev/.wh.x", same) == "too"
+    for entry, rule in (
+        (file("c"), "has no file 'd'"),
+        (Entry("d"), "has no file 'd'"),
+        (symlink("d", "/etc/shadow"), "has no file 'd'"),
+        (file("d", bytes((1 << 20) + 1)), "takes more than 1 MiB"),
+    ):
+        with pytest.raises(ImageError, match=rule):
+            await read("d", archive_of([entry]))
+    with pytest.raises(ImageError, match="cannot be unpacked"):
+        await read("d", b"none")
+    with pytest.raises(ImageError, match=r"has more than \d+ MiB in its archive"):
+        await read("d", compressed(header("x", 2 << 30) + bytes(560 * MIB), "zstd"))

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from callsheet.managers.clock import Waits, note_waits
 from callsheet.managers.sandbox.errors import StoppedError
-from callsheet.managers.sandbox.files.images.shared_work import SharedWork
+from callsheet.managers.sandbox.files.images.shared_work import SharedWork, Turns, work_for
 from callsheet.timing.waits import Cause
 
 from tests.support.waiting import until
@@ -105,3 +105,102 @@ async def test_who_waits_for_somebody_else_is_told_so() -> None:
         work.go.set()
     assert sorted(map(len, (own.seconds for own in waits))) == [0, 1]
     assert {cause for own in waits for cause in own.seconds} == {Cause.SET_UP}
+
+
+class Line:
+    """Work of jobs that takes turns: each is at it until it is let go."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.at_it: list[str] = []
+        self.go: dict[str, anyio.Event] = {}
+
+    async def work(self, name: str) -> None:
+        """Of the job that is the first letter of the name."""
+        work_for(name[0])
+        await self.turn(name)
+
+    async def turn(self, name: str) -> None:
+        self.go[name] = anyio.Event()
+        async with self.turns.turn():
+            self.at_it.append(name)
+            try:
+                await self.go[name].wait()
+            finally:
+                self.at_it.remove(name)
+
+
+async def test_the_queue_of_one_job_holds_up_no_other() -> None:
+    line = Line(Turns(1, 3))
+    async with anyio.create_task_group() as tasks:
+        for name in (*(f"a{number}" for number in range(50)), "b1", "b2", "c1", "d1"):
+            tasks.start_soon(line.work, name)
+            await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["a0", "b1", "c1"]
+        line.go["b1"].set()
+        await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["a0", "c1", "d1"], "who had no turn yet comes before those who had one"
+        line.go["a0"].set()
+        await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["c1", "d1", "a1"], "a had its turn before b"
+        tasks.cancel_scope.cancel()
+    assert line.turns.taken == 0
+
+
+async def test_a_job_has_more_places_and_never_all() -> None:
+    line = Line(Turns(2, 3))
+    async with anyio.create_task_group() as tasks:
+        for name in ("a1", "a2", "a3", "b1"):
+            tasks.start_soon(line.work, name)
+            await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["a1", "a2", "b1"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_waits_for_work_of_another_job_lends_it_a_turn() -> None:
+    """An image that a job wants as the last of a hundred is not the last for everybody who wants it."""
+    line, shared, stop, came = Line(Turns(1, 2)), SharedWork(()), anyio.Event(), list[str]()
+
+    async def want(job: str) -> None:
+        work_for(job)
+
+        async def inner() -> None:
+            await SharedWork(()).do("layer", lambda: line.turn("a-image"), stop)
+
+        await shared.do("image", inner, stop)
+        came.append(job)
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("a1", "a2"):
+            tasks.start_soon(line.work, name)
+            await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(want, "a")
+        await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["a1"]
+        tasks.start_soon(want, "b")
+        await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["a1", "a-image"]
+        line.go["a-image"].set()
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(came) == ["a", "b"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_turns_of_those_who_give_up_go_to_others() -> None:
+    line, scope = Line(Turns(1, 2)), anyio.CancelScope()
+
+    async def given_up() -> None:
+        with scope:
+            await line.work("a1")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(given_up)
+        await anyio.wait_all_tasks_blocked()
+        for name in ("b1", "a2", "c1"):
+            tasks.start_soon(line.work, name)
+            await anyio.wait_all_tasks_blocked()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert line.at_it == ["b1", "c1"]
+        tasks.cancel_scope.cancel()
+    assert line.turns.taken == 0

@@ -38,6 +38,7 @@ from callsheet.managers.sandbox.errors import (
 )
 from callsheet.managers.sandbox.executor.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.files.images.builds import read_build
+from callsheet.managers.sandbox.files.images.shared_work import work_for
 from callsheet.managers.sandbox.files.images.source import PreparedImage
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
@@ -255,6 +256,7 @@ class SandboxExecutor(BaseSandboxExecutor):
     @override
     async def _work(self, use: SandboxUse) -> AttemptResult:
         action = use.attempt.action
+        work_for(action.job_id)
         kind = action.WhichOneof("payload")
         if kind == "env_reset":
             return await self._reset(use)

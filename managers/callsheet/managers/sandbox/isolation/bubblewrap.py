@@ -40,6 +40,7 @@ from callsheet.managers.sandbox.files.root_filesystem import (
     overlays_of,
     remove_directory,
 )
+from callsheet.managers.sandbox.files.system_shown import SYSTEM, library_path, system_options
 from callsheet.managers.sandbox.isolation.kernel_bounds import kernel_bounds, memory_limits, most_netlink_sockets
 from callsheet.managers.sandbox.isolation.launcher_client import (
     SpawnRequest,
@@ -62,10 +63,7 @@ _STAGES_INSIDE = f"{OWN_PLACE}/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
-_SYSTEM = "/usr"
 # Directories of / that are links into /usr on merged systems and real directories on others.
-_SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
 _WRITTEN_FILES: Mapping[str, bytes] = {
     "/etc/passwd": b"sandbox:x:1000:1000:sandbox:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     "/etc/group": b"sandbox:x:1000:\nnogroup:x:65534:\n",
@@ -181,11 +179,11 @@ class BubblewrapPlanner:
             SpawnRequest(
                 argv=self._arguments(spec, named, stages_inside, overlays),
                 program=program,
-                environment=self._library_path(),
+                environment=library_path(self._bwrap),
                 uid=uid,
                 inherited=inherited,
                 overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
-                separate=[_SYSTEM, *stages] if self._separates else [],
+                separate=[SYSTEM, *stages] if self._separates else [],
             ),
             temporary=TEMPORARY,
             agent_directory=_AGENT_INSIDE,
@@ -213,7 +211,7 @@ class BubblewrapPlanner:
         return [
             "bwrap",
             *_namespace_options(*((spec.root.user.uid, spec.root.user.gid) if image else (_UID_INSIDE, _UID_INSIDE))),
-            *([*binds, *image_options()] if image else _system_options()),
+            *([*binds, *image_options()] if image else system_options()),
             *_written_options(files),
             *(word for pair in stages.items() for word in ("--ro-bind", *pair)),
             *_device_options(spec, counts_memory=self._counts_memory),
@@ -234,14 +232,6 @@ class BubblewrapPlanner:
         if "memory" not in controllers:
             limits |= memory_limits(spec.memory_mib << 20)
         return limits
-
-    def _library_path(self) -> Mapping[str, str]:
-        """For a bwrap that was unpacked beside its libraries instead of installed."""
-        root = self._bwrap.parent.parent.parent
-        if self._bwrap.parent != root / "usr" / "bin" or root == Path("/"):
-            return {}
-        directories = [*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu")]
-        return {"LD_LIBRARY_PATH": ":".join(map(str, directories))} if directories else {}
 
 
 def _most_files(spec: SandboxSpec, *, in_memory: bool) -> Mapping[str, int]:
@@ -276,19 +266,6 @@ def _namespace_options(uid: int, gid: int) -> Iterator[str]:
     yield from ("--uid", str(uid), "--gid", str(gid), "--hostname", "sandbox")
     yield from ("--disable-userns", "--cap-drop", "ALL", "--clearenv")
     yield from ("--die-with-parent", "--new-session", "--as-pid-1")
-
-
-def _system_options() -> Iterator[str]:
-    """The read-only system. /sys is left out: it shows, and as root changes, the host."""
-    yield from ("--ro-bind", _SYSTEM, _SYSTEM)
-    for name in _SYSTEM_LINKS:
-        path = Path("/") / name
-        if path.is_symlink():
-            yield from ("--symlink", str(path.readlink()), str(path))
-        elif path.is_dir():
-            yield from ("--ro-bind", str(path), str(path))
-    for file in _SYSTEM_FILES:
-        yield from ("--ro-bind-try", file, file)
 
 
 def _written_options(named: Mapping[str, str]) -> Iterator[str]:

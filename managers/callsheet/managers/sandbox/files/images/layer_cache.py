@@ -9,24 +9,21 @@ A layer comes into being under a temporary name and is renamed once it is comple
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.files.images import layer_child
-from callsheet.managers.sandbox.files.images.oci import Blob, ImageError
+from callsheet.managers.sandbox.files.images.oci import Blob
+from callsheet.managers.sandbox.files.images.shared_work import SharedWork, Turns
+from callsheet.managers.sandbox.files.images.unpacking import ExpectedLayer, unpack_layer
 from callsheet.managers.sandbox.files.root_filesystem import remove_directory
-from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.options.private_files import make_private_directory
 
 
@@ -59,6 +56,7 @@ def layers_to_evict(layers: Mapping[str, CachedLayer], limit_bytes: int) -> list
 
 
 _PARTIAL = ".partial-"
+_UNPACKED_AT_ONCE = 4
 
 _log = structlog.get_logger(__name__)
 
@@ -69,14 +67,6 @@ class BuiltLayer:
 
     size_bytes: int
     note: bytes = b""
-
-
-@dataclass(slots=True)
-class _Build:
-    """A layer that is being made; `error` is for those who wait."""
-
-    done: anyio.Event = field(default_factory=anyio.Event)
-    error: Exception | None = None
 
 
 class LayerHold:
@@ -105,17 +95,21 @@ class LayerHold:
 class LayerCache:
     """Makes each layer once, however many ask for it at the same time."""
 
-    def __init__(self, directory: Path, limit_bytes: int) -> None:
+    def __init__(self, directory: Path, limit_bytes: int, bwrap: Path | None = None) -> None:
         """Blocks: takes over what an earlier process of this manager kept.
 
         Args:
             directory: Belongs to this process alone; made if it is not there.
             limit_bytes: Beyond this, layers that nothing uses are removed, the least recently used first.
+            bwrap: Confines what unpacks archives; None where no image is mounted.
         """
         self._directory = directory
         self._limit = limit_bytes
+        self._bwrap = bwrap
+        # Archives share the disk, so a job has them unpacked one after another.
+        self._unpacking = Turns(1, _UNPACKED_AT_ONCE)
         self._entries: dict[str, CachedLayer] = {}
-        self._builds: dict[str, _Build] = {}
+        self._making = SharedWork(())
         self._listeners: list[Callable[[str], None]] = []
         # Layers belong to this user alone: what sandboxes wrote is in them.
         make_private_directory(directory)
@@ -128,6 +122,15 @@ class LayerCache:
     def limit_bytes(self) -> int:
         """What all layers may take together."""
         return self._limit
+
+    async def unpack(
+        self, archive: Path, target: Path, lower: Sequence[Path] = (), expected: ExpectedLayer | None = None
+    ) -> tuple[int, float]:
+        """Unpacks an archive when it is its job's turn, see `unpack_layer`; returns bytes, and seconds of work."""
+        async with self._unpacking.turn():
+            began = time.monotonic()
+            size = await unpack_layer(archive, target, self._limit, lower, expected, bwrap=self._bwrap)
+            return size, time.monotonic() - began
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -177,24 +180,20 @@ class LayerCache:
             StoppedError: `stop` was set while it waited.
             Exception: What `build` raised.
         """
-        while True:
-            lease = self.lease(key)
-            if lease is not None:
-                return lease
-            building = self._builds.get(key)
-            if building is None:
-                return await self._build(key, build, shared)
-            await unless_stopped(stop, building.done.wait)
-            if building.error is not None:
-                raise building.error
+        made: list[LayerHold] = []
 
-    async def _build(
-        self, key: str, build: Callable[[Path], Awaitable[BuiltLayer]], shared: tuple[type[Exception], ...]
-    ) -> LayerHold:
-        building = self._builds[key] = _Build()
-        partial: Path | None = None
+        async def make() -> None:
+            made.append(await self._build(key, build))
+
+        while (hold := self.lease(key)) is None:
+            await self._making.do(key, make, stop, shared)
+            if made:
+                return made[0]
+        return hold
+
+    async def _build(self, key: str, build: Callable[[Path], Awaitable[BuiltLayer]]) -> LayerHold:
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self._directory))
         try:
-            partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self._directory))
             layer = partial / "layer"
             layer.mkdir(mode=0o755)
             built = await build(layer)
@@ -208,16 +207,9 @@ class LayerCache:
             for gone in self._evict():
                 await anyio.to_thread.run_sync(remove_directory, gone)
             return lease
-        except Exception as error:
-            if isinstance(error, shared):
-                building.error = error
-            raise
         finally:
-            del self._builds[key]
-            building.done.set()
-            if partial is not None and partial.exists():
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(remove_directory, partial)
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_directory, partial)
 
     def _tell(self, key: str) -> None:
         for listener in self._listeners:
@@ -299,73 +291,3 @@ class Downloads:
     def end(self, name: str) -> None:
         """Removes what has come of an image."""
         remove_directory(self._directory / name)
-
-
-# Makes a layer of an archive, in a child process.
-
-_UNPACK_SECONDS = 1800.0
-_SHOWN_BYTES = 2000
-# Names that no file here can have are the archive's fault and not the disk's.
-_OF_ARCHIVE = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedLayer:
-    """What a blob must be: by size and digest as it is stored, and by digest as it is uncompressed."""
-
-    blob: Blob
-    diff_id: str
-
-
-async def unpack_layer(
-    archive: Path,
-    target: Path,
-    limit_bytes: int,
-    lower: Sequence[Path] = (),
-    expected: ExpectedLayer | None = None,
-) -> int:
-    """Unpacks an archive into an empty directory; returns the bytes that takes, about.
-
-    Everything belongs to this process's user afterwards. Devices, pipes, sockets and set-user-id are left out.
-
-    Args:
-        archive: A tar archive, also compressed by gzip, zstd, bzip2 or xz.
-        target: The directory.
-        limit_bytes: The most that it may take.
-        lower: The layers below, the lowest first.
-        expected: What it must be; None for anything.
-
-    Raises:
-        ImageError: It is no such archive, or took too long.
-        OSError: There is no space.
-    """
-    blob = expected.blob if expected is not None else None
-    request = {
-        "archive": str(archive),
-        "target": str(target),
-        "lower": [str(path) for path in lower],
-        "limit": limit_bytes,
-        "as_root": os.geteuid() == 0,
-        "digest": blob.digest if blob is not None else "",
-        "size": blob.size if blob is not None else -1,
-        "diff_id": expected.diff_id if expected is not None else "",
-    }
-    what = f"layer {blob.digest}" if blob is not None else f"archive {archive.name!r}"
-    with anyio.move_on_after(_UNPACK_SECONDS) as waiting:
-        done = await anyio.run_process(
-            [sys.executable, "-m", layer_child.__name__], input=json.dumps(request).encode(), check=False
-        )
-    if waiting.cancelled_caught:
-        raise ImageError(f"{what}: took more than {_UNPACK_SECONDS:g} s to unpack")
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError as error:
-        said = done.stderr[-_SHOWN_BYTES:].decode(errors="replace").strip()
-        raise ImageError(f"{what}: unpacking it ended with {done.returncode}: {said}") from error
-    if "refused" in answer:
-        raise ImageError(f"{what}: {answer['refused']}")
-    if "error" in answer:
-        if answer["errno"] in _OF_ARCHIVE:
-            raise ImageError(f"{what}: cannot be unpacked: {answer['error']}")
-        raise OSError(answer["errno"], answer["error"])
-    return int(answer["bytes"])

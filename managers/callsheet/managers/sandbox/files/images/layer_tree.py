@@ -15,11 +15,16 @@ import tarfile
 from collections.abc import Iterator
 from typing import IO
 
-from callsheet.managers.sandbox.files.images.lower_layers import OPAQUE_MARKS, LowerLayers
+from callsheet.managers.sandbox.files.images.lower_layers import LowerLayers
 
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
-# An entry takes about this much beside its content.
-ENTRY_BYTES = 512
+# An entry counts so much beside its content: disks have about one inode for each few KiB.
+ENTRY_BYTES = 4096
+# What no image has, and what takes others' time or inodes.
+MOST_ENTRIES = 1_000_000
+MOST_DEPTH = 256
+MOST_NAME_BYTES = 255
+MOST_PATH_BYTES = 4095
 _WHITEOUT, _OPAQUE, _OTHER_MARKS = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MOST_LINKS = 40
 _LATEST = 1 << 33
@@ -33,18 +38,19 @@ class LayerRefusedError(Exception):
 class LayerTree:
     """The directory of a layer in the making; `bytes` is what it takes so far, about."""
 
-    def __init__(self, root: str, lower: LowerLayers, limit_bytes: int, *, as_root: bool) -> None:
+    def __init__(self, root: str, lower: LowerLayers, limit_bytes: int, rule: str) -> None:
         """Args:
         root: An empty directory that nobody else writes to.
         lower: The layers below.
         limit_bytes: The most that it may take.
-        as_root: Whether root mounts it, whose overlays have marks of their own.
+        rule: Why it may not take more.
         """
         self.bytes = 0
+        self._entries = 0
         self._root = root
         self._lower = lower
         self._limit = limit_bytes
-        self._mark = OPAQUE_MARKS[0 if as_root else 1]
+        self._rule = rule
         # Real directories of this layer, so that most members need no look at the disk for their parents.
         self._directories: set[str] = {""}
         self._deleted: set[str] = set()
@@ -53,10 +59,10 @@ class LayerTree:
     def add(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         """Adds one member; raises LayerRefusedError."""
         path = posixpath.normpath(f"/{member.name}").lstrip("/")
+        self._count_entry(path)
         # What a sandbox has there is its own.
         if not path or path == "dev" or path.startswith("dev/"):
             return
-        self._count(ENTRY_BYTES)
         parent, name = self._directory(posixpath.dirname(path)), posixpath.basename(path)
         if name.startswith(_WHITEOUT):
             self._note_mark(parent, name)
@@ -72,15 +78,16 @@ class LayerTree:
         if member.isreg() and content is not None:
             self._add_file(path, member, content)
         elif member.issym():
-            if not member.linkname:
-                raise LayerRefusedError(f"member {path[:200]!r}: is a link to nothing")
+            if not 1 <= (size := len(os.fsencode(member.linkname))) <= MOST_PATH_BYTES:
+                rule = f"is a link to a path of {size} bytes: must have 1 to {MOST_PATH_BYTES}"
+                raise LayerRefusedError(f"member {path[:200]!r}: {rule if size else 'is a link to nothing'}")
             os.symlink(member.linkname, self._place(path))
         elif self._seen_below(path) is not None:
             # A device or a pipe is left out, and what it takes the place of is gone all the same.
             self._deleted.add(path)
 
-    def finish(self) -> int:
-        """Writes the marks that hide what lies below; returns the bytes that the layer takes, about."""
+    def finish(self) -> list[str]:
+        """Writes the marks that delete what lies below; returns the directories that are to hide those below them."""
         for path in sorted(self._deleted):
             status = self._own(path)
             if status is None and self._is_directory(posixpath.dirname(path)):
@@ -88,10 +95,7 @@ class LayerTree:
             elif status is not None and stat.S_ISDIR(status.st_mode):
                 # Only what lies below is deleted, and not what this layer has there.
                 self._opaque.add(path)
-        for path in sorted(self._opaque):
-            if self._is_directory(path):
-                os.setxattr(self._place(path), self._mark, b"y")
-        return self.bytes
+        return [path for path in sorted(self._opaque) if self._is_directory(path)]
 
     def _note_mark(self, parent: str, name: str) -> None:
         if name == _OPAQUE:
@@ -185,6 +189,7 @@ class LayerTree:
                 return os.readlink(found)
             if stat.S_ISDIR(status.st_mode):
                 mode = stat.S_IMODE(status.st_mode)
+        self._count_entry(path)
         self._add_directory(path, mode)
         return None
 
@@ -221,10 +226,25 @@ class LayerTree:
     def _place(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
+    def _count_entry(self, path: str) -> None:
+        """Counts an entry of the disk, or one of the archive that is left out."""
+        self._entries += 1
+        name = len(os.fsencode(posixpath.basename(path)))
+        for what, value, most in (
+            ("entries", self._entries, MOST_ENTRIES),
+            ("directories on the way", path.count("/"), MOST_DEPTH),
+            ("bytes in its name", name, MOST_NAME_BYTES),
+            ("bytes in its path", len(os.fsencode(path)), MOST_PATH_BYTES),
+        ):
+            if value > most:
+                whose = "" if what == "entries" else f"member {path[:200]!r}: "
+                raise LayerRefusedError(f"{whose}has {value} {what}: must have at most {most}")
+        self._count(ENTRY_BYTES)
+
     def _count(self, more: int) -> None:
         self.bytes += more
         if self.bytes > self._limit:
-            raise LayerRefusedError(f"takes more than {self._limit >> 20} MiB, which is all that the cache may hold")
+            raise LayerRefusedError(f"takes more than {self._limit >> 20} MiB, which is {self._rule}")
 
 
 def _join(parent: str, name: str) -> str:

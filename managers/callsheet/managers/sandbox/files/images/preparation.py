@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,13 +12,11 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold, unpack_layer
+from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.files.images.oci import ImageError
 from callsheet.managers.sandbox.files.images.source import PreparedImage
 from callsheet.managers.sandbox.files.images.store import ImageStore
 
-# Archives are unpacked one after another: they share the disk.
-_UNPACKED_AT_ONCE = 1
 # Until an archive was unpacked here: bytes of it that take a second.
 _USUAL_BYTES_PER_S = 50e6
 _FEWEST_SETUP_S = 0.1
@@ -44,7 +41,6 @@ class ImagePreparation:
         """Blocks: looks at the images that are there."""
         self._store = store
         self._cache = cache
-        self._unpacking = anyio.CapacityLimiter(_UNPACKED_AT_ONCE)
         # What was unpacked before need not be read again to know that it is the same.
         self._digests: dict[_Identity, str] = {
             _Identity(*json.loads(note)): key.removeprefix(_PREFIX)
@@ -127,12 +123,9 @@ class ImagePreparation:
         digest = await self._digest(archive, _digest_of_file)
 
         async def build(target: Path) -> BuiltLayer:
-            async with self._unpacking:
-                began = time.monotonic()
-                size = await unpack_layer(archive, target, self._cache.limit_bytes)
-                took = time.monotonic() - began
-                self._bytes_per_s = max(1.0, identity.size / max(took, 1e-3))
-                _log.info("image_unpacked", archive=archive.name, bytes=size, seconds=round(took, 3))
+            size, took = await self._cache.unpack(archive, target)
+            self._bytes_per_s = max(1.0, identity.size / max(took, 1e-3))
+            _log.info("image_unpacked", archive=archive.name, bytes=size, seconds=round(took, 3))
             return BuiltLayer(size, json.dumps(identity).encode())
 
         lease = self._cache.lease(_key(digest))
@@ -165,13 +158,18 @@ def _digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of_tree(root: Path) -> str:
+def digest_of_changes(root: Path) -> str:
+    """Blocks: as of a store's directory, with the time of the last change of all there is, which nobody can set."""
+    return _digest_of_tree(root, lambda status: status.st_ctime_ns)
+
+
+def _digest_of_tree(root: Path, time: Callable[[os.stat_result], int] = lambda status: status.st_mtime_ns) -> str:
     """Blocks: a digest of the names, kinds, sizes and times of everything in a directory; contents are not read."""
     digest = hashlib.sha256(os.fsencode(root))
     for place, directories, files in os.walk(root):
         directories.sort()
         for name in [*directories, *sorted(files)]:
             status = os.lstat(os.path.join(place, name))
-            line = f"{name}\0{status.st_mode}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\n"
+            line = f"{name}\0{status.st_mode}\0{status.st_size}\0{time(status)}\0{status.st_ino}\n"
             digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +18,8 @@ import structlog
 from callsheet.managers.sandbox.files.images.layer_cache import (
     BuiltLayer,
     Downloads,
-    ExpectedLayer,
     LayerCache,
     LayerHold,
-    unpack_layer,
 )
 from callsheet.managers.sandbox.files.images.layer_tree import ENTRY_BYTES
 from callsheet.managers.sandbox.files.images.lower_layers import LowerLayers
@@ -42,14 +40,14 @@ from callsheet.managers.sandbox.files.images.oci import (
     read_reference,
 )
 from callsheet.managers.sandbox.files.images.registry_line import RegistryLine
-from callsheet.managers.sandbox.files.images.shared_work import SharedWork
+from callsheet.managers.sandbox.files.images.shared_work import SharedWork, Turns
 from callsheet.managers.sandbox.files.images.skopeo import Skopeo
 from callsheet.managers.sandbox.files.images.source import PreparedImage
+from callsheet.managers.sandbox.files.images.unpacking import ExpectedLayer
 from callsheet.managers.sandbox.provisioning_settings import RegistrySettings
 
 # Makes layers of images in the format of the OCI, wherever their blobs are: in a registry, or in a layout on disk.
 
-_UNPACKED_AT_ONCE = 1
 _TRIES = 5
 _UNPACK_PREFIX = "oci-"
 
@@ -93,7 +91,6 @@ class OciLayers:
         """Args: cache: Keeps them."""
         self._cache = cache
         self._making = SharedWork((ImageError,))
-        self._unpacking = anyio.CapacityLimiter(_UNPACKED_AT_ONCE)
 
     async def prepare(self, name: str, image: OciImage, source: BlobSource, stop: anyio.Event) -> PreparedImage:
         """Returns an image once all of its layers are there; the caller releases it.
@@ -159,8 +156,7 @@ class OciLayers:
                     lower.append(hold.path)
 
     async def _unpack(self, file: Path, layer: ExpectedLayer, lower: Sequence[Path], target: Path) -> BuiltLayer:
-        async with self._unpacking:
-            size = await unpack_layer(file, target, self._cache.limit_bytes, lower, layer)
+        size, _ = await self._cache.unpack(file, target, lower, layer)
         return BuiltLayer(size, layer.blob.digest.encode())
 
     def _check_room(self, image: OciImage, missing: Collection[str]) -> None:
@@ -233,6 +229,7 @@ def _lacks(layers: Sequence[Path], directory: str) -> bool:
 
 
 _MOST_TAGS = 4096
+_ASKED_AT_ONCE, _MOST_ASKED_AT_ONCE = 2, 64
 _UNKNOWN_S = 30.0
 _PREFIX = "manifest-"
 
@@ -263,7 +260,8 @@ class RegistryImages:
         self._downloads = downloads
         self._layers = OciLayers(cache)
         self._line = RegistryLine(settings)
-        self._pulls = anyio.CapacityLimiter(settings.concurrent_pulls)
+        self._pulls = Turns(settings.concurrent_pulls, settings.concurrent_pulls + 1)
+        self._asking = Turns(_ASKED_AT_ONCE, _MOST_ASKED_AT_ONCE)
         self._looking_up = SharedWork((ImageError,))
         self._tags: dict[str, _Tag] = {}
         self._machine = Platform.here()
@@ -313,9 +311,14 @@ class RegistryImages:
                 return tag.digest
             await self._looking_up.do(name, partial(self._ask_for_tag, reference, tag, stop), stop)
 
+    async def _ask(self, reference: ImageReference, question: Callable[[], Awaitable[bytes]]) -> bytes:
+        # The line of a registry is short, and one job may want a thousand images.
+        async with self._asking.turn():
+            return await self._line.ask(reference, question)
+
     async def _ask_for_tag(self, reference: ImageReference, former: _Tag | None, stop: anyio.Event) -> None:
         try:
-            content = await self._line.ask(reference, partial(self._skopeo.manifest, reference))
+            content = await self._ask(reference, partial(self._skopeo.manifest, reference))
         except ImageNotFoundError as error:
             self._note(reference, _UNKNOWN_S, unknown=str(error))
             raise
@@ -363,16 +366,16 @@ class RegistryImages:
     async def _ask_for_manifest(self, pinned: ImageReference, content: bytes | None) -> bytes:
         name = str(pinned)
         if content is None:
-            content = await self._line.ask(pinned, partial(self._skopeo.manifest, pinned))
+            content = await self._ask(pinned, partial(self._skopeo.manifest, pinned))
         check_digest(content, pinned.digest, f"manifest of {name}")
         chosen = choose_manifest(content, self._machine, name)
         digest = pinned.digest
         if chosen is not None:
             digest = chosen.digest
-            content = await self._line.ask(pinned, partial(self._skopeo.manifest, pinned.pinned(digest)))
+            content = await self._ask(pinned, partial(self._skopeo.manifest, pinned.pinned(digest)))
             check_digest(content, digest, f"manifest of {name}")
         manifest = read_manifest(content, name)
-        config = await self._line.ask(pinned, partial(self._skopeo.config, pinned.pinned(digest)))
+        config = await self._ask(pinned, partial(self._skopeo.config, pinned.pinned(digest)))
         check_digest(config, manifest.config.digest, f"config of {name}")
         read_config(config, len(manifest.layers), self._machine, name)
         note = {"digest": digest, "manifest": content.decode(), "config": config.decode()}
@@ -384,7 +387,7 @@ class RegistryImages:
     ) -> AsyncIterator[Path]:
         """Gives the blobs of an image, see `BlobSource.blobs`."""
         name = image.digest.removeprefix("sha256:")
-        async with self._pulls:
+        async with self._pulls.turn():
             layout = await anyio.to_thread.run_sync(self._downloads.begin, name, not_needed)
             copied, end = False, self._downloads.interrupt
             try:
