@@ -5,23 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.provisioning_settings import BuildSettings, ProvisioningSettings, RegistrySettings
+from callsheet.managers.sandbox.network.destinations import Destination
+from callsheet.managers.sandbox.provisioning_settings import (
+    BuildSettings,
+    BuildsFor,
+    ProvisioningSettings,
+    RegistrySettings,
+)
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.binaries import require_program
 from tests.support.oci_images import Layout, Registry, archive_of, archive_of_tree, file, running_registry
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
-from tests.support.root_filesystems import make_apt_root, make_root, require_overlays
+from tests.support.root_filesystems import copy_program, make_apt_root, make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, reset, step
 from tests.support.sandboxes import Variant, settings_for
 
@@ -54,6 +61,10 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         team.add(archive_of_tree(root))
         team.finish(team.image({"Env": ["PATH=/bin"]}))
         running.push(team.directory, "team/ubuntu:22.04")
+        hostile = Layout(directory / "hostile-layout")
+        hostile.add(archive_of_tree(make_root_with_python(directory / "hostile")))
+        hostile.finish(hostile.image({"Env": ["PATH=/bin"]}))
+        running.push(hostile.directory, "hostile:v1")
         if shutil.which("apt-get") and shutil.which("dpkg-deb"):
             with_apt = Layout(directory / "with-apt")
             with_apt.add(archive_of_tree(make_apt_root(directory / "apt")))
@@ -62,7 +73,37 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield running
 
 
-_PROGRAMS = ("sh", "cat", "ls", "rm", "id", "chown", "head", "sleep")
+def make_root_with_python(root: Path) -> Path:
+    """A root with as much of a Python as a program needs that calls the system."""
+    make_root(root, (*_PROGRAMS, "mount", "mknod", "unshare", "nsenter"))
+    program = Path("/usr/bin/python3").resolve()
+    copy_program(program, root, Path("bin"))
+    (root / "bin" / program.name).rename(root / "bin" / "python")
+    encodings = Path("/usr/lib", program.name, "encodings")
+    shutil.copytree(encodings, root / str(encodings).lstrip("/"), ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+# Leaves a step's root as root may that has CAP_SYS_CHROOT, and writes into every directory that it finds then.
+_ESCAPE = """
+import posix
+posix.mkdir("/inner")
+outside = posix.open("/", 0)
+posix.chroot("/inner")
+posix.fchdir(outside)
+for _ in range(64):
+    posix.chdir("..")
+posix.chroot(".")
+def write(place, depth):
+    for name in posix.listdir(place):
+        try:
+            write(f"{place}/{name}", depth - 1) if depth else None
+            posix.close(posix.open(f"{place}/{name}/planted", posix.O_CREAT | posix.O_WRONLY))
+        except OSError:
+            pass
+write("/mnt", 6)
+"""
+_PROGRAMS = ("sh", "cat", "ls", "rm", "id", "chown", "head", "sleep", "grep")
 
 
 @pytest.fixture
@@ -87,7 +128,9 @@ async def running(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
 def built(registry: Registry, dockerfile: str = _DOCKERFILE, trajectory: str = "t") -> action_pb2.ActionSpec:
     action = reset(trajectory=trajectory)
     build = action.env_reset.build
-    build.context.inline = archive_of([file("given", b"given\n"), file("Dockerfile", dockerfile.encode())])
+    files = [file("given", b"given\n"), file("Dockerfile", dockerfile.encode())]
+    files += [file("escape.py", _ESCAPE.encode())] if "escape.py" in dockerfile else []
+    build.context.inline = archive_of(files)
     build.arguments["REGISTRY"] = registry.address
     return action
 
@@ -125,7 +168,7 @@ async def test_a_dockerfile_is_built_once_for_all_who_ask(settings: SandboxSetti
         assert await said(executor, ids["0"], script, "0") == "/app\n0\ngiven\nlisting\nuser\nfrom the Dockerfile\n"
         drawn += [await said(executor, ids[name], "cat drawn", name) for name in ids]
     work = settings.data_directory / "builds" / settings.manager_id / "work"
-    assert not list(work.glob("layout-*"))
+    assert not list((work / "builds").iterdir())
     # Another process of the manager knows the image.
     async with running(settings) as executor:
         drawn.append(await said(executor, await make(executor, built(registry)), "cat drawn"))
@@ -206,6 +249,124 @@ async def test_what_does_not_build_is_refused_by_name(settings: SandboxSettings,
         assert reason in {"image_unavailable", "image_build_failed"}, message
 
 
+async def test_a_step_leaves_its_root_for_nothing(settings: SandboxSettings, registry: Registry) -> None:
+    begin = f"FROM {registry.address}/hostile:v1\n"
+    dockerfile = f"""{begin}COPY escape.py /
+RUN python -I -S /escape.py; echo $? >/escaped
+RUN for each in 'mount -t tmpfs x /tmp' 'mknod /disk b 8 0' 'unshare -U true' 'nsenter -t 1 -m true'; do \
+    $each && echo "$each" >>/done; done; true
+"""
+    async with running(settings) as executor:
+        # What others build on it is what its registry has.
+        await make(executor, built(registry, begin, "first"))
+        hostile = await make(executor, built(registry, dockerfile, "hostile"))
+        later = await make(executor, built(registry, f"{begin}RUN ls / /bin /etc | cat - >/seen\n", "later"))
+        assert "planted" not in await said(executor, later, "cat /seen; ls / /bin", "later")
+        assert await said(executor, hostile, "cat /escaped; ls /; cat /done", "hostile") != ""
+        assert (await said(executor, hostile, "cat /escaped", "hostile")).strip() != "0"
+        assert await said(executor, hostile, "cat /done", "hostile") == ""
+
+
+async def test_a_base_that_was_changed_is_pulled_anew(settings: SandboxSettings, registry: Registry) -> None:
+    async with running(settings) as executor:
+        await make(executor, built(registry, f"FROM {registry.address}/tiny:v1\n", "first"))
+        work = settings.data_directory / "builds" / settings.manager_id / "work"
+        names = [path for path in work.rglob("image-name") if path.parent.name == "etc"]
+        assert names
+        for path in names:
+            before = path.stat()
+            path.write_text("evil\n")
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        second = built(registry, f"FROM {registry.address}/tiny:v1\nRUN cat /etc/image-name >/seen\n", "second")
+        assert await said(executor, await make(executor, second), "cat /seen", "second") == "tiny\n"
+
+
+async def test_a_build_sees_and_leaves_nothing_of_others(settings: SandboxSettings, registry: Registry) -> None:
+    """A cache that RUN mounts, processes, the machine's files, and a process that goes on."""
+    dockerfile = f"""FROM {registry.address}/hostile:v1
+RUN --mount=type=cache,target=/cache ls /cache >/cached; echo word >/cache/left
+RUN cat /proc/[0-9]*/cmdline >/processes
+RUN grep -E '^(Cap|Seccomp:)' /proc/self/status >/rights
+RUN sleep 612 >/dev/null 2>&1 & echo begun
+"""
+    async with running(settings) as executor:
+        await make(executor, built(registry, dockerfile, "one"))
+        sandbox_id = await make(executor, built(registry, f"{dockerfile}RUN true\n", "two"))
+        assert await said(executor, sandbox_id, "cat /cached", "two") == ""
+        assert "pytest" not in await said(executor, sandbox_id, "cat /processes", "two")
+        rights = dict(
+            line.split(":\t") for line in (await said(executor, sandbox_id, "cat /rights", "two")).splitlines()
+        )
+        chroot, admin, ptrace, mknod, read_search = (1 << number for number in (18, 21, 19, 27, 2))
+        assert not int(rights["CapBnd"], 16) & (chroot | admin | ptrace | mknod | read_search)
+        assert rights["Seccomp"] == "2"
+        assert not sleeping("612")
+
+
+@pytest.mark.parametrize("value", ['it\'s "$HOME" `x` \\\\ \\', "", "two  words ", "a=b", "'", "# none"])
+async def test_arguments_are_taken_as_they_are(settings: SandboxSettings, registry: Registry, value: str) -> None:
+    dockerfile = """\
+ARG REGISTRY
+ARG WORD=default OTHER="the other"
+FROM $REGISTRY/tiny:v1
+ARG WORD
+ARG OTHER
+ENV WORD=$WORD-kept
+RUN printf '%s|%s|' "$HTTP_PROXY" "$OTHER" >/seen
+FROM $REGISTRY/tiny:v1
+ARG WORD="another default"
+ARG ABSENT=${WORD}
+COPY --from=0 /seen /
+RUN printf '%s|%s' "$WORD" "$ABSENT" >>/seen
+"""
+    action = built(registry, dockerfile)
+    action.env_reset.build.arguments.update({"WORD": value, "HTTP_PROXY": "http://of-the-build:1"})
+    async with running(settings) as executor:
+        expected = f"http://of-the-build:1|the other|{value}|{value}"
+        assert await said(executor, await make(executor, action), "cat /seen") == expected
+
+
+async def test_arguments_stand_on_no_command_line(settings: SandboxSettings, registry: Registry) -> None:
+    secret, lines = "a-word-that-nobody-else-has", set[bytes]()
+    dockerfile = f"FROM {registry.address}/tiny:v1\nARG SECRET\nRUN sleep 1 && false\n"
+    action = built(registry, dockerfile)
+    action.env_reset.build.arguments["SECRET"] = secret
+    results: list[AttemptResult] = []
+    async with running(settings) as executor, anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            results.append(await executor.run(attempt_of(action, resources={"memory": 256})))
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(run)
+        while True:
+            lines |= set(command_lines())
+            await anyio.lowlevel.checkpoint()
+    assert any(b"build" in line for line in lines)
+    assert not [line for line in lines if secret.encode() in line]
+    assert secret not in failure(results[0])[2]
+
+
+async def test_builds_of_jobs_have_a_network_of_their_own(settings: SandboxSettings, registry: Registry) -> None:
+    host, port = registry.address.split(":")
+    connect = f"import _socket; _socket.socket(2, 1).connect(('{host}', {port}))"
+    dockerfile = f"""FROM {registry.address}/hostile:v1
+RUN cat /proc/net/dev >/devices; echo $https_proxy >/proxy
+RUN python -I -S -c "{connect}" 2>/dev/null; echo $? >/reached
+RUN python -I -S -c "import _socket; s = _socket.socket(2, 1); s.connect(('127.0.0.1', 3128)); \
+    s.send(b'CONNECT {registry.address} HTTP/1.1\\r\\n\\r\\n'); print(s.recv(99))" >/answer
+"""
+    provisioning = replace(settings.provisioning, builds=BuildSettings(build_images=True, builds_for=BuildsFor.JOBS))
+    network = (Destination.parse(registry.address), Destination.parse("example.org:443"))
+    async with running(replace(settings, provisioning=provisioning, network=network)) as executor:
+        sandbox_id = await make(executor, built(registry, dockerfile))
+        devices = (await said(executor, sandbox_id, "cat /devices")).splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in devices] == ["lo"]
+        assert await said(executor, sandbox_id, "cat /proxy") == "http://127.0.0.1:3128\n"
+        assert (await said(executor, sandbox_id, "cat /reached")).strip() != "0"
+        assert "403" in await said(executor, sandbox_id, "cat /answer")
+
+
 async def test_a_build_that_is_stopped_leaves_nobody_who_builds(settings: SandboxSettings, registry: Registry) -> None:
     results: list[AttemptResult] = []
     attempt = attempt_of(
@@ -228,17 +389,20 @@ async def test_a_build_that_is_stopped_leaves_nobody_who_builds(settings: Sandbo
 
 def sleeping(seconds: str) -> bool:
     """Whether a process sleeps for so long."""
+    return f"sleep\0{seconds}\0".encode() in command_lines()
+
+
+def command_lines() -> Iterator[bytes]:
+    """Those of all processes, as any user of the machine may read them."""
     for place in Path("/proc").iterdir():
-        try:
-            if place.name.isdecimal() and (place / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
-                return True
-        except OSError:
-            continue
-    return False
+        with suppress(OSError):
+            if place.name.isdecimal():
+                yield (place / "cmdline").read_bytes()
 
 
 if os.geteuid() == 0:
 
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
     def test_an_unprivileged_user_builds_as_well() -> None:
-        run_tests_as_other_user("test_a_dockerfile_is_built", "tests/integration/test_image_builds.py")
+        chosen = "test_a_dockerfile_is_built or test_a_step_leaves or test_a_build_sees or network_of_their_own"
+        run_tests_as_other_user(chosen, "tests/integration/test_image_builds.py")

@@ -29,11 +29,11 @@ def make_root(directory: Path, programs: Sequence[str] = PROGRAMS) -> Path:
     for program in programs:
         found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
         assert found is not None, program
-        _copy_program(Path(found), directory, Path("bin"))
+        copy_program(Path(found), directory, Path("bin"))
     return directory
 
 
-def _copy_program(program: Path, root: Path, place: Path) -> None:
+def copy_program(program: Path, root: Path, place: Path) -> None:
     """Copies a program into a directory of a root, and what it is linked with to where that is."""
     (root / place).mkdir(parents=True, exist_ok=True)
     shutil.copy(program.resolve(), root / place / program.name)
@@ -61,7 +61,7 @@ def make_apt_root(directory: Path) -> Path:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).symlink_to("../bin" if name.startswith("usr") else "bin")
     for method in ("file", "copy", "store"):
-        _copy_program(Path("/usr/lib/apt/methods") / method, directory, Path("usr/lib/apt/methods"))
+        copy_program(Path("/usr/lib/apt/methods") / method, directory, Path("usr/lib/apt/methods"))
     shutil.copytree("/usr/share/dpkg", directory / "usr/share/dpkg")
     for name in (
         *("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/lib/apt/lists/partial"),

@@ -12,7 +12,7 @@ from callsheet.managers.sandbox.executor.base_executor import TestSuiteExecutor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.files.images.builds import build_images, open_builds
 from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.isolation.bubblewrap import BubblewrapPlanner, PlainPlanner
+from callsheet.managers.sandbox.isolation.bubblewrap import BubblewrapPlanner, PlainPlanner, find_bwrap
 from callsheet.managers.sandbox.isolation.processes import AgentBackend, ProcessBackend, ProcessPlanner
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
@@ -80,7 +80,8 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
     provisioning = settings.provisioning
     # Beside what is removed at a start: layers outlive the process that made them.
     directory = settings.data_directory / "layers" / settings.manager_id
-    cache = LayerCache(directory, provisioning.layer_cache_mib << 20)
+    bwrap = settings.bwrap or find_bwrap()
+    cache = LayerCache(directory, provisioning.layer_cache_mib << 20, bwrap)
     return Provisioner(
         backend,
         cache,
@@ -89,12 +90,7 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
         warm_memory_mib=_warm_memory_mib(provisioning),
         largest_set_up_bytes=provisioning.largest_set_up_mib << 20,
         environment=[settings.isolation.value, *(str(stage.source) for stage in settings.stages)],
-        builds=open_builds(
-            provisioning.builds,
-            provisioning.registry,
-            cache,
-            settings.data_directory / "builds" / settings.manager_id,
-        ),
+        builds=open_builds(settings, cache, bwrap),
         default_image=settings.docker_image if settings.isolation is Isolation.DOCKER else "",
     )
 

@@ -19,7 +19,10 @@ def of_manager(settings: SandboxSettings, manager: ManagerSettings) -> SandboxSe
     Raises:
         ValueError: A setting breaks its rule.
     """
-    provisioning = replace(settings.provisioning, node_memory_mib=manager.node.capacity.get("memory", 0))
+    credentials, memory_mib = manager.credentials, manager.node.capacity.get("memory", 0)
+    with_tokens = bool(credentials.token or credentials.token_file)
+    builds = replace(settings.provisioning.builds, callers_have_tokens=with_tokens)
+    provisioning = replace(settings.provisioning, node_memory_mib=memory_mib, builds=builds)
     cores = frozenset(manager.cores)
     return replace(settings, manager_id=manager.manager_id, cores=cores, provisioning=provisioning)
 

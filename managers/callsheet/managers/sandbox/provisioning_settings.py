@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -110,18 +111,41 @@ class RegistrySettings:
 # Settings of building images of Dockerfiles.
 
 
+class BuildsFor(Enum):
+    """Whose Dockerfiles are built.
+
+    OPERATOR is whoever reaches a scheduler that asks for no tokens: where it asks for them, nothing is built. JOBS are
+    callers with tokens, who trust each other with nothing: their builds have a network of their own.
+    """
+
+    OPERATOR = "operator"
+    JOBS = "jobs"
+
+
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """Whether and how images are built of Dockerfiles."""
+    """Whether and how images are built of Dockerfiles.
+
+    Attributes:
+        callers_have_tokens: Whether the scheduler asks for tokens, as far as this manager knows: it has one itself.
+    """
 
     build_images: Annotated[
         bool,
         Setting(
             "Build images of Dockerfiles with buildah, which an env_reset may bring along. Their RUN steps run outside "
-            "of any sandbox and reach the machine's network: only for Dockerfiles that you trust.",
+            "of any sandbox: only for Dockerfiles that you trust.",
             variable="CALLSHEET_BUILD_IMAGES",
         ),
     ] = False
+    builds_for: Annotated[
+        BuildsFor,
+        Setting(
+            "Whose Dockerfiles are built: the operator's, with the machine's network, and none where callers have "
+            "tokens; or also those of jobs with tokens, with what --network names and nothing else.",
+            variable="CALLSHEET_BUILDS_FOR",
+        ),
+    ] = BuildsFor.OPERATOR
     concurrent_builds: Annotated[
         int,
         Setting("Images that are built at the same time.", variable="CALLSHEET_CONCURRENT_BUILDS", least=1),
@@ -143,6 +167,7 @@ class BuildSettings:
             least=0,
         ),
     ] = 20 << 10
+    callers_have_tokens: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""

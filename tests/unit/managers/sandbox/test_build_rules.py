@@ -5,11 +5,24 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+from callsheet.credentials.channel import Credentials
+from callsheet.managers.node import describe_node
 from callsheet.managers.sandbox.files.images.build_child import pretending_filter
 from callsheet.managers.sandbox.files.images.buildah import registries_conf, signature_policy, what_failed
-from callsheet.managers.sandbox.files.images.builds import build_key
-from callsheet.managers.sandbox.provisioning_settings import BuildSettings, ProvisioningSettings, RegistrySettings
+from callsheet.managers.sandbox.files.images.builds import build_key, read_build
+from callsheet.managers.sandbox.files.images.oci import ImageBuildError
+from callsheet.managers.sandbox.kind import of_manager
+from callsheet.managers.sandbox.provisioning_settings import (
+    BuildSettings,
+    BuildsFor,
+    ProvisioningSettings,
+    RegistrySettings,
+)
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.managers.settings import ManagerSettings
+from callsheet.v1 import action_pb2, common_pb2
+
+from tests.support.sandbox_attempts import MemoryPayloads
 
 ANYTHING = [{"type": "insecureAcceptAnything"}]
 SIGNED = [{"type": "signedBy", "keyType": "GPGKeys", "keyPath": "/etc/key"}]
@@ -68,3 +81,29 @@ def test_only_bubblewrap_begins_with_what_is_built() -> None:
         SandboxSettings(isolation=Isolation.DOCKER, provisioning=provisioning)
     with pytest.raises(ValueError, match="build_timeout_s"):
         BuildSettings(build_timeout_s=float("inf"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "credentials", [Credentials(token="a-token"), Credentials(token_file="/a/token"), Credentials()]
+)
+@pytest.mark.parametrize("builds_for", BuildsFor)
+async def test_a_manager_with_a_token_builds_for_jobs_when_told(
+    credentials: Credentials, builds_for: BuildsFor
+) -> None:
+    provisioning = ProvisioningSettings(builds=BuildSettings(build_images=True, builds_for=builds_for))
+    manager = ManagerSettings("127.0.0.1:1", "m", describe_node(node_id="n"), credentials=credentials)
+    builds = of_manager(SandboxSettings(provisioning=provisioning), manager).provisioning.builds
+    build = action_pb2.ImageBuild(context=common_pb2.Blob(inline=b"content"), arguments={"A": "1"})
+    if builds_for is BuildsFor.OPERATOR and credentials != Credentials():
+        with pytest.raises(ImageBuildError, match="--builds-for jobs") as refused:
+            await read_build(build, MemoryPayloads(), builds)
+        assert refused.value.reason == "image_build_failed"
+    else:
+        assert (await read_build(build, MemoryPayloads(), builds)).context == b"content"
+
+
+def test_what_is_told_of_a_failure_has_no_values_of_arguments() -> None:
+    said = "STEP 1/3: FROM a\nSTEP 2/3: ARG SECRET='a word'\n[2/2] STEP 3/3: ARG OTHER=word\nError: building"
+    assert "word" not in str(what_failed(said))
+    assert "ARG SECRET\n" in str(what_failed(said))

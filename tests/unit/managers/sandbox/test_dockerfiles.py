@@ -93,7 +93,7 @@ def test_a_heredoc_that_names_its_interpreter_is_run_by_it() -> None:
 
 
 def test_copied_heredocs_come_from_a_context_of_their_own() -> None:
-    text, files = rewrite("COPY --chmod=755 <<one <<'two' /d/\na\none\n$b\ntwo\nADD <<-x /e\n\tc\n\tx\n", "A=1")
+    text, files, _ = rewrite("COPY --chmod=755 <<one <<'two' /d/\na\none\n$b\ntwo\nADD <<-x /e\n\tc\n\tx\n", "A=1")
     assert text.splitlines() == [
         "COPY --from=callsheet-heredocs --chmod=755 0/one 1/two /d/",
         "COPY --from=callsheet-heredocs 2/x /e",
@@ -113,3 +113,39 @@ def test_copied_heredocs_come_from_a_context_of_their_own() -> None:
 def test_a_heredoc_that_cannot_be_rewritten_is_named(written: str, said: str) -> None:
     with pytest.raises(ImageBuildError, match=said):
         rewrite(written, "A=1")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ARG A", "ARG A='it'\"'\"'s $1'"),
+        ('ARG A=1 B C="x y"', "ARG A='it'\"'\"'s $1' B=2 C=\"x y\""),
+        ("ARG \\\n  A=1", "ARG A='it'\"'\"'s $1'"),
+        ("arg D=A", "arg D=A"),
+        ("RUN echo ARG A=1", "RUN echo ARG A=1"),
+        ("FROM r/a", "FROM r:5/r/a:latest\nARG X=1\nARG no_proxy='a b'"),
+    ],
+)
+def test_values_of_arguments_are_written_where_they_hold(line: str, expected: str) -> None:
+    given = {"A": "it's $1", "B": "2", "no_proxy": "a b", "UNUSED": "$(x)"}
+    assert rewrite(f"{line}\nRUN x", "X=1", "r:5", given).text == f"{expected}\nRUN x"
+
+
+@pytest.mark.parametrize("value", ["a\nRUN b", "\r", "\0"])
+def test_values_that_would_be_lines_are_refused(value: str) -> None:
+    with pytest.raises(ImageBuildError, match="argument NAME: must be one line"):
+        rewrite("FROM a", "X=1", arguments={"NAME": value})
+
+
+def test_the_images_that_a_dockerfile_names_are_known() -> None:
+    text = """ARG BASE
+FROM ${BASE:-debian} AS one
+FROM one AS two
+COPY --from=tools:1 /a /b
+RUN --mount=type=bind,from=two,target=/t --mount=type=cache,from=caches,target=/c <<EOF
+FROM none
+EOF
+FROM scratch
+"""
+    assert rewrite(text, "X=1", "r:5").images == ("r:5/debian:latest", "r:5/tools:1", "r:5/caches:latest")
+    assert rewrite(text, "X=1", "r:5", {"BASE": "other"}).images[0] == "r:5/other:latest"

@@ -15,8 +15,7 @@ from callsheet.managers.sandbox.errors import InputRefusedError
 from callsheet.managers.sandbox.files.paths import checked_path
 from callsheet.managers.sandbox.isolation.kernel_bounds import most_processes
 from callsheet.managers.sandbox.memory_ledger import MemoryTerms, Stay
-from callsheet.managers.sandbox.network.destinations import Destination, covered
-from callsheet.managers.sandbox.network.proxy import PROXY_PORT
+from callsheet.managers.sandbox.network.destinations import PROXY_PORT, Destination, covered
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 

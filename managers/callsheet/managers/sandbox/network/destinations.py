@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
+PROXY_PORT = 3128
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*")
 _RULE = 'must be "HOST:PORT" with a name, "*.NAME", an address ("[...]" around one of IPv6) or "*", and a port to 65535'
 

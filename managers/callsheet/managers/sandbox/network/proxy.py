@@ -21,7 +21,7 @@ import psutil
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.network.destinations import LOOPBACK, Destination, covered
+from callsheet.managers.sandbox.network.destinations import LOOPBACK, PROXY_PORT, Destination, covered
 
 CONNECT = b"CONNECT"
 _LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,6000}) (HTTP/1\.[01])\Z")
@@ -144,7 +144,7 @@ class _RefusedError(Exception):
         self.status = status
 
 
-async def serve_connection(inside: socket.socket, allowed: Sequence[Destination], sandbox: Listening) -> None:
+async def serve_connection(inside: socket.socket, allowed: Sequence[Destination], sandbox: Connecting) -> None:
     """Serves one connection out of a sandbox to the proxy, and closes it.
 
     Args:
@@ -283,7 +283,6 @@ async def _send(target: socket.socket, content: bytes) -> None:
 
 # The listening sockets of sandboxes that may reach something.
 
-PROXY_PORT = 3128
 # More wait in the sandbox, where the kernel bounds them.
 _MOST_CONNECTIONS = 32
 _CHECKED_OPTIONS = {socket.SO_DOMAIN: socket.AF_INET, socket.SO_TYPE: socket.SOCK_STREAM, socket.SO_ACCEPTCONN: 1}
@@ -301,15 +300,20 @@ class Reaching(Protocol):
         """What the sandbox can reach."""
 
 
-class Listening(Protocol):
-    """A sandbox, as far as this module needs it."""
+class Connecting(Protocol):
+    """A sandbox, or what else is behind a proxy, as far as a connection needs it."""
 
-    source: str
-    """From where its connections to the loopback come: tells its trajectory."""
+    @property
+    def source(self) -> str:
+        """From where its connections to the loopback come: tells its trajectory."""
 
     @property
     def spec(self) -> Reaching:
         """What it was made as."""
+
+
+class Listening(Connecting, Protocol):
+    """A sandbox, as far as this module needs it."""
 
     async def open_listener(self, port: int) -> socket.socket:
         """Returns a listening socket on the sandbox's own loopback."""

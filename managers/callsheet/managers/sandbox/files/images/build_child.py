@@ -1,6 +1,10 @@
 """The program that runs buildah: in a user namespace of its own, with one directory of the machine at `PLACE`.
 
-    python -m callsheet.managers.sandbox.files.images.build_child DIRECTORY PROGRAM ARGUMENT...
+    python -m callsheet.managers.sandbox.files.images.build_child DIRECTORY NETWORK PROGRAM ARGUMENT...
+
+NETWORK is `MACHINE` for the machine's, or the number of a socket. Then the program has a network of its own with
+nothing but a loopback, and a listening socket on `PROXY_PORT` there is sent to whoever has the other end. The program
+is bwrap, which shows buildah as little of the machine as it needs.
 
 Root gives it a range of users that nobody else has, so that no step of a Dockerfile is ever the machine's root. For
 another user there is no range: all files and processes are that user's. What would change that is answered with a
@@ -10,12 +14,16 @@ success that does nothing, as package managers give up otherwise.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import struct
 import sys
 from typing import Final
 
 from callsheet.managers.sandbox.launcher import kernel
+from callsheet.managers.sandbox.network.destinations import LOOPBACK, PROXY_PORT
 from callsheet.managers.sandbox.walls.seccomp import (
     RETURN_ALLOW,
     check_architecture,
@@ -26,6 +34,7 @@ from callsheet.managers.sandbox.walls.seccomp import (
 )
 
 PLACE: Final = "/mnt"
+MACHINE: Final = "machine"
 # Beyond the users of systems, of subordinate ranges and of systemd's containers.
 FIRST_UID: Final = 1_900_000_000
 UID_COUNT: Final = 65_536
@@ -43,6 +52,7 @@ _CALLS_ON_USERS_X86_64: Final = {
     "setuid": 105,
 }
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _library = ctypes.CDLL(None, use_errno=True)
 
 
@@ -76,10 +86,21 @@ def _show(directory: str) -> None:
     kernel.mount(directory, PLACE, None, kernel.MS_BIND | kernel.MS_REC)
 
 
-def _become(directory: str, command: list[str], as_root: bool, entered: int, mapped: int) -> None:
+def _open_door(channel: int) -> None:
+    with socket.socket() as listener, socket.socket(fileno=channel) as given:
+        fcntl.ioctl(listener, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+        listener.bind((LOOPBACK, PROXY_PORT))
+        listener.listen()
+        socket.send_fds(given, [b"."], [listener.fileno()])
+
+
+def _become(directory: str, network: str, command: list[str], entered: int, mapped: int) -> None:
     """In the child: enters the namespaces, waits for its users, and becomes the program."""
+    as_root = os.geteuid() == 0
     _end_with_parent()
-    kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | (0 if network == MACHINE else kernel.CLONE_NEWNET))
+    if network != MACHINE:
+        _open_door(int(network))
     os.write(entered, b".")
     if not os.read(mapped, 1):
         os._exit(1)
@@ -105,7 +126,7 @@ def _map_users(child: int, as_root: bool) -> None:
     kernel.write(f"/proc/{child}/gid_map", groups)
 
 
-def run(directory: str, command: list[str]) -> int:
+def run(directory: str, network: str, command: list[str]) -> int:
     """Runs a program to its end; returns its exit code."""
     as_root = os.geteuid() == 0
     _end_with_parent()
@@ -120,7 +141,7 @@ def run(directory: str, command: list[str]) -> int:
         os.close(entered_in)
         os.close(mapped_out)
         try:
-            _become(directory, command, as_root, entered_out, mapped_in)
+            _become(directory, network, command, entered_out, mapped_in)
         except BaseException as error:
             os.write(2, f"cannot begin a build: {error}\n".encode())
         os._exit(1)
@@ -134,4 +155,4 @@ def run(directory: str, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2:]))
+    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3:]))

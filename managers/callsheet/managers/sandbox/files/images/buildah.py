@@ -2,39 +2,63 @@
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import os
-import posixpath
 import re
 import shutil
 import signal
+import socket
 import sys
-import tarfile
-import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
+import structlog
 from callsheet.managers.sandbox.files.images import build_child
 from callsheet.managers.sandbox.files.images.dockerfiles import HEREDOCS, rewrite
 from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError, is_loopback
+from callsheet.managers.sandbox.files.images.preparation import digest_of_changes
+from callsheet.managers.sandbox.files.images.shared_work import SharedWork
+from callsheet.managers.sandbox.files.images.unpacking import read_archived
 from callsheet.managers.sandbox.files.root_filesystem import APT_CONF, APT_CONFIG, remove_directory
+from callsheet.managers.sandbox.files.system_shown import library_path, system_options
+from callsheet.managers.sandbox.network.destinations import LOOPBACK, Destination
+from callsheet.managers.sandbox.network.proxy import Door, proxy_environment, serve_connection
 from callsheet.managers.sandbox.provisioning_settings import ANY_REGISTRY, RegistrySettings
 
 HOW_TO_INSTALL_BUILDAH = "install the system package buildah, which builds images of Dockerfiles"
 _SHOWN = 3000
-_SHORT_S = 300.0
 _PULLING = ("initializing source", "pinging container registry", "reading manifest", "reading blob", "writing blob")
+# What stands in the place of an argument, in what is told of the build.
+_ARGUMENT_STEP = re.compile(r"(STEP \d+/\d+: ARG \w+)=.*")
 _PASSED = re.compile(r"(?:https?|ftp|all|no)_proxy", re.IGNORECASE)
 # The manager's user's authorities of registries, in its environment and below its home: buildah has another home.
 _AUTHORITIES = "SSL_CERT_FILE"
 _CERTIFICATES = Path(".config/containers/certs.d")
 _ANYTHING = [{"type": "insecureAcceptAnything"}]
+_BUILT = "localhost/built"
+# Where buildah sees what is written for it, and its home is.
+_INSIDE = "/run/callsheet"
+_PUBLIC = ("policy.json", "registries.conf", "registries.d", "apt.conf", "authorities.pem")
+_POLICY = ("--signature-policy", f"{_INSIDE}/policy.json")
+_SYSTEM_FILES = (
+    *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/mime.types"),
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates"),
+)
+# What package managers need. None leads out of a step's root, or to processes and devices of the machine.
+_CAPABILITIES = (
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL"),
+    *("CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"),
+)
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +115,49 @@ def registries_conf(settings: RegistrySettings) -> str:
 
 
 class Buildah:
-    """Builds in one directory, which its storage lies in."""
+    """Builds in one directory: each image in a storage of its own, on images that no build can write to.
 
-    def __init__(self, program: Path, directory: Path, settings: RegistrySettings) -> None:
+    DIRECTORY/settings/     what buildah reads, passwords of registries among it
+    DIRECTORY/bases/NAME/   the storage of an image that others are built on, as its registry gave it
+    DIRECTORY/builds/KEY/   a build's own: its storage, its caches, its Dockerfile, and what it made
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        bwrap: Path,
+        directory: Path,
+        settings: RegistrySettings,
+        network: Sequence[Destination] | None,
+    ) -> None:
         """Blocks: writes what buildah reads.
 
         Args:
             program: buildah.
-            directory: Belongs to this alone.
+            bwrap: Shows it its own files, and little else of the machine.
+            directory: Empty; belongs to this alone.
             settings: The registries that images may be built on.
+            network: What builds can reach, by a proxy; None for what the machine can.
         """
         self._program = program
+        self._bwrap = bwrap
         self._directory = directory
+        self._network = network
         self._as_root = os.geteuid() == 0
-        self._short_names_at = settings.short_names_at
+        self._short_names_at, self._pull_s = settings.short_names_at, settings.pull_timeout_s
+        self._pulling = SharedWork((ImageError,))
+        # What each base looked like when it had come.
+        self._looks: dict[str, str] = {}
+        for name in ("settings", "bases", "builds"):
+            (directory / name).mkdir()
         operators = Path("/etc/containers/policy.json")
         rules = json.loads(operators.read_text()) if operators.exists() else None
         files = {
             "policy.json": json.dumps(signature_policy(settings, rules)),
             "registries.conf": registries_conf(settings),
             "apt.conf": APT_CONF.decode(),
+            # The machine's own would send it to a place for signatures that it may not enter.
+            "registries.d/default.yaml": f"default-docker: {{lookaside: 'file://{_INSIDE}/signatures'}}\n",
         }
         if settings.registry_authfile is not None:
             files["auth.json"] = settings.registry_authfile.read_text()
@@ -119,146 +166,237 @@ class Buildah:
         if authorities:
             files["authorities.pem"] = Path(authorities).read_text()
         self._has_authorities = "authorities.pem" in files
+        if (Path.home() / _CERTIFICATES).is_dir():
+            shutil.copytree(Path.home() / _CERTIFICATES, directory / "settings" / _CERTIFICATES)
         for name, text in files.items():
-            place = directory / name
+            place = directory / "settings" / name
+            place.parent.mkdir(mode=0o700, exist_ok=True)
             place.write_text(text)
             place.chmod(0o600)
-            self._hand_over(place)
-        # The machine's own would send it to a place for signatures that it may not enter.
-        signatures = directory / "registries.d" / "default.yaml"
-        signatures.parent.mkdir(mode=0o700)
-        signatures.write_text(f"default-docker: {{lookaside: 'file://{build_child.PLACE}/signatures'}}\n")
-        own = directory / ".config"
-        if (Path.home() / _CERTIFICATES).is_dir():
-            shutil.copytree(Path.home() / _CERTIFICATES, directory / _CERTIFICATES)
-            self._hand_over(own)
-        # Buildah 1.28 cannot be told to read no drop-ins of the machine, and takes those of its home for the last word.
-        drop_ins = own / "containers" / "registries.conf.d"
-        drop_ins.mkdir(parents=True)
-        (drop_ins / "callsheet.conf").write_text(registries_conf(settings))
-        for place in (signatures, signatures.parent, directory, own, *own.rglob("*")):
-            self._hand_over(place)
+        self._hand_over(directory)
 
-    async def build(self, dockerfile: Dockerfile) -> Path:
-        """Returns a directory in the layout of the OCI with the image; it is the caller's.
+    async def build(self, dockerfile: Dockerfile, stop: anyio.Event) -> Path:
+        """Returns a directory in the layout of the OCI with the image; `forget_build` removes it.
 
         Raises:
             ImageBuildError: The Dockerfile does not build, or not in time.
             ImageError: An image that it begins with cannot be had.
             OSError: buildah cannot be started, or the disk refuses.
+            StoppedError: `stop` was set while another caller had such an image pulled.
         """
-        name = f"localhost/built:{dockerfile.key}"
-        layout = self._directory / f"layout-{dockerfile.key}"
-        written = self._directory / f"dockerfile-{dockerfile.key}"
-        words = ["--tag", name, *await anyio.to_thread.run_sync(self._rewrite, dockerfile, written)]
-        for argument, value in sorted(dockerfile.arguments.items()):
-            words += ["--build-arg", f"{argument}={value}"]
-        if self._has_passwords:
-            words += ["--authfile", f"{build_child.PLACE}/auth.json"]
-        usual = ["bud", "--isolation", "chroot", "--layers=false", "--format", "docker", *self._policy()]
-        usual += ["--volume", f"{build_child.PLACE}/apt.conf:{APT_CONFIG}:ro"]
-        try:
-            await self._ask([*usual, *words, "-"], dockerfile.timeout_s, dockerfile.context)
-            shown = f"oci:{build_child.PLACE}/{layout.name}:image"
-            await self._ask(["push", "--quiet", "--disable-compression", *self._policy(), name, shown], _SHORT_S)
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_SHORT_S):
-                await self._run(["rmi", "--force", name])
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_directory, written)
-        return layout
+        own = self._directory / "builds" / dockerfile.key
+        with anyio.move_on_after(dockerfile.timeout_s) as waiting:
+            await anyio.to_thread.run_sync(self._make, own)
+            try:
+                text = await read_archived(dockerfile.context, dockerfile.path, own / "tmp", self._bwrap)
+            except ImageError as error:
+                raise ImageBuildError(f"the Dockerfile does not build: {error}") from error
+            images = await anyio.to_thread.run_sync(self._rewrite, text, dockerfile, own)
+            missing: ImageError | None = None
+            for image in images:
+                try:
+                    await self._base(image, stop)
+                except ImageError as error:
+                    # A stage that nothing needs may begin with it.
+                    missing = error
+            bases = [name for image in images if (name := _base_name(image)) in self._looks]
+            try:
+                await self._build(dockerfile, own, bases)
+            except ImageBuildError as error:
+                raise missing or error from None
+        if waiting.cancelled_caught:
+            raise ImageBuildError(f"the build of an image took more than {dockerfile.timeout_s:g} s")
+        return own / "layout"
 
-    def _rewrite(self, dockerfile: Dockerfile, place: Path) -> list[str]:
-        """Blocks: writes the Dockerfile as buildah takes it, and what its heredocs copy; returns the options for it.
+    async def _build(self, dockerfile: Dockerfile, own: Path, bases: Sequence[str]) -> None:
+        usual = ["bud", "--isolation", "chroot", "--layers=false", "--format", "docker", *_POLICY, "--pull=never"]
+        usual += ["--cap-drop", "ALL", *(word for name in _CAPABILITIES for word in ("--cap-add", name))]
+        usual += ["--volume", f"{_INSIDE}/apt.conf:{APT_CONFIG}:ro", "--tag", _BUILT]
+        usual += ["--file", f"{build_child.PLACE}/dockerfile/Dockerfile"]
+        usual += ["--build-context", f"{HEREDOCS}={build_child.PLACE}/dockerfile", "-"]
+        await self._ask(own, usual, bases, dockerfile.context)
+        shown = f"oci:{build_child.PLACE}/layout:image"
+        await self._ask(own, ["push", "--quiet", "--disable-compression", *_POLICY, _BUILT, shown], bases)
+
+    async def forget_build(self, dockerfile: Dockerfile) -> None:
+        """Removes a build with all that it wrote."""
+        await anyio.to_thread.run_sync(remove_directory, self._directory / "builds" / dockerfile.key)
+
+    async def forget_bases(self) -> None:
+        """Removes all images that others are built on; nothing may be building."""
+        for name in list(self._looks):
+            del self._looks[name]
+            await anyio.to_thread.run_sync(remove_directory, self._directory / "bases" / name)
+
+    async def _base(self, image: str, stop: anyio.Event) -> None:
+        """Has an image ready, pulled anew unless all of it looks as it did when it had come.
+
+        What comes is checked against its digests as it is pulled. No build can write to it from then on. Nobody can set
+        the time at which a file was changed last, so the look at it tells of every write all the same.
+        """
+        name = _base_name(image)
+        if name in self._looks:
+            look = await anyio.to_thread.run_sync(digest_of_changes, self._directory / "bases" / name)
+            if look == self._looks.get(name):
+                return
+            _log.warning("build_base_changed", image=image)
+            self._looks.pop(name, None)
+        while name not in self._looks:
+            await self._pulling.do(name, partial(self._pull, image, name), stop)
+
+    async def _pull(self, image: str, name: str) -> None:
+        place = self._directory / "bases" / name
+        await anyio.to_thread.run_sync(self._make, place)
+        words = ["pull", "--quiet", *_POLICY, *(["--authfile", f"{_INSIDE}/auth.json"] if self._has_passwords else [])]
+        try:
+            with anyio.move_on_after(self._pull_s) as waiting:
+                await self._ask(place, [*words, f"docker://{image}"])
+            if waiting.cancelled_caught:
+                raise ImageError(f"image {image!r}: took more than {self._pull_s:g} s to pull")
+            self._looks[name] = await anyio.to_thread.run_sync(digest_of_changes, place)
+        finally:
+            if name not in self._looks:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(remove_directory, place)
+
+    def _make(self, place: Path) -> None:
+        """Blocks: makes an empty directory that buildah works in."""
+        remove_directory(place)
+        (place / "tmp").mkdir(parents=True)
+        self._hand_over(place)
+
+    def _rewrite(self, text: str, dockerfile: Dockerfile, own: Path) -> tuple[str, ...]:
+        """Blocks: writes the Dockerfile as buildah takes it, and what its heredocs copy; returns the images it names.
 
         Raises:
-            ImageBuildError: There is none in its archive, or it cannot be rewritten.
+            ImageBuildError: It cannot be rewritten.
         """
-        try:
-            with tarfile.open(fileobj=io.BytesIO(dockerfile.context)) as archive:
-                found = {posixpath.normpath(member.name).lstrip("/"): member for member in archive}
-                content = archive.extractfile(found[dockerfile.path])
-                text = content.read().decode(errors="surrogateescape") if content is not None else ""
-        except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
-            raise ImageBuildError(
-                f"the Dockerfile does not build: {dockerfile.path} in its archive: {error}"
-            ) from error
-        text, files = rewrite(text, f"APT_CONFIG={APT_CONFIG}", self._short_names_at, dockerfile.arguments)
-        remove_directory(place)
-        for name, written in {"Dockerfile": text, **files}.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes(written.encode(errors="surrogateescape"))
-        for path in (place, *place.rglob("*")):
-            self._hand_over(path)
-        shown = f"{build_child.PLACE}/{place.name}"
-        return ["--file", f"{shown}/Dockerfile", "--build-context", f"{HEREDOCS}={shown}"]
+        made = rewrite(text, f"APT_CONFIG={APT_CONFIG}", self._short_names_at, dockerfile.arguments)
+        for name, written in {"Dockerfile": made.text, **made.files}.items():
+            place = own / "dockerfile" / name
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.write_bytes(written.encode(errors="surrogateescape"))
+        self._hand_over(own)
+        return made.images
 
-    async def forget(self) -> None:
-        """Removes all images from the storage, and what builds left that were stopped; nothing may be building."""
-        await self._run(["rm", "--all"])
-        await self._run(["rmi", "--all", "--force"])
-
-    def _hand_over(self, path: Path) -> None:
-        if self._as_root:
+    def _hand_over(self, directory: Path) -> None:
+        for path in (directory, *directory.rglob("*")) if self._as_root else ():
             os.chown(path, build_child.FIRST_UID, build_child.FIRST_UID)
 
-    def _policy(self) -> list[str]:
-        return ["--signature-policy", f"{build_child.PLACE}/policy.json"]
-
-    async def _ask(self, words: Sequence[str], seconds: float, stdin: bytes = b"") -> None:
-        with anyio.move_on_after(seconds) as waiting:
-            code, said = await self._run(words, stdin)
-        if waiting.cancelled_caught:
-            raise ImageBuildError(f"the build of an image took more than {seconds:g} s")
+    async def _ask(self, own: Path, words: Sequence[str], bases: Sequence[str] = (), stdin: bytes = b"") -> None:
+        with ExitStack() as opened:
+            network, door = build_child.MACHINE, None
+            if own.parent.name == "builds" and self._network is not None:
+                ours, theirs = (opened.enter_context(end) for end in socket.socketpair())
+                network, door = str(theirs.fileno()), _Door(own.name[:12], tuple(self._network), ours, theirs)
+            code, said = await self._run(self._command(own, network, words, bases), stdin, door)
         if code:
             raise what_failed(said)
 
-    async def _run(self, words: Sequence[str], stdin: bytes = b"") -> tuple[int, str]:
-        """Runs a command to its end; returns its exit code and the end of what it said."""
-        place = build_child.PLACE
+    def _command(self, own: Path, network: str, words: Sequence[str], bases: Sequence[str]) -> list[str]:
+        """Returns buildah's command, by which it sees its own directory alone, and settings and bases read-only."""
+        place, kind = build_child.PLACE, own.parent.name
+        shown = [str(self._bwrap), "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+        shown += [*system_options(), *(word for file in _SYSTEM_FILES for word in ("--ro-bind-try", file, file))]
+        shown += ["--proc", "/proc", "--dev", "/dev", "--dir", "/sys"]
+        shown += [word for name in ("/tmp", "/run", "/var/tmp") for word in ("--tmpfs", name)]
+        # Passwords and keys are for pulls, which run nothing of anybody's.
+        for name in ("",) if kind == "bases" else _PUBLIC:
+            shown += ["--ro-bind-try", f"{place}/settings/{name}", f"{_INSIDE}/{name}"]
+        for name in bases:
+            shown += ["--ro-bind", f"{place}/bases/{name}", f"/run/bases/{name}"]
+        shown += ["--bind", f"{place}/{kind}/{own.name}", place, "--chdir", place, "--", str(self._program)]
         storage = ["--root", f"{place}/storage", "--runroot", f"{place}/run", "--storage-driver", "vfs"]
+        storage += [word for name in bases for word in ("--storage-opt", f"vfs.imagestore=/run/bases/{name}/storage")]
         if not self._as_root:
             storage += ["--storage-opt", "vfs.ignore_chown_errors=true"]
-        registries = ["--registries-conf", f"{place}/registries.conf", "--registries-conf-dir", f"{place}/registries.d"]
-        registries += ["--short-name-alias-conf", f"{place}/aliases.conf"]
-        command = [str(self._program), *registries, *storage, *words]
-        helper = [sys.executable, "-m", build_child.__name__, str(self._directory), *command]
+        registries = ["--registries-conf", f"{_INSIDE}/registries.conf", "--registries-conf-dir"]
+        registries += [f"{_INSIDE}/registries.d", "--short-name-alias-conf", f"{place}/aliases.conf"]
+        helper = [sys.executable, "-m", build_child.__name__, str(self._directory), network]
+        return [*helper, *shown, *registries, *storage, *words]
+
+    async def _run(self, command: Sequence[str], stdin: bytes, door: _Door | None) -> tuple[int, str]:
+        """Runs a command to its end; returns its exit code and the end of what it said."""
         process = await anyio.open_process(
-            helper, stderr=-2, start_new_session=True, env=self._environment(), cwd=self._directory
+            command,
+            stderr=-2,
+            start_new_session=True,
+            env=self._environment(door),
+            cwd=self._directory,
+            pass_fds=[door.theirs.fileno()] if door is not None else [],
         )
         said = bytearray()
         try:
             async with anyio.create_task_group() as tasks:
+                if door is not None:
+                    door.theirs.close()
+                    tasks.start_soon(door.serve)
                 tasks.start_soon(_feed, process, stdin)
                 assert process.stdout is not None
                 async for part in process.stdout:
                     said += part
                     del said[: -2 * _SHOWN]
-            return await process.wait(), said.decode(errors="replace")
+                code = await process.wait()
+                tasks.cancel_scope.cancel()
+            return code, said.decode(errors="replace")
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
             with anyio.CancelScope(shield=True):
                 await process.aclose()
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, door: _Door | None) -> dict[str, str]:
         """Nothing of the manager's own, which may have secrets, but its proxies: steps of a build can read this."""
         kept = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+        if door is not None:
+            kept = dict(proxy_environment(door.network))
         place = build_child.PLACE
         if self._has_authorities:
-            kept[_AUTHORITIES] = f"{place}/authorities.pem"
+            kept[_AUTHORITIES] = f"{_INSIDE}/authorities.pem"
         return {
             **kept,
+            **library_path(self._bwrap),
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C",
-            "HOME": place,
-            "TMPDIR": place,
+            "HOME": _INSIDE,
+            "TMPDIR": f"{place}/tmp",
             "XDG_RUNTIME_DIR": place,
             "USER": "root",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             # Its user namespace is there already.
             "_CONTAINERS_USERNS_CONFIGURED": "done",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """The way out of a build's own network; see `proxy.Connecting`."""
+
+    sandbox_id: str
+    network: tuple[Destination, ...]
+    ours: socket.socket
+    theirs: socket.socket
+    source: str = LOOPBACK
+
+    @property
+    def spec(self) -> _Door:
+        """Itself."""
+        return self
+
+    async def serve(self) -> None:
+        """Serves connections until it is cancelled."""
+        # No port of this machine's loopback: what listens there knows sandboxes by the addresses they come from.
+        allowed = [place for place in self.network if not place.is_loopback]
+        await anyio.wait_readable(self.ours)
+        _, descriptors, _, _ = socket.recv_fds(self.ours, 1, 1)
+        for descriptor in descriptors:
+            os.set_blocking(descriptor, False)
+            with socket.socket(fileno=descriptor) as listener:
+                await Door(listener, partial(serve_connection, allowed=allowed, sandbox=self), self.sandbox_id).serve()
+
+
+def _base_name(image: str) -> str:
+    return hashlib.sha256(image.encode()).hexdigest()
 
 
 async def _feed(process: anyio.abc.Process, content: bytes) -> None:
@@ -274,7 +412,7 @@ async def _feed(process: anyio.abc.Process, content: bytes) -> None:
 
 def what_failed(said: str) -> ImageError:
     """Returns what it means that a build ended with these words: pure."""
-    lines = [line for line in said.splitlines() if "level=warning" not in line]
+    lines = [_ARGUMENT_STEP.sub(r"\1", line) for line in said.splitlines() if "level=warning" not in line]
     shown = "\n".join(lines)[-_SHOWN:].strip()
     last = lines[-1] if lines else ""
     if any(words in last for words in _PULLING):

@@ -18,7 +18,7 @@ from callsheet.managers.executor import PayloadAccess
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.files.images.buildah import HOW_TO_INSTALL_BUILDAH, Buildah, Dockerfile, find_buildah
 from callsheet.managers.sandbox.files.images.layer_cache import Downloads, LayerCache
-from callsheet.managers.sandbox.files.images.oci import ImageError, ImageNotFoundError, Platform
+from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError, ImageNotFoundError, Platform
 from callsheet.managers.sandbox.files.images.preparation import ImagePreparation
 from callsheet.managers.sandbox.files.images.registry_images import (
     LayoutBlobs,
@@ -28,13 +28,13 @@ from callsheet.managers.sandbox.files.images.registry_images import (
     layer_keys,
     read_layout,
 )
-from callsheet.managers.sandbox.files.images.shared_work import SharedWork
+from callsheet.managers.sandbox.files.images.shared_work import SharedWork, Turns
 from callsheet.managers.sandbox.files.images.skopeo import HOW_TO_INSTALL_SKOPEO, Skopeo, find_skopeo
 from callsheet.managers.sandbox.files.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.files.images.store import ImageStore, NotInStoreError
 from callsheet.managers.sandbox.files.paths import checked_path
 from callsheet.managers.sandbox.files.root_filesystem import remove_directory
-from callsheet.managers.sandbox.provisioning_settings import BuildSettings, RegistrySettings
+from callsheet.managers.sandbox.provisioning_settings import BuildSettings, BuildsFor
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.options.private_files import make_private_directory
 from callsheet.v1 import action_pb2
@@ -55,9 +55,15 @@ async def read_build(build: action_pb2.ImageBuild, payloads: PayloadAccess, sett
     """Returns what is to be built.
 
     Raises:
+        ImageBuildError: Nothing is built for callers with tokens.
         InputRefusedError: Its path is none that an archive can have.
         PayloadError: The archive cannot be read.
     """
+    if settings.callers_have_tokens and settings.builds_for is BuildsFor.OPERATOR:
+        raise ImageBuildError(
+            "build: this manager builds for its operator alone, and not for callers with tokens: its operator may let "
+            "jobs build, see the setting builds_for (--builds-for jobs)"
+        )
     path = checked_path(build.dockerfile or "Dockerfile").lstrip("/")
     context, arguments = await payloads.read(build.context), dict(build.arguments)
     seconds = build.timeout.ToTimedelta().total_seconds() if build.HasField("timeout") else settings.build_timeout_s
@@ -82,12 +88,7 @@ class ImageBuilds:
         self._work = directory / "work"
         self._layers = OciLayers(cache)
         self._building = SharedWork((ImageError,))
-        self._places = anyio.CapacityLimiter(settings.concurrent_builds)
-
-    @property
-    def settings(self) -> BuildSettings:
-        """Bounds."""
-        return self._settings
+        self._places = Turns(settings.concurrent_builds, settings.concurrent_builds + 1)
 
     async def prepare(self, dockerfile: Dockerfile, stop: anyio.Event) -> PreparedImage:
         """Returns an image once it is built and unpacked; the caller releases it.
@@ -107,11 +108,10 @@ class ImageBuilds:
         raise ImageError(f"image {name}: its layers do not stay in the cache: see the setting layer_cache_mib")
 
     async def _build(self, name: str, dockerfile: Dockerfile, stop: anyio.Event) -> None:
-        async with self._places:
-            began, layout = monotonic(), self._work / f"layout-{dockerfile.key}"
-            await anyio.to_thread.run_sync(remove_directory, layout)
+        async with self._places.turn():
+            began = monotonic()
             try:
-                await self._buildah.build(dockerfile)
+                layout = await self._buildah.build(dockerfile, stop)
                 image = await anyio.to_thread.run_sync(read_layout, layout, Platform.here())
                 prepared = await self._layers.prepare(name, image, LayoutBlobs(layout), stop)
                 try:
@@ -120,18 +120,18 @@ class ImageBuilds:
                     prepared.release()
             finally:
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(remove_directory, layout)
+                    await self._buildah.forget_build(dockerfile)
                     await self._stay_small()
         _log.info("image_built", key=dockerfile.key, digest=image.digest, seconds=round(monotonic() - began, 3))
 
     async def _stay_small(self) -> None:
-        if self._places.borrowed_tokens > 1:
+        if self._places.taken > 1:
             # The last one that builds does it.
             return
-        size = await anyio.to_thread.run_sync(_size_of, self._work / "storage")
+        size = await anyio.to_thread.run_sync(_size_of, self._work / "bases")
         if size > self._settings.build_storage_mib << 20:
             _log.info("build_storage_emptied", bytes=size)
-            await self._buildah.forget()
+            await self._buildah.forget_bases()
 
     def _read(self, key: str) -> OciImage | None:
         """Blocks: returns the image that was built of a Dockerfile."""
@@ -157,24 +157,34 @@ class ImageBuilds:
             remove_directory(gone)
 
 
-def open_builds(
-    settings: BuildSettings, registries: RegistrySettings, cache: LayerCache, directory: Path
-) -> ImageBuilds | None:
+def open_builds(settings: SandboxSettings, cache: LayerCache, bwrap: Path | None) -> ImageBuilds | None:
     """Returns what builds images; None where that is not asked for. Blocks: removes what an earlier process left.
 
+    Args:
+        settings: Of the manager.
+        cache: Keeps their layers.
+        bwrap: The program that shows buildah little of the machine.
+
     Raises:
-        SandboxCreateError: There is no buildah.
+        SandboxCreateError: There is no buildah, or no bwrap.
     """
-    if not settings.build_images:
+    builds = settings.provisioning.builds
+    if not builds.build_images:
         return None
     program = find_buildah()
     if program is None:
         raise SandboxCreateError(f"build_images: there is no buildah here: {HOW_TO_INSTALL_BUILDAH}")
+    if bwrap is None:
+        raise SandboxCreateError("build_images: there is no bwrap here: install the system package bubblewrap")
+    directory = settings.data_directory / "builds" / settings.manager_id
     make_private_directory(directory)
     make_private_directory(directory / "known")
     remove_directory(directory / "work")
-    (directory / "work").mkdir(mode=0o700)
-    return ImageBuilds(settings, Buildah(program, directory / "work", registries), cache, directory)
+    # Below a private one; what reads a Dockerfile is no user of builds.
+    (directory / "work").mkdir(mode=0o711)
+    network = settings.network if builds.builds_for is BuildsFor.JOBS else None
+    buildah = Buildah(program, bwrap, directory / "work", settings.provisioning.registry, network)
+    return ImageBuilds(builds, buildah, cache, directory)
 
 
 def _size_of(directory: Path) -> int:

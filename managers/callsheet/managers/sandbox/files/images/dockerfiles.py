@@ -1,4 +1,4 @@
-"""Dockerfiles as buildah takes them: with whole names of images, and without heredocs. Pure.
+"""Dockerfiles as buildah takes them: with whole names of images and values of arguments, and without heredocs. Pure.
 
 Late versions alone read heredocs. A short name may be given an image of another repository that buildah's storage has,
 or one that the machine's own files name. Stages are told apart by case there, and not in Docker.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,13 +22,23 @@ _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)\s*", re.IGNORECASE)
 _HEREDOC = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.?)*"?|(?<!\S)(\d{0,9}<<(-?)(['"]?)([^<'"\s]+)\3)(?!\S)""")
 _FROM = re.compile(r"(?<=\bfrom=)[^\s,]+")
 _NAMING_FLAG = re.compile(r"(?<!\S)--(?:from=|mount=)\S+")
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^{}]*))?\})")
+# Those that hold without an ARG.
+_PREDEFINED = re.compile(r"(?:https?|ftp|all|no)_proxy", re.IGNORECASE)
 _ARGUMENT = re.compile(r"""(\w+)(?:=("[^"]*"|'[^']*'|\S*))?""")
 _FLAGS = re.compile(r"\A(?:--\S+\s+)*")
 _IN_QUOTES = re.compile(r'"([^"]*)"')
 _SHELL = ("/bin/sh", "-c")
 _NO_ARGUMENTS: Mapping[str, str] = {}
 _AS_PROGRAM = 'f=/tmp/.callsheet-heredoc; printf %s "$1" >$f && chmod 755 $f && $f; code=$?; rm -f $f; exit $code'
+
+
+class Rewritten(NamedTuple):
+    """A Dockerfile for buildah: its text, the files that it copies from `HEREDOCS`, and the images that it names."""
+
+    text: str
+    files: dict[str, str]
+    images: tuple[str, ...]
 
 
 class _Heredoc(NamedTuple):
@@ -47,6 +58,7 @@ class _Images:
         self._arguments = arguments
         self._values: dict[str, str] = {}
         self._stages = {"scratch", HEREDOCS}
+        self.named: dict[str, None] = {}
 
     def take_arguments(self, after: str) -> None:
         """Notes the values of an ARG before the first FROM."""
@@ -59,7 +71,7 @@ class _Images:
         image, *named = command.split() or [""]
         if named:
             named[-1] = named[-1].lower()
-        value = _VARIABLE.sub(lambda found: self._values.get(found[1] or found[2], found[0]), image)
+        value = _VARIABLE.sub(self._value, image)
         whole = self.whole(value)
         self._stages.update(named[-1:])
         return " ".join([f"{after.removesuffix(command)}{whole}", *named])
@@ -69,25 +81,37 @@ class _Images:
         if name.isdecimal() or name.lower() in self._stages:
             return name.lower()
         try:
-            return str(read_reference(name, self._short_names_at))
+            whole = str(read_reference(name, self._short_names_at))
         except ImageError:
             return name
+        self.named[whole] = None
+        return whole
+
+    def _value(self, found: re.Match[str]) -> str:
+        value = self._values.get(found[1] or found[2])
+        if found[3] is not None:
+            return value or found[3]
+        return found[0] if value is None else value
 
 
 def rewrite(
     text: str, stage_argument: str, short_names_at: str = DOCKER_HUB, arguments: Mapping[str, str] = _NO_ARGUMENTS
-) -> tuple[str, dict[str, str]]:
-    """Returns a Dockerfile with whole names and without heredocs, and what it copies from `HEREDOCS` in their place.
+) -> Rewritten:
+    """Returns a Dockerfile with whole names, with values in the place of the arguments' own, and without heredocs.
 
     Args:
         text: The Dockerfile.
         stage_argument: An ARG that each stage begins with.
         short_names_at: The registry of images that are named without one.
-        arguments: Values of the build's arguments.
+        arguments: Values of the build's arguments. They stand in no command line, which all users of a machine read.
 
     Raises:
-        ImageBuildError: A heredoc cannot be rewritten.
+        ImageBuildError: A heredoc cannot be rewritten, or a value does not fit into a line.
     """
+    for name, value in arguments.items():
+        if set(value) & set("\n\r\0"):
+            raise _refused(f"its argument {name}: must be one line")
+    proxies = {name: value for name, value in arguments.items() if _PREDEFINED.fullmatch(name)}
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     found = _ESCAPE.fullmatch(lines[0].strip())
     written, files, rest = list[str](), dict[str, str](), iter(lines)
@@ -100,8 +124,11 @@ def rewrite(
         if name.upper() == "FROM":
             shell, in_stage = _SHELL, True
             source = [f"{name} {images.of_stage(after)}", f"ARG {stage_argument}"]
-        elif name.upper() == "ARG" and not in_stage:
-            images.take_arguments(after)
+            source += [f"ARG {_with_values(each, proxies)}" for each in proxies]
+        elif name.upper() == "ARG":
+            if not in_stage:
+                images.take_arguments(after)
+            source = [f"{name} {_with_values(after, arguments)}"] if arguments else source
         elif name.upper() == "SHELL":
             shell = _IN_QUOTES.findall(after)
         elif name.upper() in {"ADD", "COPY", "RUN"}:
@@ -110,7 +137,14 @@ def rewrite(
                 flagged = _with_whole_names(after, images)
                 source = [_run(flagged, heredocs, shell) if name.upper() == "RUN" else _copy(after, heredocs, files)]
         written += source
-    return "\n".join(written), files
+    return Rewritten("\n".join(written), files, tuple(images.named))
+
+
+def _with_values(after: str, arguments: Mapping[str, str]) -> str:
+    """Returns what stands after ARG, with the values that are given."""
+    return _ARGUMENT.sub(
+        lambda found: f"{found[1]}={shlex.quote(arguments[found[1]])}" if found[1] in arguments else found[0], after
+    )
 
 
 def _with_whole_names(text: str, images: _Images) -> str:
