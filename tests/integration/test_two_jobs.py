@@ -134,7 +134,8 @@ async def two_jobs(directory: Path) -> AsyncIterator[Two]:
         assert stack.gateway_url is not None
         mine, theirs = tokens.issue(kept, "job", JOB), tokens.issue(kept, "job", ROGUE)
         options = ClientOptions(token=mine, gateway=stack.gateway_url)
-        async with Client(stack.address, options) as client, await client.open_job(JOB) as job:
+        async with Client(stack.address, options) as client:
+            job = await client.open_job(JOB)
             trajectory = job.trajectory("t")
             await trajectory.open()
             (await trajectory.env_reset(files=[SandboxFile("answer", b"hidden tests")])).unwrap()
@@ -322,3 +323,13 @@ async def test_who_may_publish_reads_weights_below_the_operators_directories_alo
                     _CODES.PERMISSION_DENIED,
                     "rollout.service",
                 )
+            # Nobody else uses it once the others have ended, and no valid token names it.
+            await two.victim.close()
+            for each in tokens.listed(two.tokens):
+                if each.publishes:
+                    tokens.revoke(two.tokens, each.token_id)
+            plain = ClientOptions(token=two.rogue_token)
+            async with Client(two.stack.address, plain) as client, await client.open_job(ROGUE) as alone:
+                status = await alone.publish(1, kept / "step-1")
+                assert status is not None
+                assert status.done

@@ -332,6 +332,9 @@ def test_explain_says_that_an_action_waits_for_weights() -> None:
     generate(world, "a")
     said = explain(world.state, world.live("a"), world.now, world.planner).sentence
     assert said == "it waits for weights: 2 engines are updating, 1 quarantined: the canary differs"
+    of_another(world, "b")
+    other = explain(world.state, world.live(ActionKey("another", "b")), world.now, world.planner).sentence
+    assert other == "it waits for weights: 2 engines are updating, 1 quarantined: what was published was not proved"
 
 
 # What a job's token lets it publish for.

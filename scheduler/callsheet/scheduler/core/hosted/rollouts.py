@@ -37,6 +37,7 @@ ANSWER_MARGIN_S = 120.0
 RESTORE_TIMEOUT_S = 600.0
 """The longest wait for running requests and for the load, each, where an engine goes back to its first weights."""
 NO_ANSWER = "its manager did not say in time what became of the update"
+NOT_PROVED = "what was published was not proved"
 MAX_NAMED_SERVICES = 64
 """Services that the generates of a job named: clients may invent names."""
 RANKS_DIFFER = "the group has {} ranks for {} engines; each must have as many as the others"
@@ -375,8 +376,12 @@ def _change(engine: PolicyEngine, now: float, *, told: WeightsTold | None = None
         engine.manager.node.changed.add(engine.manager.node)
 
 
-def why_gated(services: Iterable[Service]) -> str:
-    """Why engines are given nothing, such as "2 engines are updating, 1 quarantined: the canary differs"."""
+def why_gated(state: SchedulerState, services: Iterable[Service], job_id: str) -> str:
+    """Why engines are given nothing, such as "2 engines are updating, 1 quarantined: the canary differs".
+
+    Reasons may name the places of weights, and so are for the job that published them.
+    """
+    own = {None, *(each.token for each in state.rollouts.values() if each.job_id == job_id)}
     gated = [service.weights for service in services if service.weights.gated]
     updating = [each for each in gated if each.busy]
     quarantined = [each for each in gated if not each.busy and each.reason]
@@ -385,7 +390,7 @@ def why_gated(services: Iterable[Service]) -> str:
     if updating:
         parts.append(f"{len(updating)} {'engine is' if len(updating) == 1 else 'engines are'} updating")
     if quarantined:
-        reasons = ", ".join(sorted({each.reason for each in quarantined}))
+        reasons = ", ".join(sorted({each.reason if each.rollout in own else NOT_PROVED for each in quarantined}))
         parts.append(f"{len(quarantined)} quarantined: {reasons}")
     if others:
         parts.append(f"{others} not proved yet")

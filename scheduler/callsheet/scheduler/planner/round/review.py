@@ -109,7 +109,8 @@ class Review:
         if not hosts:
             return Left(WaitReason.MANAGER_AWAY, len(able))
         if all(service.weights.gated for _, service in hosts):
-            return Left(WaitReason.WEIGHTS, len(hosts), weights=why_gated(service for _, service in hosts))
+            why = why_gated(self.state, (service for _, service in hosts), key.job)
+            return Left(WaitReason.WEIGHTS, len(hosts), weights=why)
         with_slots = [host for host in hosts if host[1].free_slots is None or host[1].free_slots > 0]
         if not with_slots:
             return Left(WaitReason.SLOTS, len(hosts))
