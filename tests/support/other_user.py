@@ -7,12 +7,12 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from callsheet.options.temporary_directories import temporary_directory
 
 # Outside of the pool of sandboxes and of every range that distributions use.
 OTHER_UID = 81_234
@@ -40,12 +40,12 @@ exec setpriv --reuid "$uid" --regid "$uid" --clear-groups -- "$@"
 @contextmanager
 def _directory_of_other_user() -> Iterator[Path]:
     """A temporary directory that belongs to the other user."""
-    path = Path(tempfile.mkdtemp(prefix="callsheet-other-user-"))
-    os.chown(path, OTHER_UID, OTHER_UID)
-    try:
+    with temporary_directory("callsheet-other-user-") as above:
+        above.chmod(0o711)
+        path = above / "home"
+        path.mkdir(mode=0o700)
+        os.chown(path, OTHER_UID, OTHER_UID)
         yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def _run_as_other_user(
@@ -62,8 +62,8 @@ def _run_as_other_user(
             pytest.skip(f"{program} is missing (package util-linux on Debian and Ubuntu)")
     needed = sorted({str(path) for path in (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))})
     closed = sorted({str(path) for name in needed for path in _closed_parents(Path(name))})
-    with tempfile.TemporaryDirectory() as hold:
-        arguments = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SCRIPT, "sh", hold]
+    with temporary_directory("callsheet-other-user-") as hold:
+        arguments = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SCRIPT, "sh", str(hold)]
         return subprocess.run(
             [*arguments, " ".join(closed), str(OTHER_UID), *command],
             check=False,

@@ -23,6 +23,7 @@ from callsheet.managers.executor import Executor
 from callsheet.managers.kind import ManagerKind
 from callsheet.managers.node import describe_node
 from callsheet.managers.settings import ManagerSettings
+from callsheet.managers.supervision.remains import own_temporary_files
 from callsheet.options.common import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevel, LogLevelOption
 from callsheet.options.declaration import PathRule, Setting
 
@@ -121,6 +122,17 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
 
     link = ParentLink.adopt()
     configure_logs(options.log_format, options.log_level, role=kind.name)
+    with own_temporary_files("manager"):
+        waits = _run(kind, options, settings, link)
+    if waits:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # All managers have left in good order; nothing ends a thread that waits for a server.
+        os._exit(0)
+
+
+def _run(kind: ManagerKind[S], options: ManagerOptions, settings: S, link: ParentLink) -> bool:
+    """Returns whether a thread is left that waits for what a part of the manager needs."""
     try:
         manager = _manager_settings(kind.name, options)
         parts = kind.apart(settings)
@@ -129,13 +141,10 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
         raise WrongOptionError(str(error)) from error
     # Elsewhere commands may share its user, who has a number of files to watch that one of them can take.
     loop = {} if os.geteuid() == 0 else {"loop_factory": loop_without_epoll}
-    if executor is not None:
-        anyio.run(_serve, manager, executor, link, backend_options=loop)
-    elif anyio.run(_serve_several, kind, manager, parts, link, backend_options=loop):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # All managers have left in good order; nothing ends a thread that waits for a server.
-        os._exit(0)
+    if executor is None:
+        return anyio.run(_serve_several, kind, manager, parts, link, backend_options=loop)
+    anyio.run(_serve, manager, executor, link, backend_options=loop)
+    return False
 
 
 def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, Isolation
+from callsheet.options.temporary_directories import temporary_directory
 
 
 async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
@@ -123,8 +123,8 @@ def _data_directory(settings: DemoSettings) -> Iterator[Path]:
     if settings.data_dir is not None:
         yield settings.data_dir.absolute()
         return
-    with tempfile.TemporaryDirectory(prefix="callsheet-demo-") as directory:
-        yield Path(directory)
+    with temporary_directory("callsheet-demo-") as directory:
+        yield directory
 
 
 async def _warm_up(client: Client, job_id: str, mode: DemoMode, inputs: DemoInputs) -> None:

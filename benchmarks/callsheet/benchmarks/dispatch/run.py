@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 
 from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
@@ -25,6 +23,7 @@ from callsheet.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.options.temporary_directories import temporary_directory
 
 _RAW_MESSAGES = 2_000
 
@@ -70,9 +69,9 @@ async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _
     began = time.monotonic()
     machine = describe_machine()
     prefix = f"{random.Random(settings.seed).getrandbits(32):08x}"
-    with tempfile.TemporaryDirectory(prefix="callsheet-bench-") as directory:
+    with temporary_directory("callsheet-bench-") as directory:
         progress("starting the service")
-        async with running_service(settings, prefix, Path(directory)) as service:
+        async with running_service(settings, prefix, directory) as service:
             loops = await measure_loops(service, settings, progress)
     return DispatchReport(
         kind=settings.kind.value,
@@ -93,8 +92,7 @@ async def _compare(settings: DispatchSettings, prefix: str, progress: Progress) 
     their repetitions alternate, so that a slow spell of the machine meets both. Ray runs alone, after they have ended.
     """
     samples = _Samples()
-    with tempfile.TemporaryDirectory(prefix="callsheet-bench-") as directory:
-        data_dir = Path(directory)
+    with temporary_directory("callsheet-bench-") as data_dir:
         journal = {"filesystem": filesystem_of(data_dir), "fsync_p50_us": fsync_p50_us(data_dir)}
         progress("starting scheduler, manager and raw servers")
         stack_settings = StackSettings(data_dir=data_dir / "callsheet", managers=(Role.NOOP,))

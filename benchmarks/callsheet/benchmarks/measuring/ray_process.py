@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 from callsheet.deploy.child import ParentLink
+from callsheet.managers.supervision.parent import PARENT_VARIABLE
+from callsheet.options.temporary_directories import temporary_directory
 
 # Ray at its best, alone and quiet: no usage reports, no token check, no warnings about accelerators, and workers that
 # were started stay, also those of tasks that take less than a core.
@@ -41,14 +41,13 @@ async def ask_ray_process(module: str, cores: int, question: object, deadline_s:
     Raises:
         RayRunFailedError: There was no answer.
     """
-    with tempfile.TemporaryDirectory(prefix="callsheet-ray-") as directory:
-        asked, result, log = (Path(directory) / name for name in ("question.json", "result.json", "log"))
+    with temporary_directory("callsheet-ray-") as directory:
+        asked, result, log = (directory / name for name in ("question.json", "result.json", "log"))
         asked.write_text(json.dumps(question))
         command = [sys.executable, "-m", module, str(asked), str(result), str(cores)]
         with log.open("wb") as output, anyio.move_on_after(deadline_s):
-            await anyio.run_process(
-                command, check=False, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **_ENVIRONMENT}
-            )
+            environment = {**os.environ, **_ENVIRONMENT, PARENT_VARIABLE: str(os.getpid())}
+            await anyio.run_process(command, check=False, stdout=output, stderr=subprocess.STDOUT, env=environment)
         if not result.exists():
             words = log.read_text(errors="replace").strip()[-2000:]
             raise RayRunFailedError(f"Ray gave no result within {deadline_s:g} s; its last words:\n{words}")
@@ -62,11 +61,10 @@ def answer_with_ray(answer: Callable[[Any, Any], object]) -> None:
     import ray
 
     # Not under TMPDIR: Ray puts sockets deep below it, and their paths are limited to 107 bytes.
-    directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    ray.init(num_cpus=int(cores), include_dashboard=False, log_to_driver=False, _temp_dir=directory)
-    try:
-        found = answer(ray, json.loads(Path(asked).read_text()))
-    finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+    with temporary_directory("callsheet-ray-", Path("/tmp")) as directory:
+        ray.init(num_cpus=int(cores), include_dashboard=False, log_to_driver=False, _temp_dir=str(directory))
+        try:
+            found = answer(ray, json.loads(Path(asked).read_text()))
+        finally:
+            ray.shutdown()
     Path(result).write_text(json.dumps(found))

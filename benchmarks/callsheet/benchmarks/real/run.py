@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -31,6 +29,7 @@ from callsheet.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.options.temporary_directories import temporary_directory
 from callsheet.scheduler.core.words.model import ActionKind
 from rich.console import RenderableType
 
@@ -134,9 +133,9 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
 
 async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: int) -> Pair:
     """Measures a policy, then simulates it with the CPU that the service was seen to use for an action."""
-    with tempfile.TemporaryDirectory(prefix="callsheet-real-") as directory:
+    with temporary_directory("callsheet-real-") as directory:
         stack_settings = StackSettings(
-            data_dir=Path(directory), managers=(Role.SANDBOX,), cpus=cores, arguments=policy.arguments
+            data_dir=directory, managers=(Role.SANDBOX,), cpus=cores, arguments=policy.arguments
         )
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
             service = ServiceCpu()
@@ -152,8 +151,8 @@ async def _probe(settings: RealSettings, cores: int) -> Costs:
     drawn = real_scenario(replace(settings, trajectories=1), cores, Costs())
     bare = replace(drawn, rollouts=(replace(drawn.rollouts[0], turns=()),), live=1)
     acting = replace(bare, rollouts=(replace(bare.rollouts[0], turns=(nothing,) * _PROBES),))
-    with tempfile.TemporaryDirectory(prefix="callsheet-real-") as directory:
-        stack_settings = StackSettings(data_dir=Path(directory), managers=(Role.SANDBOX,), cpus=cores)
+    with temporary_directory("callsheet-real-") as directory:
+        stack_settings = StackSettings(data_dir=directory, managers=(Role.SANDBOX,), cpus=cores)
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
             service = ServiceCpu()
             for number in range(_PROBES):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -48,6 +47,7 @@ from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
+from callsheet.options.temporary_directories import temporary_directory
 
 
 # What is asked, of whom and when. Pure.
@@ -208,8 +208,7 @@ async def run_rewards(settings: RewardsBenchSettings, progress: Progress = lambd
     Raises:
         ScoringFailedError: A scoring failed (inside an exception group).
     """
-    with tempfile.TemporaryDirectory(prefix="callsheet-rewards-") as name:
-        directory = Path(name)
+    with temporary_directory("callsheet-rewards-") as directory:
         progress(f"making {settings.models} models")
         size = (settings.models, settings.model_mib, settings.seed)
         await anyio.to_process.run_sync(make_models, directory, *size)
@@ -256,8 +255,8 @@ async def _measure(place: _Place, progress: Progress) -> RewardsReport:
 async def _running(hosted: HostedSettings, turns: ModelTurns | None) -> AsyncIterator[_Run]:
     """A scheduler in a process of its own, and a reward manager in this one."""
     executor = HostedModelsExecutor(hosted, turns)
-    with tempfile.TemporaryDirectory(prefix="callsheet-rewards-") as directory:
-        async with local_stack(StackSettings(data_dir=Path(directory), managers=())) as stack:
+    with temporary_directory("callsheet-rewards-") as directory:
+        async with local_stack(StackSettings(data_dir=directory, managers=())) as stack:
             manager = ManagerSettings(stack.address, "rewards", describe_node(), handle_signals=False)
             async with Client(stack.address) as client, anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(run_manager, manager, executor))

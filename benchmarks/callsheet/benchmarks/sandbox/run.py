@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -44,6 +43,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.node import usable_memory_mib
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 from callsheet.options.common import LogLevel
+from callsheet.options.temporary_directories import temporary_directory
 from rich.console import RenderableType
 
 _Found = TypeVar("_Found")
@@ -233,7 +233,7 @@ async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress =
     _check_memory(settings, usable_memory_mib())
     machine = describe_machine()
     results = []
-    with tempfile.TemporaryDirectory(prefix="callsheet-sandboxes-") as directory:
+    with temporary_directory("callsheet-sandboxes-") as directory:
         # First what forks in this process, which gRPC's threads would disturb.
         measured = {}
         for count in settings.sandboxes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +25,7 @@ from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, figures_ta
 from callsheet.benchmarks.storm.settings import StormSettings
 from callsheet.client import Client, Job, Succeeded
 from callsheet.managers.supervision.processes import ProcessSpec, command_module, run_process
+from callsheet.options.temporary_directories import temporary_directory
 from rich.table import Table
 
 # What storms of resets found.
@@ -110,7 +110,7 @@ async def run_storm(settings: StormSettings, progress: Progress = lambda _: None
         ProcessFailedError: A process did not start (inside an exception group).
     """
     results = []
-    with tempfile.TemporaryDirectory(prefix="callsheet-storm-") as directory:
+    with temporary_directory("callsheet-storm-") as directory:
         store = Path(directory, "images")
         await anyio.to_thread.run_sync(_make_images, store, max(settings.images))
         for number, size in enumerate(product(settings.resets, settings.images, settings.hosts)):

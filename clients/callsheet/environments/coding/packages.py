@@ -7,10 +7,11 @@ import io
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from callsheet.options.temporary_directories import temporary_directory
 
 FETCH_TIMEOUT_S = 180.0
 
@@ -174,14 +175,14 @@ def fetch_releases(packages: Iterable[PythonPackage], directory: Path) -> tuple[
 def _download(packages: list[PythonPackage], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     # Beside the cache, so that the finished archives can be renamed into it.
-    with tempfile.TemporaryDirectory(dir=directory, prefix="download-") as scratch:
-        requirements = Path(scratch, "requirements.txt")
+    with temporary_directory("download-", directory) as scratch:
+        requirements = scratch / "requirements.txt"
         requirements.write_text(
             "".join(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n" for package in packages)
         )
-        _run_pip(requirements, scratch, ", ".join(f"{package.name} {package.version}" for package in packages))
+        _run_pip(requirements, str(scratch), ", ".join(f"{package.name} {package.version}" for package in packages))
         for package in packages:
-            archive = Path(scratch, package.archive_name)
+            archive = scratch / package.archive_name
             if not archive.is_file():
                 raise SourceReleaseError(f"{package.archive_name}: pip did not leave it in its download directory")
             archive.replace(directory / package.archive_name)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
+import re
+import time
 from pathlib import Path
 
 import psutil
 import structlog
 from callsheet.managers.sandbox.cgroups import GroupLayout, remove_groups
 from callsheet.managers.sandbox.files.root_filesystem import remove_directory
+from callsheet.managers.supervision.remains import kill_processes, processes_with
 from callsheet.options.private_files import make_private_directory
 
-_KILL_SECONDS = 5.0
-_MOST_LOOKS = 20
 _LOCK_FILE = "lock"
+# A sandbox enters its group at once, and its first process stays there as long as it lives.
+_ABANDONED_S = 600.0
+_GROUP = re.compile(r"callsheet-(probe|.+-[0-9a-f]{12})-.+")
 
 _log = structlog.get_logger(__name__)
 
@@ -59,12 +62,12 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
     """Ends the processes and removes the groups and directories of an earlier process of this manager. Blocks.
 
     Sandboxes end with their manager; this is for what escaped that: groups, directories, and plain processes whose
-    agent was killed. Only what carries the manager's marker is touched.
+    agent was killed. Of other managers only groups are removed that nothing has been in for long.
     """
     processes = kill_marked(directory.marker)
     groups = 0
     for parent in layout.directories() if layout is not None else []:
-        found = list(parent.glob(f"{directory.marker}-*"))
+        found = {*parent.glob(f"{directory.marker}-*"), *abandoned_groups(parent, time.time() - _ABANDONED_S)}
         groups += len(found)
         remove_groups(found)
     directories = [path for path in directory.path.iterdir() if path.is_dir()]
@@ -80,36 +83,33 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
         )
 
 
+def abandoned_groups(parent: Path, before: float) -> list[Path]:
+    """Returns the groups of sandboxes that nothing is in and that were made before a time in seconds.
+
+    They are of managers that were killed and have not been started again, as with another data directory.
+    """
+    return [group for group in parent.glob("callsheet-*") if _GROUP.fullmatch(group.name) and _is_over(group, before)]
+
+
+def _is_over(group: Path, before: float) -> bool:
+    try:
+        if group.stat().st_mtime >= before:
+            return False
+        if (group / "cgroup.events").exists():
+            return "populated 0" in (group / "cgroup.events").read_text()
+        return not any(members.read_text() for members in group.rglob("cgroup.procs"))
+    except OSError:
+        return False  # Its manager removes it at this moment.
+
+
 def marked_processes(marker: str, sandbox_id: str | None = None) -> list[psutil.Process]:
     """Returns the processes that were started for a manager, or for one of its sandboxes, by their environment."""
     wanted = {f"CALLSHEET_SANDBOX_OF={marker}".encode()}
     if sandbox_id is not None:
         wanted.add(f"CALLSHEET_SANDBOX={sandbox_id}".encode())
-    found = []
-    for process in psutil.process_iter():
-        try:
-            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if wanted <= set(variables) and process.pid != os.getpid():
-            found.append(process)
-    return found
+    return processes_with(wanted)
 
 
 def kill_marked(marker: str, sandbox_id: str | None = None) -> int:
-    """Kills `marked_processes` and waits for their end; returns how many there were.
-
-    It looks again until it finds nobody new: what was forked, or was becoming another program, during a look was not
-    seen in it.
-    """
-    killed: set[psutil.Process] = set()
-    for _ in range(_MOST_LOOKS):
-        new = [process for process in marked_processes(marker, sandbox_id) if process not in killed]
-        if not new:
-            break
-        for process in new:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(new, timeout=_KILL_SECONDS)
-        killed.update(new)
-    return len(killed)
+    """Kills `marked_processes` and waits for their end; returns how many there were."""
+    return kill_processes(lambda: marked_processes(marker, sandbox_id))

@@ -17,6 +17,7 @@ from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostErr
 from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.supervision.remains import own_temporary_files
 
 # An emulated or swamped machine takes a minute.
 _PROBE_SECONDS = 120.0
@@ -84,9 +85,9 @@ async def _try(directory: Path) -> dict[str, str]:
 
 def main() -> None:
     """Prints the answer as one JSON object."""
-    with tempfile.TemporaryDirectory(prefix="callsheet-probe-") as name:
+    with own_temporary_files("probe"):
         try:
-            capabilities = anyio.run(functools.partial(_try, Path(name)))
+            capabilities = anyio.run(functools.partial(_try, Path(tempfile.mkdtemp())))
             answer = {"works": True, "reason": "", "capabilities": capabilities}
         except (SandboxCreateError, SandboxLostError, OSError) as error:
             answer = {"works": False, "reason": str(error), "capabilities": {}}

@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from callsheet.managers.sandbox.isolation.bubblewrap import find_system_python
+from callsheet.options.temporary_directories import temporary_directory
 
 # Part of the key: a new layout of the directory makes new directories.
 _LAYOUT = 1
@@ -57,15 +56,12 @@ def stage_python_packages(requirements: Sequence[str], directory: Path) -> Path:
     if target.is_dir():
         return target
     directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-    temporary = Path(tempfile.mkdtemp(prefix=".staging-", dir=directory))
-    try:
+    with temporary_directory(".staging-", directory) as temporary:
         _install(requirements, version, temporary)
         # Nobody can write the bytecode later: the directory is read-only where it is used.
         _run([str(python), "-I", "-m", "compileall", "-q", str(temporary)], _PIP_SECONDS, accept=(0, 1))
         _let_everybody_read(temporary)
         _publish(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -55,3 +57,34 @@ def test_what_is_forked_during_a_look_is_killed_too(marker: str, monkeypatch: py
         monkeypatch.setattr(janitor, "marked_processes", first_without_the_late)
         assert janitor.kill_marked(marker) == 2
         assert None not in (first.poll(), late.poll())
+
+
+def test_groups_of_managers_that_never_came_back_are_found_once_they_are_empty_and_old(tmp_path: Path) -> None:
+    groups = {
+        "callsheet-one-0123456789ab-0123abcd": True,
+        "callsheet-node-1-sandbox-0123456789ab-s0": True,
+        "callsheet-probe-0123456789abcdef": True,
+        "callsheet-managers": False,
+        "somebody-else-0123456789ab-1": False,
+        "callsheet-used-0123456789ab-1": False,
+        "callsheet-used-below-0123456789ab-1": False,
+        "callsheet-new-0123456789ab-1": False,
+    }
+    for name in groups:
+        inner = tmp_path / name / "commands"
+        inner.mkdir(parents=True)
+        for each in (inner.parent, inner):
+            (each / "cgroup.procs").touch()
+    (tmp_path / "callsheet-used-0123456789ab-1" / "cgroup.procs").write_text("4711\n")
+    (tmp_path / "callsheet-used-below-0123456789ab-1" / "commands" / "cgroup.procs").write_text("4711\n")
+    unified = tmp_path / "callsheet-unified-0123456789ab-1"
+    unified.mkdir()
+    (unified / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    for name in groups:
+        os.utime(tmp_path / name, (1000.0, 3000.0 if "-new-" in name else 1000.0))
+    os.utime(unified, (1000.0, 1000.0))
+    expected = {name for name, is_over in groups.items() if is_over}
+    assert {path.name for path in janitor.abandoned_groups(tmp_path, 2000.0)} == expected
+    (unified / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    os.utime(unified, (1000.0, 1000.0))
+    assert {path.name for path in janitor.abandoned_groups(tmp_path, 2000.0)} == expected | {unified.name}

@@ -144,7 +144,8 @@ class ImageBuilds:
     def _write(self, key: str, layout: Path, image: OciImage) -> None:
         """Blocks: remembers an image by its manifest and configuration, in a layout without its layers."""
         remove_directory(self._known / key)
-        partial_place = self._known / f".partial-{key}"
+        # Where the next start removes it if this process is killed.
+        partial_place = self._work / f"known-{key}"
         remove_directory(partial_place)
         blobs = partial_place / "blobs" / "sha256"
         blobs.mkdir(parents=True)
