@@ -25,7 +25,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from safetensors.torch import load_file, save_file
 
 from tests.support.attempts_of_models import attempt_of
-from tests.support.hosted_models import CONFIGURATIONS, load_model, load_tokenizer, make_model
+from tests.support.hosted_models import CONFIGURATIONS, load_model, load_tokenizer, make_model, rename_weights
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -170,13 +170,6 @@ async def test_a_killed_worker_leaves_the_others_serving(classifiers: list[Model
         assert scored(await score(executor, dying, [5, 6])) == expected
         assert scored(await score(executor, other, [5, 6])) == unharmed
         assert executor.host.workers["other"].deaths == 0
-
-
-def rename_weights(model: ModelSpec) -> None:
-    """Gives the weights the names of an older release, which cannot be read as they are."""
-    path = model.directory / "model.safetensors"
-    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
-    save_file(tensors, path, {"format": "pt"})
 
 
 def spoil(path: Path) -> None:

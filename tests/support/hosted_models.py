@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 VOCABULARY = 320
@@ -61,6 +62,13 @@ def make_model(
     model.save_pretrained(where)
     tokenizer().save_pretrained(where)
     return ModelSpec(name=name, directory=where, kind=kind, **spec)
+
+
+def rename_weights(model: ModelSpec) -> None:
+    """Gives the weights the names of an older release, which cannot be read as they are."""
+    path = model.directory / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
 
 
 def load_model(spec: ModelSpec) -> Any:

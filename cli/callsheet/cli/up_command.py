@@ -109,7 +109,7 @@ def run_until_signal(settings: StackSettings, as_json: bool, wanted: FleetSettin
     async def run() -> None:
         from callsheet.cli.up_progress import UpProgress
         from callsheet.deploy.signals import cancel_on_signal
-        from callsheet.deploy.stack import local_stack
+        from callsheet.deploy.stack import LONGEST_STACK_END_S, local_stack
 
         watcher = UpProgress(
             show_progress,
@@ -117,7 +117,7 @@ def run_until_signal(settings: StackSettings, as_json: bool, wanted: FleetSettin
             lambda: _own_options(settings),
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
+            tasks.start_soon(cancel_on_signal, tasks.cancel_scope, settings.drain_s + LONGEST_STACK_END_S)
             async with local_stack(settings, watcher=watcher, wait_for_managers=False) as stack:
                 if stack.metrics_url is not None:
                     show_progress(f"metrics for Prometheus are at {stack.metrics_url}")

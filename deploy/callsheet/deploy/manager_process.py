@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import functools
 import os
 import selectors
@@ -210,6 +211,7 @@ async def _serve_several(kind: ManagerKind[S], settings: ManagerSettings, parts:
     async def watch_signals() -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
+                faulthandler.dump_traceback_later(settings.longest_end_s, exit=True)
                 if stop.is_set() or not ready.is_set():
                     everything.cancel_scope.cancel()
                 stop.set()

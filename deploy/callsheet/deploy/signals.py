@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import anyio
+
+LONGEST_END_S: Final = 20.0
+"""In which a scheduler, a gateway or a facade ends that was asked to."""
 
 
 def interrupt_on_terminate() -> None:
@@ -22,11 +26,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-async def cancel_on_signal(scope: anyio.CancelScope) -> None:
-    """Cancels a scope at the first SIGINT or SIGTERM; a second one then has its default effect."""
+async def cancel_on_signal(scope: anyio.CancelScope, limit_s: float = LONGEST_END_S) -> None:
+    """Cancels a scope at the first SIGINT or SIGTERM; a second one then has its default effect.
+
+    After the limit, in seconds, the process ends whatever holds it up, such as a database that is silent. It says on
+    standard error where each thread stood.
+    """
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             break
+    faulthandler.dump_traceback_later(limit_s, exit=True)
     scope.cancel()
 
 

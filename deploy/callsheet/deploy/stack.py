@@ -15,6 +15,7 @@ import anyio.abc
 from callsheet.deploy.command_lines import published_weights, role_arguments, secret_variables
 from callsheet.deploy.gateway_process import gateway_environment, gateway_listen, gateway_url
 from callsheet.deploy.roles import Role
+from callsheet.deploy.signals import LONGEST_END_S
 from callsheet.deploy.stack_settings import StackSettings, check_taken
 from callsheet.deploy.tokens import issue_for_stack
 from callsheet.managers.inference.settings import share_of_cores
@@ -24,13 +25,14 @@ from callsheet.managers.supervision.supervisor import Supervisor
 from callsheet.managers.tools.settings import ToolsSettings, read_tools
 from callsheet.options.private_files import make_private_directory
 
-_SCHEDULER_GRACE_S = 10.0
 # How long a start may take before a watcher is told of it; again after twice as long, and so on.
 _LONG_START_S = 10.0
 # A user's model is loaded before its manager registers.
 _LOADING_TIMEOUT_S = 900.0
-# On top of a manager's own drain: its last acknowledgements and the release of its executor.
-_MANAGER_GRACE_MARGIN_S = 15.0
+# On top of a manager's own drain: what `ManagerSettings.longest_end_s` counts beside it.
+MANAGER_END_S = 30.0
+LONGEST_STACK_END_S = 2 * LONGEST_END_S + MANAGER_END_S + 10.0
+"""A stack that was asked to ends within so many seconds beside its managers' drain: gateway, managers, scheduler."""
 # The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
 _OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "USE_PROXY")
 _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
@@ -131,7 +133,7 @@ class Stack:
 
     def _supervisor(self, role: str) -> Supervisor:
         is_manager = role not in {Role.SCHEDULER, Role.GATEWAY}
-        grace_s = self.settings.drain_s + _MANAGER_GRACE_MARGIN_S if is_manager else _SCHEDULER_GRACE_S
+        grace_s = self.settings.drain_s + MANAGER_END_S if is_manager else LONGEST_END_S
         # A manager that was drained leaves in good order.
         may_leave = role != Role.SCHEDULER
         return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s, may_leave=may_leave)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import random
 import signal
 
@@ -168,6 +169,8 @@ class _Life:
                     everything.cancel()
                     return
                 log.info("stopping", manager=self._settings.manager_id, signal=number.name)
+                # Whatever holds it up then, such as a thread that waits for a device.
+                faulthandler.dump_traceback_later(self._settings.longest_end_s, exit=True)
                 self._drain.set()
 
     async def _drain_on(self, stop: anyio.Event) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 from callsheet.credentials.channel import Credentials
 from callsheet.v1 import manager_service_pb2
 
+END_MARGIN_S = 10.0
+"""For its farewell to the scheduler, its channel, and its threads, on a machine that has little time for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
@@ -72,6 +75,13 @@ class ManagerSettings:
             value = getattr(self, item.name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 _check_number(item.name, value)
+
+    @property
+    def longest_end_s(self) -> float:
+        """After a first SIGTERM its process ends within so many seconds, whatever does not answer."""
+        return (
+            self.drain_timeout_s + self.stop_grace_s + self.acknowledge_timeout_s + self.close_timeout_s + END_MARGIN_S
+        )
 
     @property
     def cores(self) -> tuple[int, ...]:

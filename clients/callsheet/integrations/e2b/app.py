@@ -28,7 +28,7 @@ from callsheet.integrations.e2b.sandboxes import AtEnd, E2bSandbox, E2bSandboxes
 from callsheet.integrations.e2b.settings import E2bSettings
 from callsheet.integrations.e2b.streams import ProcessReader
 from callsheet.integrations.sandboxes.remote import FacadeError
-from callsheet.integrations.sandboxes.serving import FacadeParts, serve_facade
+from callsheet.integrations.sandboxes.serving import serve_facade
 from callsheet.integrations.sandboxes.settings import SandboxRequest
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -129,9 +129,8 @@ async def serve(
 ) -> None:
     """Serves E2B's protocols; see `serve_facade` for arguments and errors."""
 
-    def make(job: Job, tasks: anyio.abc.TaskGroup) -> FacadeParts:
-        sandboxes = E2bSandboxes(job, settings, tasks)
-        return FacadeParts(make_app(sandboxes, settings), sandboxes.close_all)
+    def make(job: Job, tasks: anyio.abc.TaskGroup, mark: str) -> ASGIApp:
+        return make_app(E2bSandboxes(job, settings, tasks, mark), settings)
 
     await serve_facade(settings, make, stop, task_status=task_status)
 

@@ -116,15 +116,17 @@ class E2bSandbox:
 class E2bSandboxes:
     """Makes sandboxes, finds them, and ends them when their time is over. All of it raises E2bError."""
 
-    def __init__(self, job: Job, settings: E2bSettings, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, job: Job, settings: E2bSettings, tasks: anyio.abc.TaskGroup, mark: str) -> None:
         """Args:
         job: Open; every sandbox is a trajectory of it.
         settings: Of the facade.
         tasks: Where sandboxes and their processes are followed.
+        mark: In the ids of all sandboxes.
         """
         self._job = job
         self._settings = settings
         self.tasks = tasks
+        self._mark = mark
         self._sandboxes: dict[str, E2bSandbox] = {}
 
     async def create(
@@ -219,12 +221,6 @@ class E2bSandboxes:
             raise gone(sandbox_id)
         await self._end(sandbox)
 
-    async def close_all(self) -> None:
-        """Ends all sandboxes."""
-        async with anyio.create_task_group() as tasks:
-            for sandbox_id in list(self._sandboxes):
-                tasks.start_soon(self._kill_quietly, sandbox_id)
-
     def _begin(
         self,
         template: str,
@@ -240,7 +236,7 @@ class E2bSandboxes:
         _check_size("metadata", metadata)
         _check_size("envVars", variables)
         life_s = self._checked(settings.timeout_s if timeout_s is None else timeout_s)
-        sandbox_id = f"sb{secrets.token_hex(10)}"
+        sandbox_id = f"sb{self._mark}{secrets.token_hex(8)}"
         longest_s = settings.longest_timeout_s + _SPARE_S
         trajectory = self._job.trajectory(sandbox_id, idle_timeout_s=longest_s, deadline_s=longest_s)
         request = settings.sandbox
@@ -301,10 +297,6 @@ class E2bSandboxes:
             await self._end(sandbox)
         except FacadeError as fault:
             _log.warning("sandbox_left_open", trajectory_id=sandbox.sandbox_id, reason=str(fault))
-
-    async def _kill_quietly(self, sandbox_id: str) -> None:
-        if (sandbox := self._sandboxes.pop(sandbox_id, None)) is not None:
-            await self._end_quietly(sandbox)
 
     def _made_with(self, idempotency_key: str | None) -> E2bSandbox | None:
         if idempotency_key is None:

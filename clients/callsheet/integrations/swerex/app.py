@@ -17,7 +17,7 @@ import anyio.to_thread
 from callsheet.client import Job
 from callsheet.http_server.bounded_body import BoundedBody
 from callsheet.http_server.bounded_json import read_json
-from callsheet.integrations.sandboxes.serving import FacadeParts, serve_facade
+from callsheet.integrations.sandboxes.serving import serve_facade
 from callsheet.integrations.swerex import protocol
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error, value_error
 from callsheet.integrations.swerex.runtime import DEFAULT_NAME, Runtime, Runtimes
@@ -225,8 +225,7 @@ async def serve(
 ) -> None:
     """Serves SWE-ReX's protocol; see `serve_facade` for arguments and errors."""
 
-    def make(job: Job, tasks: anyio.abc.TaskGroup) -> FacadeParts:
-        runtimes = Runtimes(job, settings, tasks)
-        return FacadeParts(make_app(runtimes, settings), runtimes.close_all)
+    def make(job: Job, tasks: anyio.abc.TaskGroup, mark: str) -> ASGIApp:
+        return make_app(Runtimes(job, settings, tasks, mark), settings)
 
     await serve_facade(settings, make, stop, task_status=task_status)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import anyio
 import anyio.abc
-import structlog
 from callsheet.client import Job
 from callsheet.integrations.sandboxes.remote import RemoteSandbox
 from callsheet.integrations.swerex import programs
@@ -31,7 +30,6 @@ _MOST_OPEN_REQUESTS = 64
 _REMEMBERED_ANSWERS = 4
 DEFAULT_NAME = "default"
 """The runtime of addresses without a name."""
-_log = structlog.get_logger(__name__)
 
 
 class _Answer:
@@ -144,15 +142,17 @@ class Runtime:
 class Runtimes:
     """Begins a runtime with the first request that names it, and ends it when it is closed."""
 
-    def __init__(self, job: Job, settings: FacadeSettings, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, job: Job, settings: FacadeSettings, tasks: anyio.abc.TaskGroup, mark: str) -> None:
         """Args:
         job: Open; every runtime is a trajectory of it.
         settings: Of the facade.
         tasks: Where sandboxes are made.
+        mark: In the ids of all trajectories.
         """
         self._job = job
         self._settings = settings
         self._tasks = tasks
+        self._mark = mark
         self._runtimes: dict[str, Runtime] = {}
 
     def get(self, name: str, image: str) -> Runtime:
@@ -182,12 +182,6 @@ class Runtimes:
         if runtime is not None:
             await runtime.sandbox.end()
 
-    async def close_all(self) -> None:
-        """Ends all runtimes."""
-        async with anyio.create_task_group() as tasks:
-            for name in list(self._runtimes):
-                tasks.start_soon(self._close_quietly, name)
-
     def _begin(self, name: str, image: str) -> Runtime:
         if not NAME.fullmatch(name):
             raise value_error("runtime", name, "must be 1 to 64 letters, digits, '.', '_' or '-'")
@@ -197,14 +191,8 @@ class Runtimes:
         request = self._settings.sandbox
         # A trajectory's id is used once; a name again and again.
         trajectory = self._job.trajectory(
-            f"{name}.{secrets.token_hex(4)}", idle_timeout_s=self._settings.idle_timeout_s
+            f"{name}.{self._mark}{secrets.token_hex(4)}", idle_timeout_s=self._settings.idle_timeout_s
         )
         sandbox = RemoteSandbox(trajectory, replace(request, image=image or request.image), SwerexWords())
         self._tasks.start_soon(sandbox.begin)
         return Runtime(sandbox)
-
-    async def _close_quietly(self, name: str) -> None:
-        try:
-            await self.close(name)
-        except TransferredError as fault:
-            _log.warning("runtime_left_open", runtime=name, reason=str(fault))
