@@ -6,7 +6,6 @@ The values are defaults: what the command line or the environment says goes befo
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 import typer
 from callsheet.cli.output import CallsheetGroup, CommandError
 from callsheet.options.declaration import holds_secret
+from callsheet.options.tables import read_toml
 
 # What `callsheet up --fleet` reads; the commands of this name have no table.
 FLEET: Final = "fleet"
@@ -62,9 +62,9 @@ def read_config(context: Any, path: Path, words: Sequence[str] | None) -> tuple[
         CommandError: The file cannot be read.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{path}: cannot be read: {error}", usage=True) from error
+        tables = read_toml(path)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
     fleet = tables.pop(FLEET, None)
     problems: list[str] = []
     values = _of_group("", context, context.command, tables, words, problems=problems)

@@ -119,9 +119,9 @@ WRONG = [
     (
         "up",
         "[fleet.roles.sandbox]\ncores = 'two'\n",
-        "callsheet.toml: roles.sandbox.cores: 'two' must be a whole number",
+        "callsheet.toml: roles.sandbox: cores: 'two': must be a whole number",
     ),
-    ("up", "fleet = 3\n", "callsheet.toml: fleet: 3 must be a table"),
+    ("up", "fleet = 3\n", "callsheet.toml: fleet: 3: must be a table"),
     ("manager sandbox", "[manager.sanbox]\n", "[manager.sanbox]: is the table of no command; did you mean sandbox?"),
     ("manager sandbox", "[manager]\ncpus = 1\n", "[manager.cpus]: 1: must be a table"),
     ("manager sandbox", "[manager.sandbox]\nwarm_memory_mib = -1\n", "[manager.sandbox] warm_memory_mib: -1: "),

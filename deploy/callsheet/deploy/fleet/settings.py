@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from callsheet.managers.kind import MANAGER_KINDS
+from callsheet.options.tables import from_table
 
 PROVIDERS: Final = ("local", "ray")
 MOST_NODES: Final = 1_000
-S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +62,15 @@ class RoleSettings:
 
     def __post_init__(self) -> None:
         if self.role not in MANAGER_KINDS.names():
-            raise ValueError(f"roles.{self.role}: is none of {', '.join(MANAGER_KINDS.names())}")
+            raise ValueError(f"is none of {', '.join(MANAGER_KINDS.names())}")
         if len(self.nodes) != 2 or not 0 <= self.least <= self.most <= MOST_NODES or not self.most:
             raise ValueError(
-                f"roles.{self.role}.nodes: {list(self.nodes)} must be [least, most], with 0 <= least <= most and most "
+                f"nodes: {list(self.nodes)}: must be [least, most], with 0 <= least <= most and most "
                 f"from 1 to {MOST_NODES}"
             )
         for name, least in (("cores", 1), ("memory_mib", 1), ("gpus", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"roles.{self.role}.{name}: {getattr(self, name)} must be at least {least}")
+                raise ValueError(f"{name}: {getattr(self, name)}: must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,52 +116,18 @@ def read_fleet(text: str) -> FleetSettings:
     """
     table = tomllib.loads(text)
     table = table.get("fleet", table)
-    if not isinstance(table, dict):
-        raise ValueError(f"fleet: {table!r} must be a table")
-    roles = table.pop("roles", {})
-    if not isinstance(roles, dict) or not all(isinstance(each, dict) for each in roles.values()):
-        raise ValueError(f"roles: {roles!r} must be tables, for instance [roles.sandbox]")
-    made = {name: _made(RoleSettings, f"roles.{name}.", _role(each) | {"role": name}) for name, each in roles.items()}
-    return _made(FleetSettings, "", table | {"roles": made})
+    roles = table.pop("roles", {}) if isinstance(table, dict) else {}
+    if not isinstance(roles, dict):
+        raise ValueError(f"roles: {roles!r}: must be tables, for instance [roles.sandbox]")
+    made = {
+        name: from_table(RoleSettings, f"roles.{name}", _role(each), {"role": name}) for name, each in roles.items()
+    }
+    return from_table(FleetSettings, "fleet", table, {"roles": made})
 
 
-def _role(table: dict[str, Any]) -> dict[str, Any]:
+def _role(table: Any) -> Any:
     # One number of nodes is the least and the most.
+    if not isinstance(table, dict) or isinstance(table.get("nodes"), list):
+        return table
     nodes = table.get("nodes", 1)
-    pair = nodes if isinstance(nodes, list) else [nodes, nodes]
-    return {name: tuple(each) if isinstance(each, list) else each for name, each in (table | {"nodes": pair}).items()}
-
-
-_WHOLE: Final = ("a whole number", int)
-_TEXT: Final = ("a text", str)
-_NUMBER: Final = ("a number", (int, float))
-_SHAPES: Final[Mapping[str, tuple[str, Any]]] = {
-    **dict.fromkeys(("cores", "memory_mib", "gpus"), _WHOLE),
-    **dict.fromkeys(("provider", "address", "scheduler"), _TEXT),
-    **dict.fromkeys(("start_s", "patience_s", "cooldown_s", "headroom"), _NUMBER),
-    "nodes": ("whole numbers", int),
-    "arguments": ("texts", str),
-    "labels": ("a table of texts", str),
-}
-
-
-def _check_shape(field: str, name: str, value: Any) -> None:
-    shape, kind = _SHAPES.get(name, ("", object))
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
-    if isinstance(value, dict) != (name in ("labels", "roles")) or not all(
-        isinstance(part, kind) and not isinstance(part, bool) for part in parts
-    ):
-        raise ValueError(f"{field}: {value!r} must be {shape}")
-
-
-def _made(kind: type[S], at: str, table: Mapping[str, Any]) -> S:
-    """A settings object of a table."""
-    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
-    for name, value in table.items():
-        if name not in known:
-            raise ValueError(f"{at}{name}: is none of {', '.join(sorted(known.keys() - {'role'}))}")
-        _check_shape(f"{at}{name}", name, value)
-    for name, each in known.items():
-        if name not in table and each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{at}{name}: must be given")
-    return kind(**table)
+    return table | {"nodes": [nodes, nodes]}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, TypeVar
 
 from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.tools.quotas import KeyQuota, paced
 from callsheet.options.declaration import PathRule, Setting
+from callsheet.options.tables import from_table, read_toml
 
 T = TypeVar("T")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -197,10 +197,7 @@ def read_tools(path: Path) -> ToolsFileContent:
     Raises:
         ValueError: It cannot be read, or breaks a rule.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
+    content = read_toml(path)
     kinds = {"tools": ToolTable, "judges": JudgeTable, "keys": KeyTable, "quotas": QuotaTable}
     if unknown := sorted(content.keys() - kinds.keys()):
         raise ValueError(f"{path}: {unknown[0]!r}: must be one of {', '.join(kinds)}")
@@ -230,30 +227,4 @@ def _read_section(kind: type[T], section: str, content: Mapping[str, object]) ->
     tables = content.get(section, {})
     if not isinstance(tables, dict):
         raise ValueError(f"{section}: must be a table of tables")
-    return {name: _read_table(kind, f"{section}.{name}", table) for name, table in tables.items()}
-
-
-def _read_table(kind: type[T], where: str, table: object) -> T:
-    if not isinstance(table, dict):
-        raise ValueError(f"{where}: must be a table")
-    hints, known = get_type_hints(kind), {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise ValueError(f"{where}: {key!r}: must be one of {', '.join(sorted(known))}")
-        values[key] = _value(f"{where}: {key}", hints[key], value)
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _value(where: str, hint: Any, value: object) -> object:
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        value = tuple(value)
-    read = float(value) if hint is float and type(value) is int else value
-    wanted = hint if isinstance(hint, type) else tuple
-    if type(read) is not wanted or (isinstance(read, int | float) and read < 0):
-        names = {bool: "true or false", str: "a text", tuple: "a list of texts"}
-        raise ValueError(f"{where}: {value!r}: must be {names.get(wanted, 'a number of at least 0')}")
-    return read
+    return {name: from_table(kind, f"{section}.{name}", table) for name, table in tables.items()}

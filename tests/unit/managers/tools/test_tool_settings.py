@@ -101,8 +101,8 @@ def test_the_key_is_taken_out_of_the_environment_and_shown_nowhere(
         ('[tools.x]\nfunction = "a.b"', "must be package.module:function"),
         ('[tools.x]\nfunction = "a:b;import os"', "must be package.module:function"),
         ('[tools.x]\nhosts = ["example.com"]', 'must be "HOST:PORT"'),
-        ('[tools.x]\nhosts = "example.com:443"', "must be a list of texts"),
-        ('[tools.x]\nurl = "https://a"\nconcurrency = -1', "must be a number of at least 0"),
+        ('[tools.x]\nhosts = "example.com:443"', "must be a list"),
+        ('[tools.x]\nurl = "https://a"\nconcurrency = -1', "must be a whole number of at least 0"),
         ('[tools.x]\nurl = "https://a"\nprivate_addresses = 1', "must be true or false"),
         ('[judges.x]\nurl = "https://a"', "model"),
         (
@@ -110,7 +110,7 @@ def test_the_key_is_taken_out_of_the_environment_and_shown_nowhere(
             "must not have the name of a tool",
         ),
         ("tools = 3", "tools: must be a table"),
-        ("[tools]\nx = 3", "tools.x: must be a table"),
+        ("[tools]\nx = 3", "tools.x: 3: must be a table"),
     ],
 )
 def test_what_breaks_a_rule_is_named(tmp_path: Path, text: str, rule: str) -> None:

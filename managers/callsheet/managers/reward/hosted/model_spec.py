@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from callsheet.managers.reward.hosted.places import WIDTHS
 from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
+from callsheet.options.tables import from_table, read_toml
 
 # The last "score: 7" or "rating = 0.5" of an answer.
 SCORE_PATTERN = r"(?i)(?:score|rating)\s*[:=]\s*\[{0,2}(-?\d+(?:\.\d+)?)"
@@ -129,13 +129,13 @@ def parse_model(text: str) -> ModelSpec:
     if not separator or not directory:
         raise ValueError(f"{text!r}: must be NAME=DIR, for instance judge=/models/judge,kind=judge")
     place = "url" if directory.partition("://")[0] in _SCHEMES else "directory"
-    values: dict[str, object] = {place: directory}
+    values = {place: directory}
     for option in options:
         key, separator, value = option.partition("=")
         if not separator:
             raise ValueError(f"{text!r}: {option!r}: must be OPTION=VALUE")
         values[key] = value
-    return _spec(name, values)
+    return _spec(name, values, texts=True)
 
 
 def read_models(path: Path) -> tuple[ModelSpec, ...]:
@@ -144,12 +144,8 @@ def read_models(path: Path) -> tuple[ModelSpec, ...]:
     Raises:
         ValueError: It cannot be read, or a table breaks a rule.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
     specs = []
-    for name, table in tables.items():
+    for name, table in read_toml(path).items():
         if not isinstance(table, dict) or not isinstance(table.get("directory", table.get("url")), str):
             raise ValueError(f"{path}: {name}: must be a table with a directory or a url")
         places = {"directory": str(path.parent / table["directory"])} if "directory" in table else {}
@@ -168,40 +164,9 @@ def check_names(specs: tuple[ModelSpec, ...]) -> None:
         raise ValueError(f"model: {twice[0]!r}: must be given once")
 
 
-def _spec(name: str, values: Mapping[str, object]) -> ModelSpec:
-    known = {field.name for field in fields(ModelSpec)} - {"name"}
-    read: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in known:
-            raise ValueError(f"model {name}: {key!r}: must be one of {', '.join(sorted(known))}")
-        read[key] = _value(f"model {name}: {key}", key, value)
-    try:
-        return ModelSpec(name=name, **read)
-    except ValueError as error:
-        raise ValueError(f"model {name}: {error}") from error
-
-
-def _value(where: str, key: str, value: object) -> object:
-    if key == "directory":
-        return Path(str(value)).absolute()
-    if key == "kind":
-        if value not in (kinds := [each.value for each in ModelTask]):
-            raise ValueError(f"{where}: {value!r}: must be one of {', '.join(kinds)}")
-        return ModelTask(value)
-    if key == "engine":
-        if value not in (engines := [each.value for each in ServerEngine]):
-            raise ValueError(f"{where}: {value!r}: must be one of {', '.join(engines)}")
-        return ServerEngine(value)
-    if key in ("pinned", "prewarm"):
-        if value not in (True, False, "true", "false"):
-            raise ValueError(f"{where}: {value!r}: must be true or false")
-        return value in (True, "true")
-    if key in ("gpus", "label", "max_new_tokens", "memory_mib", "sleep_level"):
-        try:
-            return int(str(value))
-        except ValueError as error:
-            raise ValueError(f"{where}: {value!r}: must be a whole number") from error
-    return str(value)
+def _spec(name: str, values: Mapping[str, object], *, texts: bool = False) -> ModelSpec:
+    spec = from_table(ModelSpec, f"model {name}", values, {"name": name}, texts=texts)
+    return replace(spec, directory=spec.directory.absolute()) if spec.has_directory else spec
 
 
 # Settings of hosted models. Imports nothing heavy.
