@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ class FakeCgroups:
     def read(self, group: Path, file: str) -> str:
         """Returns a file's text."""
         return (group / file).read_text().strip()
+
+    def open_files(self) -> list[str]:
+        """Returns the files of the tree that this process holds open; other threads may open what they like."""
+        opened = []
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # such as that of this look
+                opened.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return [name for name in opened if name.startswith(f"{self.root}/")]
 
     def _make_files(self, group: Path, controllers: Sequence[str]) -> None:
         contents = {**CORE_FILES, "cgroup.controllers": " ".join(controllers) + "\n"}

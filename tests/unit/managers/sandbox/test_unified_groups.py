@@ -244,9 +244,9 @@ def test_a_leaf_that_was_prepared_is_taken_once(fake: FakeCgroups) -> None:
 def test_a_leaf_that_nobody_took_is_closed_with_its_sandbox(fake: FakeCgroups) -> None:
     sandbox = make_sandbox(layout_of(fake))
     sandbox.prepare_leaf()
-    opened = os.listdir("/proc/self/fd")
+    assert fake.open_files() == [str(fake.root / "one/commands/1/cgroup.threads")]
     sandbox.remove()
-    assert len(os.listdir("/proc/self/fd")) == len(opened) - 1
+    assert fake.open_files() == []
 
 
 def test_a_background_lane_is_an_idle_group(fake: FakeCgroups) -> None:
