@@ -58,12 +58,11 @@ class RunningStack:
         return printed
 
 
-def start(data_dir: Path, *options: str, stderr: int | IO[str] | None = None) -> subprocess.Popen[str]:
-    words = [*_UP, "--data-dir", str(data_dir), *options]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
+def start(data_dir: Path, stderr: IO[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([*_UP, "--data-dir", str(data_dir)], stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
+def stop(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.send_signal(number)
     try:
         process.wait(_STOP_S)
@@ -87,6 +86,7 @@ def wait_for_managers(stack: RunningStack, count: int) -> dict[str, Any]:
         time.sleep(0.05)
     while len((status := stack.json("status"))["managers"]) < count:
         assert time.monotonic() < deadline
+        time.sleep(0.05)
     return status
 
 
@@ -99,13 +99,13 @@ def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
         pytest.skip("a second core is missing: the engine keeps one for itself")
     data_dir, said = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("said") / "stderr"
     with said.open("w") as stream:
-        process = start(data_dir, stderr=stream)
+        process = start(data_dir, stream)
     try:
         stack = RunningStack(process, read_announcement(process))
         stack.early = [stack.json("submit env-step", "--", "true"), stack.json("submit generate", "hello")]
         yield stack
     finally:
-        stop(process)
+        stop(process, signal.SIGINT)  # as Ctrl-C does; a drain, below, ends by SIGTERM
     assert process.returncode == 0
     assert last_event(data_dir, "sandbox") == "left"
     assert _BANNER not in said.read_text() + (data_dir / "logs" / "sandbox.log").read_text()
@@ -137,12 +137,12 @@ def test_the_gateway_serves_where_it_is_said_to(whole_stack: RunningStack) -> No
     deadline = time.monotonic() + _START_S
     while (health := whole_stack.run("health", "--gateway", url)).exit_code != 0:
         assert time.monotonic() < deadline, health.stderr
+        time.sleep(0.05)
     assert health.stdout == "serving\n"
 
 
 def test_a_step_prints_what_its_program_printed(whole_stack: RunningStack) -> None:
-    done = whole_stack.run_apart("submit env-step", "--json", "--", "python3", "-c", "print(40 + 2)")
-    outcome = json.loads(done.stdout)
+    outcome = whole_stack.json("submit env-step", "--", "python3", "-c", "print(40 + 2)")
     assert outcome["outcome"] == "succeeded"
     assert (outcome["value"]["exit_code"], outcome["value"]["stdout"]) == (0, "42\n")
 
@@ -233,16 +233,47 @@ def test_a_broken_isolation_is_refused_by_name(tmp_path: Path, monkeypatch: pyte
     assert "--isolation none" in result.stderr
 
 
-def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
-    options = ("--managers", "sandbox", "--isolation", "none", "--drain-s", "5")
-    process = start(tmp_path, *options, stderr=subprocess.PIPE)
+def test_a_data_directory_is_held_by_one(whole_stack: RunningStack) -> None:
+    words = [*_UP, "--managers", "noop", "--data-dir", str(whole_stack.announcement["data_dir"])]
+    second = subprocess.run(words, capture_output=True, text=True, timeout=_START_S, check=False)
+    assert second.returncode == 1
+    assert "callsheet: scheduler ended before it was ready" in second.stderr
+
+
+def managers_of(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
+    found = {}
+    for each in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "manager" in (line := each.cmdline()):
+                found[line[line.index("manager") + 1]] = each
+    return found
+
+
+def test_options_reach_managers_and_no_secret_a_command_line_and_a_drain_shows_what_it_waits_for(
+    tmp_path: Path,
+) -> None:
+    tools, config, data_dir = tmp_path / "tools.toml", tmp_path / "callsheet.toml", tmp_path / "data"
+    tools.write_text("[tools.environment]\nfunction = 'os:getenv'\n")
+    config.write_text(f"[up]\ntools-file = '{tools}'\nquota_namespace = 'of the file'\nwarm_memory_mib = 7\n")
+    options = ("--managers", "sandbox,tools", "--isolation", "none", "--warm-memory-mib", "0", "--drain-s", "5")
+    secret = ("--quota-redis", "redis://:hidden@127.0.0.1:1")
+    command = (*_CALLSHEET, "--config", str(config), *_UP[len(_CALLSHEET) :], "--data-dir", str(data_dir))
+    process = subprocess.Popen([*command, *options, *secret], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         stack = RunningStack(process, read_announcement(process))
+        block_until(lambda: managers_of(process).keys() >= {"sandbox", "tools"})
+        sandbox, toolbox = managers_of(process)["sandbox"], managers_of(process)["tools"]
+        assert "--warm-memory-mib 0" in " ".join(sandbox.cmdline())
+        assert "--quota-namespace of the file" in " ".join(toolbox.cmdline())
+        assert "hidden" not in " ".join(toolbox.cmdline())
+        assert toolbox.environ()["CALLSHEET_QUOTA_REDIS"] == secret[1]
+        assert not sandbox.environ().get("CALLSHEET_QUOTA_REDIS")
         submit = (*_CALLSHEET, "submit", "env-step", "--scheduler", str(stack.announcement["address"]))
         step = subprocess.Popen([*submit, "--", "sleep", "30"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + _START_S
         while not any(manager["attempts"] and manager["sandboxes"] for manager in stack.json("status")["managers"]):
             assert time.monotonic() < deadline
+            time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         shown = process.communicate(timeout=_STOP_S)[1]
         step.kill()
@@ -254,53 +285,4 @@ def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
     assert "callsheet: sandbox manager is ready after " in shown
     assert re.search(r"callsheet: waiting for 1 attempt, \d s left", shown)
     # Where nothing keeps commands in, `up` and its manager say so, once.
-    assert shown.count(_BANNER) == (tmp_path / "logs" / "sandbox.log").read_text().count(_BANNER) == 1
-
-
-def test_ctrl_c_ends_everything_in_good_order_and_before_it_the_data_directory_is_held(tmp_path: Path) -> None:
-    first = start(tmp_path, "--managers", "noop", "--cpus", "1")
-    try:
-        wait_for_managers(RunningStack(first, read_announcement(first)), 1)
-        second = subprocess.run(
-            [*_UP, "--managers", "noop", "--data-dir", str(tmp_path)],
-            capture_output=True,
-            text=True,
-            timeout=_START_S,
-            check=False,
-        )
-    finally:
-        stop(first, signal.SIGINT)
-    assert first.returncode == 0
-    assert last_event(tmp_path, "noop") == "left"
-    assert second.returncode == 1
-    assert "callsheet: scheduler ended before it was ready" in second.stderr
-
-
-def test_options_of_managers_reach_their_processes_and_secrets_no_command_line(tmp_path: Path) -> None:
-    tools, config = tmp_path / "tools.toml", tmp_path / "callsheet.toml"
-    tools.write_text("[tools.environment]\nfunction = 'os:getenv'\n")
-    config.write_text(f"[up]\ntools-file = '{tools}'\nquota_namespace = 'of the file'\nwarm_memory_mib = 7\n")
-    options = ("--managers", "sandbox,tools", "--isolation", "none", "--warm-memory-mib", "0")
-    secret = ("--quota-redis", "redis://:hidden@127.0.0.1:1")
-    command = (*_CALLSHEET, "--config", str(config), *_UP[len(_CALLSHEET) :], "--data-dir", str(tmp_path / "data"))
-    process = subprocess.Popen([*command, *options, *secret], stdout=subprocess.PIPE, text=True)
-
-    def managers() -> dict[str, psutil.Process]:
-        found = {}
-        for each in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "manager" in (line := each.cmdline()):
-                    found[line[line.index("manager") + 1]] = each
-        return found
-
-    try:
-        read_announcement(process)
-        block_until(lambda: managers().keys() >= {"sandbox", "tools"})
-        sandbox, toolbox = managers()["sandbox"], managers()["tools"]
-        assert "--warm-memory-mib 0" in " ".join(sandbox.cmdline())
-        assert "--quota-namespace of the file" in " ".join(toolbox.cmdline())
-        assert "hidden" not in " ".join(toolbox.cmdline())
-        assert toolbox.environ()["CALLSHEET_QUOTA_REDIS"] == secret[1]
-        assert not sandbox.environ().get("CALLSHEET_QUOTA_REDIS")
-    finally:
-        stop(process)
+    assert shown.count(_BANNER) == (data_dir / "logs" / "sandbox.log").read_text().count(_BANNER) == 1

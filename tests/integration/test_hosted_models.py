@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,40 @@ def classifiers(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
     return [make_model(directory, architecture) for architecture in CONFIGURATIONS if architecture != "wide"]
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Models that several tests ask of one worker, which reads torch once."""
+
+    executor: HostedModelsExecutor
+    teacher: ModelSpec
+    judge: ModelSpec
+    renamed: ModelSpec
+    renamed_score: float
+    """What the last one says of [5, 6] as it was written."""
+
+
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory, classifiers: list[ModelSpec]) -> AsyncIterator[Shared]:
+    directory = tmp_path_factory.mktemp("shared")
+    teacher = make_model(directory, "qwen2", ModelTask.TEACHER)
+    judge = make_model(directory, "llama", ModelTask.JUDGE, max_new_tokens=6)
+    renamed = make_model(directory, "gpt2", seed=3)
+    renamed_score = alone(renamed, [5, 6])
+    rename_weights(renamed)
+    async with hosting(*classifiers, teacher, judge, renamed) as executor:
+        yield Shared(executor, teacher, judge, renamed, renamed_score)
+
+
 @asynccontextmanager
 async def hosting(*models: ModelSpec, **changes: Any) -> AsyncIterator[HostedModelsExecutor]:
     """An executor of these models, in memory for two or so."""
     settings = HostedSettings(models=models, memory_budget_mib=1, restart_s=0.01, **changes)
     executor = HostedModelsExecutor(settings)
     try:
-        with anyio.fail_after(120):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(executor.serve)
-                yield executor
-                tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(executor.serve)
+            yield executor
+            tasks.cancel_scope.cancel()
     finally:
         await executor.close()
 
@@ -81,31 +104,31 @@ def failure(result: AttemptResult) -> tuple[int, str]:
     return result.failed.kind, result.failed.reason
 
 
-async def test_scores_are_those_of_each_model_alone(classifiers: list[ModelSpec]) -> None:
+async def test_scores_are_those_of_each_model_alone(shared: Shared, classifiers: list[ModelSpec]) -> None:
     asked = [(model, list(range(5, 5 + length))) for length in (3, 30, 11, 4) for model in classifiers]
     results: dict[int, AttemptResult] = {}
 
     async def ask(executor: HostedModelsExecutor, number: int, model: ModelSpec, tokens: list[int]) -> None:
         results[number] = await score(executor, model, tokens)
 
-    async with hosting(*classifiers) as executor:
-        async with anyio.create_task_group() as tasks:
-            for number, (model, tokens) in enumerate(asked):
-                tasks.start_soon(ask, executor, number, model, tokens)
-        there = [tenant for tenant in executor.host.residency.tenants.values() if tenant.place is not None]
-        assert sum(tenant.size for tenant in there) <= 1 << 20
-        states = {state.name: state for state in executor.service_states()}
-        assert {name for name, state in states.items() if state.instances} == {
-            tenant.name for tenant in there if tenant.stage is ModelStage.RESIDENT
-        }
-        assert all(state.setup_s > 0 for state in states.values() if not state.instances)
-        assert executor.host.counts.restores >= len(classifiers)
-        text = await executor.run(reward_attempt(classifiers[0], model=action_pb2.ModelScoreInput(text=TEXT)))
-        unknown = await score(executor, classifiers[0], [5, 4000])
-        wrong = await executor.run(reward_attempt(classifiers[0], judge=action_pb2.JudgeInput(rubric="r", text=TEXT)))
-        stopped = reward_attempt(classifiers[0], model=action_pb2.ModelScoreInput(token_ids=[5]))
-        stopped.stop_requested.set()
-        assert isinstance(await executor.run(stopped), Stopped | Completed)
+    executor = shared.executor
+    async with anyio.create_task_group() as tasks:
+        for number, (model, tokens) in enumerate(asked):
+            tasks.start_soon(ask, executor, number, model, tokens)
+    there = [tenant for tenant in executor.host.residency.tenants.values() if tenant.place is not None]
+    assert sum(tenant.size for tenant in there) <= 1 << 20
+    states = {state.name: state for state in executor.service_states()}
+    assert {name for name, state in states.items() if state.instances} == {
+        tenant.name for tenant in there if tenant.stage is ModelStage.RESIDENT
+    }
+    assert all(state.setup_s > 0 for state in states.values() if not state.instances)
+    assert executor.host.counts.restores >= len(classifiers)
+    text = await executor.run(reward_attempt(classifiers[0], model=action_pb2.ModelScoreInput(text=TEXT)))
+    unknown = await score(executor, classifiers[0], [5, 4000])
+    wrong = await executor.run(reward_attempt(classifiers[0], judge=action_pb2.JudgeInput(rubric="r", text=TEXT)))
+    stopped = reward_attempt(classifiers[0], model=action_pb2.ModelScoreInput(token_ids=[5]))
+    stopped.stop_requested.set()
+    assert isinstance(await executor.run(stopped), Stopped | Completed)
     for number, (model, tokens) in enumerate(asked):
         assert scored(results[number]) == pytest.approx(alone(model, tokens), abs=1e-5), model.name
     made = load_tokenizer(classifiers[0]).apply_chat_template(
@@ -116,16 +139,14 @@ async def test_scores_are_those_of_each_model_alone(classifiers: list[ModelSpec]
     assert failure(wrong) == (outcome_pb2.FAILURE_KIND_ENV, "wrong_kind_of_model")
 
 
-async def test_a_teacher_and_a_judge(tmp_path: Path) -> None:
-    teacher = make_model(tmp_path, "qwen2", ModelTask.TEACHER)
-    judge = make_model(tmp_path, "llama", ModelTask.JUDGE, max_new_tokens=6)
+async def test_a_teacher_and_a_judge(shared: Shared) -> None:
+    executor, teacher, judge = shared.executor, shared.teacher, shared.judge
     asked = action_pb2.TeacherInput(prompt_token_ids=[5, 6, 7], token_ids=[8, 9])
     rubric = action_pb2.JudgeInput(rubric="Score from 0 to 10.", text=TEXT)
-    async with hosting(teacher, judge) as executor:
-        looked_at = await executor.run(reward_attempt(teacher, teacher=asked))
-        whole = await executor.run(reward_attempt(teacher, teacher=action_pb2.TeacherInput(token_ids=[5, 6, 7, 8, 9])))
-        as_text = await executor.run(reward_attempt(teacher, teacher=action_pb2.TeacherInput(text=TEXT)))
-        judged = await executor.run(reward_attempt(judge, judge=rubric))
+    looked_at = await executor.run(reward_attempt(teacher, teacher=asked))
+    whole = await executor.run(reward_attempt(teacher, teacher=action_pb2.TeacherInput(token_ids=[5, 6, 7, 8, 9])))
+    as_text = await executor.run(reward_attempt(teacher, teacher=action_pb2.TeacherInput(text=TEXT)))
+    judged = await executor.run(reward_attempt(judge, judge=rubric))
     logits = load_model(teacher)(torch.tensor([[5, 6, 7, 8, 9]])).logits[0]
     expected = [float(torch.log_softmax(logits[at], -1)[token]) for at, token in enumerate([6, 7, 8, 9])]
     assert isinstance(looked_at, Completed)
@@ -180,25 +201,22 @@ def spoil(path: Path) -> None:
     save_file(tensors, path, {"format": "pt"})
 
 
-async def test_weights_that_changed_are_read_anew_or_never_used(tmp_path: Path, classifiers: list[ModelSpec]) -> None:
-    model, other = make_model(tmp_path, "gpt2", seed=3), classifiers[0]
-    expected = alone(model, [5, 6])
-    rename_weights(model)
-    async with hosting(model, other) as executor:
-        host = executor.host
-        assert scored(await score(executor, model, [5, 6])) == pytest.approx(expected, abs=1e-5)
-        (parked,) = host.parked_directory.glob("*/model.safetensors")
-        host.park(model.name)
-        spoil(parked)
-        assert scored(await score(executor, model, [5, 6])) == pytest.approx(expected, abs=1e-5)
-        assert host.counts.strange_canaries == 1
-        host.park(model.name)
-        spoil(parked)
-        spoil(model.directory / "model.safetensors")
-        garbage = await score(executor, model, [5, 6])
-        assert failure(garbage) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_model_garbage")
-        assert failure(await score(executor, model, [5, 6])) == failure(garbage)
-        assert scored(await score(executor, other, [5, 6])) == pytest.approx(alone(other, [5, 6]), abs=1e-5)
+async def test_weights_that_changed_are_read_anew_or_never_used(shared: Shared, classifiers: list[ModelSpec]) -> None:
+    executor, model, expected, other = shared.executor, shared.renamed, shared.renamed_score, classifiers[0]
+    host = executor.host
+    assert scored(await score(executor, model, [5, 6])) == pytest.approx(expected, abs=1e-5)
+    (parked,) = host.parked_directory.glob("*/model.safetensors")
+    host.park(model.name)
+    spoil(parked)
+    assert scored(await score(executor, model, [5, 6])) == pytest.approx(expected, abs=1e-5)
+    assert host.counts.strange_canaries == 1
+    host.park(model.name)
+    spoil(parked)
+    spoil(model.directory / "model.safetensors")
+    garbage = await score(executor, model, [5, 6])
+    assert failure(garbage) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_model_garbage")
+    assert failure(await score(executor, model, [5, 6])) == failure(garbage)
+    assert scored(await score(executor, other, [5, 6])) == pytest.approx(alone(other, [5, 6]), abs=1e-5)
 
 
 async def test_one_request_that_takes_too_much_memory(tmp_path: Path, classifiers: list[ModelSpec]) -> None:

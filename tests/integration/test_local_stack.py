@@ -46,9 +46,14 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-async def test_a_stack_serves_and_leaves_no_process(tmp_path: Path) -> None:
+async def test_a_stack_serves_tells_which_starts_take_long_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "_LONG_START_S", 1e-3)
+    shown: list[str] = []
+    watcher = UpProgress(shown.append, lambda address, gateway: shown.append(address))
     with anyio.fail_after(_DEADLINE_S):
-        async with local_stack(settings(tmp_path)) as stack:
+        async with local_stack(settings(tmp_path), watcher=watcher) as stack:
             pids = [stack.pid(role) for role in (Role.SCHEDULER, Role.NOOP)]
             async with AdminClient(stack.address) as admin:
                 status = await admin.status()
@@ -56,15 +61,6 @@ async def test_a_stack_serves_and_leaves_no_process(tmp_path: Path) -> None:
             await tool_call(stack.address, "a-1")
     assert not any(map(is_alive, pids))
     assert (tmp_path / "logs" / "scheduler.log").read_text()
-
-
-async def test_a_watcher_is_told_which_starts_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_LONG_START_S", 1e-3)
-    shown: list[str] = []
-    watcher = UpProgress(shown.append, lambda address, gateway: shown.append(address))
-    with anyio.fail_after(_DEADLINE_S):
-        async with local_stack(settings(tmp_path), watcher=watcher):
-            pass
     assert shown[0] == "scheduler does not serve yet after 0 s"
     assert any(line.startswith("noop does not serve yet after ") for line in shown)
     assert shown[-1].startswith("noop manager is ready")

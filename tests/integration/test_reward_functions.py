@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from callsheet.client import (
@@ -28,13 +27,14 @@ from tests.support.grader_package import MODULE, stage_graders
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def job(tmp_path: Path) -> AsyncIterator[Job]:
+@pytest.fixture(scope="module")
+async def job(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Job]:
     """A job where a sandbox manager shows the package to its sandboxes."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    stages = (stage_graders(tmp_path),)
+    directory = tmp_path_factory.mktemp("graders")
+    stages = (stage_graders(directory),)
     settings = StackSettings(
-        tmp_path / "data", managers=(Role.SANDBOX,), given={"isolation": isolation, "stage": stages}
+        directory / "data", managers=(Role.SANDBOX,), given={"isolation": isolation, "stage": stages}
     )
     async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("j") as opened:
         yield opened

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 from anyio.to_thread import run_sync
 from callsheet.client import Client
@@ -27,7 +26,6 @@ from tests.adapters.verifiers_runtime import CallsheetRuntime
 from tests.support.grpc_loops import runs_in_an_open_loop
 
 pytestmark = pytest.mark.anyio
-_DEADLINE_S = 240.0
 _FOLDER = Path(adapters.__file__).parent
 # A changed adapter proves nothing: what breaks one is a change of a public name, which is to be undone instead.
 _FROZEN = {
@@ -59,14 +57,15 @@ class ByteTokenizer:
         return tokenizer.encode(text)
 
 
-@pytest.fixture
-async def address(tmp_path: Path) -> AsyncIterator[str]:
-    """Where a whole stack listens."""
+@pytest.fixture(scope="module")
+async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """Where a whole stack listens; each adapter opens jobs of its own."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    settings = StackSettings(tmp_path, managers=(Role.SANDBOX, Role.INFERENCE), given={"isolation": isolation})
-    with anyio.fail_after(_DEADLINE_S):
-        async with local_stack(settings) as stack:
-            yield stack.address
+    settings = StackSettings(
+        tmp_path_factory.mktemp("stack"), managers=(Role.SANDBOX, Role.INFERENCE), given={"isolation": isolation}
+    )
+    async with local_stack(settings) as stack:
+        yield stack.address
 
 
 @pytest.mark.parametrize("name", _FROZEN)

@@ -53,8 +53,14 @@ def test_sustained_mode_never_runs_out_of_trajectories() -> None:
     assert len(scenario.rollouts) < 400
 
 
-def test_siblings_share_task_image_and_a_part_of_their_durations() -> None:
-    rollouts = workloads.scenario("coding", trajectories=1600, seed=5, reward_mix="full_suite").rollouts
+@pytest.fixture(scope="module")
+def coding() -> tuple[Rollout, ...]:
+    """Enough of them for a statistic."""
+    return workloads.scenario("coding", trajectories=1600, seed=5, reward_mix="full_suite").rollouts
+
+
+def test_siblings_share_task_image_and_a_part_of_their_durations(coding: tuple[Rollout, ...]) -> None:
+    rollouts = coding
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.group, []).append(math.log(rollout.rewards[0].alone_s()))
@@ -66,8 +72,8 @@ def test_siblings_share_task_image_and_a_part_of_their_durations() -> None:
     assert all(0.90 <= fraction <= 0.95 for fraction in fractions.values())
 
 
-def test_coding_is_like_the_traces_it_was_fitted_from() -> None:
-    rollouts = workloads.scenario("coding", trajectories=2400, seed=1).rollouts
+def test_coding_is_like_the_traces_it_was_fitted_from(coding: tuple[Rollout, ...]) -> None:
+    rollouts = coding
     steps = sorted(work.alone_s() for work in _actions(rollouts))
     # Clean coding traces: p50 0.13, p90 2.1, p95 3.4, p99 17, mean 1.36.
     assert statistics.fmean(steps) == pytest.approx(1.36, rel=0.2)
