@@ -16,7 +16,7 @@ from callsheet.client import Client, Job, PolicyError
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.environments.coding.mutation import BUGS, Bug, CodingTask, prepare_task
+from callsheet.environments.coding.mutation import Bug, CodingTask
 from callsheet.environments.coding.packages import (
     PythonPackage,
     SourceRelease,
@@ -108,9 +108,9 @@ def test_double(number):
 
 
 def small_task() -> CodingTask:
-    """A bug in a package whose tests take no time: two of three pass in each of two files."""
+    """A bug in a package whose tests take no time: two of three pass."""
     package = PythonPackage("small", "1.0", "", "src", ("tests",))
-    files = {"src/small.py": SOURCE.format(added="number"), "tests/test_a.py": TESTS, "tests/test_b.py": TESTS}
+    files = {"src/small.py": SOURCE.format(added="number"), "tests/test_a.py": TESTS}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path, content in files.items():
@@ -146,7 +146,7 @@ async def scored(job: Job, task: CodingTask, name: str, script: str) -> tuple[fl
 async def test_a_bug_that_is_not_fixed_is_scored_whatever_lies_around(job: Job, measured: Measured) -> None:
     task = small_task()
     honest = await scored(job, task, "honest", "true")
-    assert honest == (4 / 6, 6.0)
+    assert honest == (2 / 3, 3.0)
     for name, script in ATTACKS.items():
         found = await scored(job, task, name, script)
         measured(f"coding, {name}: {found[0]:.4f} of {found[1]:g} tests, honest {honest[0]:.4f}")
@@ -154,15 +154,13 @@ async def test_a_bug_that_is_not_fixed_is_scored_whatever_lies_around(job: Job, 
         assert found == honest or ("{source}" in script and found[0] == 0.0), name
 
 
-async def test_a_bug_that_is_fixed_scores_one(job: Job, inputs: DemoInputs) -> None:
-    """With one real package; test_demo_episodes fixes a bug of each."""
-    bug = next(bug for bug in BUGS if bug.package == "semver")
-    task = prepare_task(bug, next(each for each in inputs.releases if each.package.name == bug.package))
+async def test_a_bug_that_is_fixed_scores_one(job: Job) -> None:
+    """test_demo_episodes fixes a bug of each real package."""
+    task = small_task()
     environment = SandboxEnvironment(coding_world(task))
     async with job.trajectory("fixed") as trajectory:
         await environment.reset(trajectory)
         place = f"{project_of(task)}/{task.bug.path}"
         (await trajectory.env_step("true", files={place: task.release.read(task.bug.path)})).unwrap()
         score = await environment.reward(trajectory)
-    assert score.value == 1.0
-    assert score.components["tests"] > 50
+    assert (score.value, score.components["tests"]) == (1.0, 3.0)

@@ -55,9 +55,9 @@ async def evaluated(address: str, of: HostileTasks) -> list[TrialResult]:
 @pytest.mark.parametrize(
     "of",
     [
-        HostileTasks("coding", 20, SEED),
-        HostileTasks("frozen-lake", 25, SEED),
-        HostileTasks("harbor", 30, SEED, str(TASKS / "three-files")),
+        HostileTasks("coding", 10, SEED),
+        HostileTasks("frozen-lake", 15, SEED),
+        HostileTasks("harbor", 15, SEED, str(TASKS / "three-files")),
     ],
     ids=lambda of: of.environment_name,
 )
@@ -68,7 +68,7 @@ async def test_an_odd_reply_is_told_and_the_episode_is_scored(address: str, of: 
 
 
 async def test_an_odd_reply_to_the_pages_environment_is_a_score_or_the_policys_failure(address: str) -> None:
-    of = HostileTasks("page", 25, SEED)
+    of = HostileTasks("page", 15, SEED)
     results = await evaluated(address, of)
     found = {each.task: (each.status, (each.failure or {}).get("reason"), each.lost) for each in results}
     assert found == {
