@@ -26,6 +26,7 @@ from tests.support.accounts import (
 )
 from tests.support.clusters import Cluster, Part, open_cluster
 from tests.support.rollouts import Load, to_argument
+from tests.support.samples import examples
 
 # Processes that start again and again: minutes on a machine that is busy otherwise.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(320)]
@@ -102,8 +103,8 @@ class Run:
 async def test_kill_scheduler(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=2, lease_s=_LONG_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=16, actions=25)
-            await run.kill_along([(cluster.scheduler,)] * 5)
+            run = Run(cluster, chance, trajectories=16, actions=examples(26))
+            await run.kill_along([(cluster.scheduler,)] * examples(6))
             await run.finish()
             # Nobody but the scheduler died: its managers finished what they ran, and every sandbox lived on.
             counts = await run.account(may_lose_state=False)
@@ -113,9 +114,9 @@ async def test_kill_scheduler(tmp_path: Path, chance: random.Random) -> None:
 async def test_kill_managers(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=3, lease_s=_SHORT_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=16, actions=25)
+            run = Run(cluster, chance, trajectories=16, actions=examples(26))
             *mortal, lasting = cluster.managers
-            await run.kill_along([(chance.choice(mortal),) for _ in range(6)])
+            await run.kill_along([(chance.choice(mortal),) for _ in range(examples(6))])
             # One stays away for good: its lease runs out, and the others take over.
             await lasting.kill()
             await run.finish()
@@ -126,8 +127,8 @@ async def test_kill_managers(tmp_path: Path, chance: random.Random) -> None:
 async def test_kill_client(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=2, lease_s=_LONG_LEASE_S) as cluster:
-            run = Run(cluster, chance, trajectories=16, actions=25)
-            await run.kill_along([(run.client,)] * 5)
+            run = Run(cluster, chance, trajectories=16, actions=examples(26))
+            await run.kill_along([(run.client,)] * examples(6))
             await run.finish()
             counts = await run.account(may_lose_state=False)
     assert counts == {"succeeded": run.load.total}

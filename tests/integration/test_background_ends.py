@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 _BUSY = "for n in 1 2 3 4; do (while :; do :; done) & done; touch busy; wait"
 
 
-@pytest.fixture(params=variants(*Isolation), ids=str)
+@pytest.fixture(params=variants(*Isolation, others_by_night=True), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     made = settings_for(variant, tmp_path)

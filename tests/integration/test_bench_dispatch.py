@@ -79,7 +79,14 @@ def test_the_disk_is_described(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one has a core of its own, which takes two")
 @pytest.mark.parametrize(
-    "arguments", ["noop --managers=3 --climb --own-core", "env_step", "env_reset", "generate", "chat"]
+    "arguments",
+    [
+        "noop --managers=3 --climb --own-core",
+        "env_step",
+        pytest.param("env_reset", marks=pytest.mark.nightly),
+        pytest.param("generate", marks=pytest.mark.nightly),
+        "chat",
+    ],
 )
 def test_every_kind_tells_what_an_action_costs(arguments: str) -> None:
     kind, *more = arguments.split()
@@ -97,8 +104,8 @@ def test_every_kind_tells_what_an_action_costs(arguments: str) -> None:
     for loop in found["loops"]:
         assert loop["actions"] > 0
         assert loop["p50_ms"] > 0
-        # In a flood one message has many actions.
-        assert loop["messages"] >= (2 if loop["loop"] == "closed" else 0.01)
+        # In a flood one message has many actions, and the two of the closed loop may share theirs.
+        assert loop["messages"] >= (1 if loop["loop"] == "closed" else 0.01)
         assert set(loop["cpu_ms"]) == {"scheduler", "manager", "client", "rest"} | gateway
         assert {"scheduler", "manager", "client"} | gateway <= set(loop["system_calls"])
         assert loop["wake_ups"]["scheduler"] > 0
@@ -129,7 +136,8 @@ async def test_an_open_loop_leaves_out_what_it_cannot_begin() -> None:
     assert len(load.took) >= 1000
 
 
-# Ray alone takes most of it, minutes on a machine that is busy otherwise.
+# Ray alone takes most of it, minutes on a machine that is busy otherwise; without Ray each kind is measured above.
+@pytest.mark.nightly
 @pytest.mark.timeout(_BENCHMARK_S + 10)
 def test_the_whole_benchmark_prints_one_object() -> None:
     pytest.importorskip("ray", reason="ray is missing (extra bench)")

@@ -8,6 +8,7 @@ from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, real_scenario
 
 
+@pytest.mark.nightly
 @pytest.mark.anyio
 async def test_commands_run_as_tasks_of_ray() -> None:
     scenario = real_scenario(RealSettings(trajectories=2, turns=2, longest_s=0.2, generation_scale=0.01), 2, Costs())

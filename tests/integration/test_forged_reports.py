@@ -33,7 +33,8 @@ import pytest
 
 @pytest.mark.parametrize("number", range(4))
 def test_doubles(number):
-    said = subprocess.run([sys.executable, "solution.py", str(number)], capture_output=True, text=True)
+    command = [sys.executable, "-IS", "solution.py", str(number)]
+    said = subprocess.run(command, capture_output=True, text=True)
     assert said.stdout.strip() == str(2 * number)
 """
 RIGHT = "import sys; print(2 * int(sys.argv[1]))"
@@ -60,11 +61,12 @@ def kill(number: int, when: str = "True") -> str:
     return f"{WRONG}if {when}: os.kill(os.getppid(), {number}); time.sleep(20)\n"
 
 
+REPORTED = "a report of its own, and SIGKILL"
 ATTACKS: Mapping[str, str] = {
     **{signal.Signals(number).name: kill(number) for number in (2, 3, 6, 9, 15)},
     "SIGINT in the last test": kill(2, "number == 3"),
     "SIGINT twice": f"{WRONG}os.kill(os.getppid(), 2); os.kill(os.getppid(), 2); time.sleep(20)\n",
-    "a report of its own, and SIGKILL": f"""{WRONG}
+    REPORTED: f"""{WRONG}
 words = open(f"/proc/{{os.getppid()}}/cmdline").read().split("\\0")
 report = next(word for word in words if word.startswith("--junitxml=")).partition("=")[2]
 open(report, "w").write("<testsuite tests='4'>" + "<testcase/>" * 4 + "</testsuite>")
@@ -74,7 +76,18 @@ time.sleep(20)
 }
 
 
-IN_EACH_SHAPE = frozenset({"SIGINT", "a report of its own, and SIGKILL"})
+# How the runner ends is told in each shape. The others differ in the end alone, and meet each shape in the night.
+BY_DAY = {
+    *((attack, "shell that hides the code") for attack in ATTACKS),
+    *(("SIGINT", shape) for shape in SHAPES),
+    *((REPORTED, shape) for shape in ("argv", "python", "in sandbox")),
+    ("SIGINT", "in sandbox"),
+}
+EACH_IN_EACH_SHAPE = [
+    pytest.param(attack, shape, id=f"{attack}, {shape}", marks=() if (attack, shape) in BY_DAY else pytest.mark.nightly)
+    for attack in ATTACKS
+    for shape in (*SHAPES, "in sandbox")
+]
 
 
 @pytest.fixture(scope="module")
@@ -127,17 +140,14 @@ async def test_an_honest_program_has_its_score_in_each_shape(executor: SandboxEx
     assert await told(executor, Judge(sh(RUN), FILES, in_sandbox=True), sandbox_id) == (0.5, "")
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(("attack", "shape"), EACH_IN_EACH_SHAPE)
 async def test_a_signal_to_the_runner_gives_no_score(
-    executor: SandboxExecutor, measured: Measured, attack: str
+    executor: SandboxExecutor, measured: Measured, attack: str, shape: str
 ) -> None:
     sandbox_id = await wrote(executor, solution(ATTACKS[attack]))
-    for shape in SHAPES if attack in IN_EACH_SHAPE else ("shell that hides the code",):
-        score, reason = await told(executor, Judge(SHAPES[shape], FILES), sandbox_id)
-        measured(f"{attack}, {shape}, FRESH: {score:g} {reason}, honest 0.5")
-        assert (score, reason.partition(" ")[0]) == (0.0, "POLICY")
-    score, reason = await told(executor, Judge(sh(RUN), FILES, in_sandbox=True, tests=4), sandbox_id)
-    measured(f"{attack}, shell, IN_SANDBOX: {score:g} {reason}, honest 0.5")
+    judge = Judge(sh(RUN), FILES, in_sandbox=True, tests=4) if shape == "in sandbox" else Judge(SHAPES[shape], FILES)
+    score, reason = await told(executor, judge, sandbox_id)
+    measured(f"{score:g} {reason}, honest 0.5")
     assert (score, reason.partition(" ")[0]) == (0.0, "POLICY")
 
 
@@ -277,7 +287,7 @@ async def test_a_runner_that_is_said_to_be_missing_is_looked_for_without_the_fil
 SCRIPT = b"""
 import subprocess, sys
 passed = sum(
-    subprocess.run([sys.executable, "solution.py", str(number)], capture_output=True, text=True).stdout.strip()
+    subprocess.run([sys.executable, "-IS", "solution.py", str(number)], capture_output=True, text=True).stdout.strip()
     == str(2 * number)
     for number in range(4)
 )
@@ -293,7 +303,7 @@ async def test_a_script_that_was_signalled_has_no_score(
     tests = judge.reward.test_suite
     script = action_pb2.ScriptScoreInput(where=tests.where, files=tests.files)
     attacks = {"nothing": WRONG, **ATTACKS}
-    distinct = ("nothing", "SIGINT", "SIGKILL", "a report of its own, and SIGKILL")
+    distinct = ("nothing", "SIGINT", "SIGKILL", REPORTED)
     for command, chosen in (
         ("exec python3 -P judge-1f3a/judge.py {score}", distinct if in_sandbox else attacks),
         ("python3 -P judge-1f3a/judge.py {score} || exit 1", distinct),

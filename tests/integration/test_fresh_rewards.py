@@ -49,7 +49,7 @@ async def test_a_trajectory_gets_its_score_in_a_copy_by_default(tmp_path: Path) 
         assert in_place.unwrap().score == 1.0
 
 
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE, others_by_night=True), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     return settings_for(variant, tmp_path)

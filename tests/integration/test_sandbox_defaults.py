@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 IN_SANDBOX, FRESH = action_pb2.REWARD_PLACE_IN_SANDBOX, action_pb2.REWARD_PLACE_FRESH
 
 
-@pytest.fixture(params=variants(*Isolation), ids=str)
+@pytest.fixture(params=variants(*Isolation, others_by_night=True), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     return settings_for(variant, tmp_path)

@@ -397,13 +397,10 @@ async def test_sandboxes_are_of_the_image_that_a_tag_names_now(
 if os.geteuid() == 0:
 
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
-    def test_all_of_this_holds_for_an_unprivileged_user() -> None:
+    @pytest.mark.parametrize("tests", ["images", pytest.param("set_ups", marks=pytest.mark.nightly)])
+    def test_all_of_this_holds_for_an_unprivileged_user(tests: str) -> None:
         # Plain processes need no rights that root has.
-        run_tests_as_other_user(
-            "not none-affinity",
-            "tests/integration/test_sandbox_images.py",
-            "tests/integration/test_sandbox_set_ups.py",
-        )
+        run_tests_as_other_user("not none-affinity", f"tests/integration/test_sandbox_{tests}.py")
 
 
 @pytest.mark.parametrize("image", ["packed", "stack"])

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 STORM = 60
 
 
-@pytest.fixture(params=variants(*Isolation), ids=str)
+@pytest.fixture(params=variants(*Isolation, others_by_night=True), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     return settings_for(variant, tmp_path)

@@ -40,15 +40,16 @@ def test_packages_are_staged_once_and_readable_for_everybody(wheel: Path, tmp_pa
     assert [path.name for path in (tmp_path / "stages").iterdir()] == [first.name]
 
 
-@pytest.fixture
-def stage(wheel: Path, tmp_path: Path) -> StageDirectory:
+@pytest.fixture(scope="module")
+def stage(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> StageDirectory:
     """Staged packages in a directory that only its owner may enter; sandboxes are shown its contents all the same."""
-    tmp_path.chmod(0o700)
-    return StageDirectory(stage_python_packages([str(wheel)], tmp_path / "stages"))
+    closed = tmp_path_factory.mktemp("closed")
+    closed.chmod(0o700)
+    return StageDirectory(stage_python_packages([str(wheel)], closed / "stages"))
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("variant", variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+@pytest.mark.parametrize("variant", variants(Isolation.BUBBLEWRAP, Isolation.NONE, others_by_night=True), ids=str)
 async def test_staged_packages_are_imported_in_sandboxes(
     variant: Variant, stage: StageDirectory, tmp_path: Path
 ) -> None:

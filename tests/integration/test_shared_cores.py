@@ -47,7 +47,7 @@ _BUSY = "while [ ! -e stop ]; do :; done"
 _FORKING = "f() { while [ ! -e stop ]; do /bin/true; done; }; f & f & wait"
 
 
-_VARIANTS = variants(Isolation.BUBBLEWRAP, Isolation.NONE)
+_VARIANTS = variants(Isolation.BUBBLEWRAP, Isolation.NONE, others_by_night=True)
 if probe_layout() is not None:
     # Without groups that the manager may write, containers have no lanes.
     _VARIANTS.append(pytest.param(Variant(Isolation.DOCKER, groups=True), marks=pytest.mark.docker))

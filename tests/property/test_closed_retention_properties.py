@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.closed_view import closed_view
 from tests.support.core_requests import action_request, fixed, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream
+from tests.support.samples import examples
 
 KEPT = 8
 KEPT_S = 50.0
@@ -147,4 +148,4 @@ class ClosedRetention(RuleBasedStateMachine):
 
 @pytest.mark.timeout(120)
 def test_no_trajectory_or_group_opens_twice() -> None:
-    run_state_machine_as_test(ClosedRetention, settings=settings(max_examples=60, stateful_step_count=40))
+    run_state_machine_as_test(ClosedRetention, settings=settings(max_examples=examples(60), stateful_step_count=40))

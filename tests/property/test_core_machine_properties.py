@@ -34,6 +34,7 @@ from tests.support.core_managers import FaithfulManager
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import Stream
 from tests.support.peers import Peer
+from tests.support.samples import examples
 
 GRACE = 60.0
 JOB_REQUESTS = {
@@ -395,4 +396,6 @@ class CoreMachine(CheckedCore):
 @pytest.mark.timeout(600)
 def test_the_core_under_random_events() -> None:
     phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
-    run_state_machine_as_test(CoreMachine, settings=settings(max_examples=40, stateful_step_count=50, phases=phases))
+    run_state_machine_as_test(
+        CoreMachine, settings=settings(max_examples=examples(40), stateful_step_count=50, phases=phases)
+    )

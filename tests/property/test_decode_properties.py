@@ -23,9 +23,10 @@ from tests.support.any_message import any_message
 from tests.support.core_requests import JOB, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, node, service
 from tests.support.peers import Peer
+from tests.support.samples import examples
 
 T = TypeVar("T")
-FUZZ = settings(max_examples=150)
+FUZZ = settings(max_examples=examples(150))
 GENERATE = action_pb2.GenerateInput(prompt_token_ids=[1], sampling=action_pb2.SamplingParameters(max_new_tokens=1))
 STEP = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls"))
 REWARD = action_pb2.RewardInput(model=action_pb2.ModelScoreInput(token_ids=[1]))

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from tests.support.closed_system import JOBS, ClosedSystem, Job
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld
+from tests.support.samples import examples
 
 BUDGETS = [Budget(seconds=0.0), Budget(seconds=0.05, deterministic=True)]
 
 
 @given(JOBS, st.sampled_from([0.0, 2.0, 5.0]), st.sampled_from(BUDGETS), st.integers(1, 30))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_in_a_closed_system_everything_that_fits_an_idle_node_starts(
     jobs: list[Job], hold_after: float, budget: Budget, cap: int
 ) -> None:
@@ -27,7 +28,7 @@ def test_in_a_closed_system_everything_that_fits_an_idle_node_starts(
 
 
 @given(JOBS)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_equal_histories_are_planned_alike(jobs: list[Job]) -> None:
     def rounds() -> int:
         return ClosedSystem(jobs, ElasticPlanner(ElasticSettings(budget=BUDGETS[1]))).play()

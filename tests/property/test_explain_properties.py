@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.support.closed_system import JOBS, ClosedSystem, Job
 from tests.support.core_world import CoreWorld
+from tests.support.samples import examples
 
 
 def elastic(hold_after: float) -> ReviewingPlanner:
@@ -73,7 +74,7 @@ def checked(world: CoreWorld) -> Callable[[], Plan]:
 
 @pytest.mark.parametrize("planner", [elastic, first_come])
 @given(JOBS, st.sampled_from([0.0, 2.0, 5.0]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_next_round_starts_what_explain_says_it_does_and_nothing_else(
     planner: Callable[[float], ReviewingPlanner], jobs: list[Job], hold_after: float
 ) -> None:
@@ -83,7 +84,7 @@ def test_the_next_round_starts_what_explain_says_it_does_and_nothing_else(
 
 
 @given(JOBS)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_to_be_asked_changes_no_plan(jobs: list[Job]) -> None:
     def rounds(*, asked: bool) -> int:
         system = ClosedSystem(jobs, elastic(2.0))

@@ -38,6 +38,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.journals import JournalPlace
+from tests.support.samples import examples
 
 JOBS = ("a", "b")
 NAMES = ("1", "2", "3", "4")
@@ -217,7 +218,7 @@ def recover(batches: list[list[Record]]) -> tuple[Recovered, dict[tuple[str, str
             return recovered, outcomes
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(batches_of_records())
 def test_any_split_into_commits_recovers_the_same(batches: list[list[Record]]) -> None:
     model = Model()

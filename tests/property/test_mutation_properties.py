@@ -13,6 +13,8 @@ from callsheet.environments.coding.mutation import changed_nodes, choose_mutatio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.samples import examples
+
 LIBRARY: list[types.ModuleType] = [bisect, textwrap, types, mutation_module]
 """Real sources, from Python's own library."""
 
@@ -54,13 +56,13 @@ def check(source: str) -> None:
 
 
 @given(sources())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_mutation_changes_one_line_and_one_node(source: str) -> None:
     check(source)
 
 
 @given(st.sampled_from(LIBRARY), st.integers(0, 2**32))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_so_it_does_in_real_source(module: types.ModuleType, seed: int) -> None:
     source = inspect.getsource(module).replace("\f", "")
     mutation = choose_mutation(source, seed)
@@ -71,6 +73,6 @@ def test_so_it_does_in_real_source(module: types.ModuleType, seed: int) -> None:
 
 
 @given(sources())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_tree_does_not_differ_from_itself(source: str) -> None:
     assert changed_nodes(ast.parse(source), ast.parse(source)) == []

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.lane_explanation import explain, foreground_use
+from tests.support.samples import examples
 
 _DONE = 1e-9
 
@@ -178,7 +179,7 @@ def _claimed_use(node: FluidNode) -> float:
 
 
 @given(st.lists(_COMMANDS, min_size=1, max_size=25))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_cycle_is_lost_and_every_command_ends(commands: list[FluidCommand]) -> None:
     def check(node: FluidNode) -> None:
         assert len(node.sharing) == len(node.live)
@@ -197,7 +198,7 @@ def test_no_cycle_is_lost_and_every_command_ends(commands: list[FluidCommand]) -
 
 
 @given(st.lists(_COMMANDS, min_size=2, max_size=25))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[FluidCommand]) -> None:
     sharing_settings = NodeSharingSettings(beta=0.0)
 
@@ -221,7 +222,7 @@ def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[F
     st.one_of(_long_ones_under_a_stream(), st.lists(_COMMANDS, min_size=1, max_size=20)),
     st.sampled_from([0.1, 0.2, 0.5, 1.0]),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_slowdown_is_bounded_while_claims_fit(commands: list[FluidCommand], beta: float) -> None:
     feasible = True
 
@@ -242,7 +243,7 @@ def test_slowdown_is_bounded_while_claims_fit(commands: list[FluidCommand], beta
 
 
 @given(st.lists(_COMMANDS, min_size=1, max_size=25), st.sampled_from([2.0, 10.0]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_command_stalls_for_longer_than_allowed(commands: list[FluidCommand], max_stall_s: float) -> None:
     runs = FluidNode(_CORES, NodeSharingSettings(max_stall_s=max_stall_s)).run(commands)
     for run in runs:
@@ -250,7 +251,7 @@ def test_no_command_stalls_for_longer_than_allowed(commands: list[FluidCommand],
 
 
 @given(st.one_of(_long_ones_under_a_stream(), st.lists(_COMMANDS, min_size=1, max_size=25)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_clock_charges_no_more_than_time_and_no_less_than_cpu_received(commands: list[FluidCommand]) -> None:
     for run in FluidNode(_CORES).run(commands):
         assert run.clock_s <= run.ended_at - run.command.arrives + 1e-6
@@ -260,7 +261,7 @@ def test_the_clock_charges_no_more_than_time_and_no_less_than_cpu_received(comma
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_lane_changes_per_command_stay_few(seed: int) -> None:
     lengths = [0.05, 0.2, 0.4, 1.0, 3.0, 0.1, 12.0, 0.3, 60.0, 0.7]
     commands = [

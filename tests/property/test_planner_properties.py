@@ -21,10 +21,11 @@ from tests.support.closed_system import CURVES, JOBS, ClosedSystem, Job
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld
 from tests.support.planning_instances import planning_class, resource
+from tests.support.samples import examples
 
 
 @given(JOBS, st.sampled_from([0.0, 2.0, 5.0]))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_in_a_closed_system_everything_that_fits_an_idle_node_starts(jobs: list[Job], hold_after: float) -> None:
     ClosedSystem(jobs, FirstComePlanner(hold_after=hold_after)).play()
 
@@ -82,7 +83,7 @@ OFFERS = st.builds(
 
 
 @given(OFFERS)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_the_price_rule_against_trying_everything(offer: Offer) -> None:
     entry = ResourceDemand("cpu", offer.least, offer.least + offer.extra, offer.curve)
     free = offer.least + offer.spare
@@ -108,7 +109,7 @@ def test_the_price_rule_against_trying_everything(offer: Offer) -> None:
 
 
 @given(OFFERS, st.floats(0.0, 100.0))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_one_action_is_priced_as_all_options_at_once_are(offer: Offer, waiting_for_memory: float) -> None:
     widths = range(offer.least, offer.least + offer.extra + 1)
     gain = {units: offer.curve.at(units, offer.least) for units in widths}

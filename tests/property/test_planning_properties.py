@@ -18,6 +18,7 @@ from tests.support.planning_instances import (
     optimum,
     optimum_of_all_options,
 )
+from tests.support.samples import examples
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 SLACK = 1e-6
@@ -25,7 +26,7 @@ SLACK = 1e-6
 STATED_GAP = 1e-4
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(instances())
 def test_a_solved_stage_is_feasible_and_within_the_stated_gap_of_the_optimum(instance: PlanningInstance) -> None:
     stage = one_stage(instance)
@@ -38,7 +39,7 @@ def test_a_solved_stage_is_feasible_and_within_the_stated_gap_of_the_optimum(ins
     assert solved.bound <= best + SLACK
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(instances())
 def test_greedy_and_model_each_keep_their_promise(instance: PlanningInstance) -> None:
     stage = one_stage(instance)
@@ -56,14 +57,14 @@ def test_greedy_and_model_each_keep_their_promise(instance: PlanningInstance) ->
         assert assigned.bound <= best + SLACK
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(instances())
 def test_what_a_stage_leaves_out_is_in_no_solution(instance: PlanningInstance) -> None:
     """Options that no room is left for, and members beyond what single rows allow of one option."""
     assert optimum(one_stage(instance)) == pytest.approx(optimum_of_all_options(instance), abs=SLACK)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(instances())
 def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) -> None:
     stage = one_stage(instance, fair=True)
@@ -74,7 +75,7 @@ def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) ->
         assert kept == stage.feasible(np.array(starts, np.int64))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(instances())
 def test_all_stages_together_keep_every_bound_of_the_instance(instance: PlanningInstance) -> None:
     solution = solve(instance, AMPLE, seed=1)
@@ -123,7 +124,7 @@ def _most_to_gain(instance: PlanningInstance) -> float:
     return sum(each.count * gain for each, gain in zip(instance.classes, best, strict=True))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(instances())
 def test_equal_inputs_give_equal_plans(instance: PlanningInstance) -> None:
     first, second = solve(instance, AMPLE, seed=7), solve(instance, AMPLE, seed=7)
@@ -131,7 +132,7 @@ def test_equal_inputs_give_equal_plans(instance: PlanningInstance) -> None:
     assert (first.objective, first.bound, first.status) == (second.objective, second.bound, second.status)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(instances())
 def test_starting_a_member_on_its_best_option_always_pays(instance: PlanningInstance) -> None:
     costs = option_costs(instance)

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream
+from tests.support.samples import examples
 
 KEPT = 4
 IDS = st.sampled_from([f"a{number}" for number in range(12)])
@@ -134,4 +135,6 @@ class Retention(RuleBasedStateMachine):
 
 
 def test_nothing_that_was_forgotten_runs_again() -> None:
-    run_state_machine_as_test(Retention, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(
+        Retention, settings=settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
+    )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.core_engines import POLICY, CoreEngine, offer
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld
+from tests.support.samples import examples
 
 ENGINES = 3
 QUIET_S = 400.0
@@ -188,7 +189,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(STEPS, max_size=40), st.booleans(), st.integers(1, ENGINES))
 def test_nothing_unproved_is_given_work_and_all_engines_get_there(
     steps: list[tuple[str, int, bool]], expects_answer: bool, at_once: int

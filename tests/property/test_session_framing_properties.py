@@ -21,10 +21,12 @@ from callsheet.managers.sandbox.agent_client.sessions import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.samples import examples
+
 MARKERS = st.text("0123456789abcdef", min_size=32, max_size=32)
 OTHER = "f" * 32
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
-REAL_SHELL = settings(max_examples=25)
+REAL_SHELL = settings(max_examples=examples(25))
 
 
 def feed(scanner: StatusScanner, content: bytes, cuts: list[int]) -> list[int]:

@@ -13,6 +13,8 @@ from callsheet.benchmarks.simulator.policy import Lane
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.samples import examples
+
 
 @dataclass(slots=True)
 class Job:
@@ -144,7 +146,7 @@ class Node:
         assert self.used.now == pytest.approx(min(self.cores, sum(running)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(jobs(), min_size=1, max_size=12), st.integers(1, 5))
 def test_commands_end_when_the_plain_water_filling_says(given_jobs: list[Job], cores: int) -> None:
     assert Node(cores).run(given_jobs) == pytest.approx(ends(given_jobs, cores), rel=1e-6, abs=1e-6)
@@ -159,7 +161,7 @@ TIED = [
 ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(jobs(), min_size=1, max_size=12), st.integers(1, 5))
 @example(TIED, 1)
 def test_the_cores_used_are_the_work_done(given_jobs: list[Job], cores: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from callsheet.benchmarks.simulator.calibration import rollart
 
 
+@pytest.mark.nightly
 def test_latency_ladder_is_predicted_from_one_rung() -> None:
     experiment = rollart.slow_environments()
     assert [parameter.name for parameter in experiment.fitted] == ["generation_s"]

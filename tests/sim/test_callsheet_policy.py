@@ -80,7 +80,7 @@ def draw_rollout(random_: random.Random, index: int, arrives: float) -> Rollout:
     return Rollout(f"t{index}", job, group, f"task{index // 4}", "image", 512, arrives, RESET, turns, rewards)
 
 
-def draw_scenario(seed: int, trajectories: int = 40) -> Scenario:
+def draw_scenario(seed: int, trajectories: int = 20) -> Scenario:
     """A small scenario with something of everything; one job's groups have a quorum."""
     random_ = random.Random(seed)
     rollouts = tuple(draw_rollout(random_, index, 0.1 * index) for index in range(trajectories))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+
+from tests.support.samples import is_nightly
 
 
 @pytest.fixture(scope="session")
 def nightly() -> bool:
     """Whether loads have their full size, as in `make nightly`, and not that of `make test`."""
-    return os.environ.get("CALLSHEET_NIGHTLY") == "1"
+    return is_nightly()
 
 
-# Minutes of waiting for Ray to add and to take away machines: in `make nightly` alone.
-collect_ignore = [] if os.environ.get("CALLSHEET_NIGHTLY") == "1" else ["test_ray_autoscaling.py"]
+# In `make nightly` alone: minutes in which Ray adds and takes away machines, and what `make test` runs in part.
+collect_ignore = [] if is_nightly() else ["test_ray_autoscaling.py", "test_all_in_full.py"]

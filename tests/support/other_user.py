@@ -98,7 +98,7 @@ def run_tests_as_other_user(chosen: str, *tests: str, marked: str = "") -> None:
                 *("-k", chosen, "-m", marked, *(str(REPOSITORY / path) for path in tests)),
             ],
             home,
-            {"CI": os.environ.get("CI", "")},
+            {name: os.environ.get(name, "") for name in ("CI", "CALLSHEET_NIGHTLY")},
             timeout_s=TESTS_TIMEOUT_S,
         )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

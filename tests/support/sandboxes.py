@@ -37,18 +37,30 @@ class Variant:
     isolation: Isolation
     groups: bool
 
+    @property
+    def by_day(self) -> bool:
+        """Whether its tests run in full in `make test`."""
+        return self.groups == (self.isolation is not Isolation.NONE)
+
     def __str__(self) -> str:
         return f"{self.isolation.value}-{'groups' if self.groups else 'affinity'}"
 
 
-def variants(*isolations: Isolation) -> list[object]:
-    """Returns the variants of some isolations on this machine; groups only where they can be made."""
+def variants(*isolations: Isolation, others_by_night: bool = False) -> list[object]:
+    """Returns the variants of some isolations on this machine; groups only where they can be made.
+
+    By day isolated ones have groups and plain ones have none. The others run a sample of each test, as
+    tests/support/samples.py has it, or nothing before the night where that is asked for.
+    """
     groups = [True, False] if probe_layout() is not None else [False]
+
+    def marks_of(variant: Variant) -> list[pytest.MarkDecorator]:
+        by_night = others_by_night and len(groups) > 1 and not variant.by_day
+        is_docker = variant.isolation is Isolation.DOCKER
+        return [pytest.mark.docker] * is_docker + [pytest.mark.nightly] * by_night
+
     found = [Variant(isolation, used) for isolation in isolations for used in groups]
-    return [
-        pytest.param(variant, marks=pytest.mark.docker) if variant.isolation is Isolation.DOCKER else variant
-        for variant in found
-    ]
+    return [pytest.param(variant, marks=marks) if (marks := marks_of(variant)) else variant for variant in found]
 
 
 @functools.cache
