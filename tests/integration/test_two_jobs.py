@@ -114,7 +114,7 @@ class Two:
         async with AdminClient(self.stack.address, options) as admin:
             found = await admin.status()
         (job,) = [each for each in found.jobs if each.job_id == JOB]
-        managers = [(each.manager_id, each.connected, each.draining) for each in found.managers]
+        managers = [(each.manager_id, each.draining) for each in found.managers]
         buffer = replace(job.buffer, batches=tuple(replace(each, lease_s=0.0) for each in job.buffer.batches))
         return f"{job.policy_version} {job.open_trajectories} {job.actions} {job.rollouts} {buffer} {managers}"
 

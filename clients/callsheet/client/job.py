@@ -225,6 +225,7 @@ class Job(ActionVerbs):
             WeightsNotProvedError: No engine has proved the weights, in time or at all; the message has each reason.
             FailedPreconditionError: The version is older than the newest, the service is not clear, or
                 another open job publishes weights for the service.
+            AccessDeniedError: The token does not name the service, which is reserved, or used by another open job.
             AlreadyExistsError: The version was published with other weights.
             InvalidArgumentError: A value is out of its range.
         """

@@ -182,6 +182,7 @@ class ClientServiceServicer(object):
         """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
         cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
         FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
+        PERMISSION_DENIED if the caller's token does not name the service, and it is reserved, or another open job uses it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -93,6 +93,7 @@ class ClientServiceStub:
     """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
     cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
     FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
+    PERMISSION_DENIED if the caller's token does not name the service, and it is reserved, or another open job uses it.
     """
 
     CancelWork: grpc.UnaryUnaryMultiCallable[
@@ -217,6 +218,7 @@ class ClientServiceAsyncStub:
     """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
     cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
     FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
+    PERMISSION_DENIED if the caller's token does not name the service, and it is reserved, or another open job uses it.
     """
 
     CancelWork: grpc.aio.UnaryUnaryMultiCallable[
@@ -361,6 +363,7 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
         cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
         FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
+        PERMISSION_DENIED if the caller's token does not name the service, and it is reserved, or another open job uses it.
         """
 
     @abc.abstractmethod

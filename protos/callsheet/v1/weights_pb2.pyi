@@ -124,7 +124,7 @@ class WeightSource(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     FIRST_FIELD_NUMBER: builtins.int
     location: builtins.str
-    """A path or a URI that every engine can read, in the engines' own format."""
+    """A path or a URI that every engine can read, in the engines' own format. Their managers may bound where it lies."""
     @property
     def tensors(self) -> callsheet.v1.common_pb2.Blob:
         """A file of safetensors, for engines that run in their manager's process. Tensors left out stay as they are."""

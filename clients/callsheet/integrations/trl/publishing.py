@@ -58,6 +58,7 @@ class VersionPublisher:
         Raises:
             WeightsNotProvedError: After `wait_s` no engine has proved them.
             FailedPreconditionError: Another open job publishes weights for the service, or the service is not clear.
+            AccessDeniedError: The token does not name the service, which is reserved, or used by another open job.
         """
         return self.session.run(self._publish(source, canary))
 
@@ -96,8 +97,9 @@ class PublishWeights(TrainerCallback):
     Args:
         rollout: The rollouts. Their job publishes the weights, for the service that generates for them.
         every: After how many steps the weights are published. The policy is so many steps behind at most.
-        directory: A place that trainer and engines share, for weights as saved models. None sends the tensors along,
-            which engines take that run in their manager's process.
+        directory: A place that trainer and engines share, for weights as saved models; with tokens it lies below
+            `--weights-below` of the engines' managers. None sends the tensors along, which engines take that run in
+            their manager's process.
         keep: How many saved models stay in the directory.
         canary: Whether the trainer's own answer proves the engines. Switch it off where trainer and engine compute in
             numbers so different that log-probabilities do not agree within the engine's tolerance.
