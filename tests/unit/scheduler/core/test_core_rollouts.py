@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.hosted.rollouts import FIRST_RETRY_S
@@ -10,6 +11,8 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsStanding, WeightsTold
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.service.codec.status_answers import rollout_status
+from callsheet.v1 import weights_pb2
 
 from tests.support.core_engines import POLICY, CoreEngine, engines, offer
 from tests.support.core_requests import action_request, job_request
@@ -462,3 +465,19 @@ def test_without_tokens_and_for_administrators_it_is_as_before() -> None:
     of_another(world)
     world.publish(1, offer=offer())
     assert first.updates
+
+
+def test_a_job_reads_no_reason_of_the_weights_that_another_published() -> None:
+    world, (first, second) = world_with_engines()
+    world.job(job_request("another"))
+    world.publish(1, "another", offer("theirs", at_once=2, expects_answer=True))
+    for each in (first, second):
+        each.fail("/weights/of-another/step-1: is cut short")
+    second.manager.disconnect()
+    world.close_job("another")
+    plan = weights_pb2.RolloutPlan(source=weights_pb2.WeightSource(location="/mine")).SerializeToString()
+    world.publish(1, offer=replace(offer(), plan=plan))
+    second.rejoin()
+    (_, engine) = rollout_status(world.state, world.state.rollouts[POLICY], world.now).engines
+    assert second.told.reason.startswith("/weights/of-another")
+    assert (engine.state, engine.reason) == (weights_pb2.ENGINE_STATE_WAITING, "")

@@ -206,7 +206,8 @@ def _reason(
         return RANKS_DIFFER.format(ranks, engines)
     if ranks and rollout.begun:
         return (weights.told.reason or "it came after the group was formed") + ANOTHER_PUBLISH
-    return weights.told.reason
+    # Of an earlier rollout it may be of another job, and name where that one's weights were.
+    return weights.told.reason if weights.rollout in (None, rollout.token) else ""
 
 
 def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus:
