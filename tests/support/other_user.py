@@ -41,7 +41,7 @@ exec setpriv --reuid "$uid" --regid "$uid" --clear-groups -- "$@"
 def _directory_of_other_user() -> Iterator[Path]:
     """A temporary directory that belongs to the other user."""
     with temporary_directory("callsheet-other-user-") as above:
-        above.chmod(0o711)
+        above.chmod(0o1711)
         path = above / "home"
         path.mkdir(mode=0o700)
         os.chown(path, OTHER_UID, OTHER_UID)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_DAY_S = 86_400.0
 
 
 def _clear_nothing(directory: Path) -> None:
@@ -21,7 +25,8 @@ def temporary_directory(
 ) -> Iterator[Path]:
     """Makes a directory for the length of a `with` block, and removes those that killed processes left.
 
-    Each one is locked as long as its process lives, however that ends. So one that is not locked is nobody's.
+    Each one is locked as long as its process lives, however that ends. So one that is not locked is nobody's. Earlier
+    releases locked none; one of theirs, which lacks the sticky bit, is nobody's a day after its last change.
 
     Args:
         prefix: Of its name, and of those that are looked for.
@@ -34,13 +39,16 @@ def temporary_directory(
     place = parent or Path(tempfile.gettempdir())
     for left in place.glob(f"{prefix}*"):
         lock = _lock(left)
-        if lock is not None:
+        if lock is not None and (left.stat().st_mode & stat.S_ISVTX or left.stat().st_mtime < time.time() - _DAY_S):
             clear(left)
             _remove(left, lock)
+        elif lock is not None:
+            os.close(lock)
     lock = None
     while lock is None:  # Another start may find it before it is locked.
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         lock = _lock(made)
+    made.chmod(0o1700)
     try:
         yield made
     finally:

@@ -76,6 +76,17 @@ def test_what_is_no_directory_of_this_user_and_name_stays(tmp_path: Path) -> Non
     assert elsewhere.is_dir()
 
 
+def test_one_of_an_earlier_release_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    in_use, forgotten = tmp_path / "mine-in-use", tmp_path / "mine-forgotten"
+    for directory in (in_use, forgotten):
+        directory.mkdir(mode=0o700)
+    os.utime(forgotten, (0.0, 0.0))
+    with temporary_directory("mine-", tmp_path):
+        assert in_use.is_dir()
+        assert not forgotten.exists()
+    assert list(tmp_path.iterdir()) == [in_use]
+
+
 def test_many_starts_at_once_leave_each_other_s_alone(tmp_path: Path) -> None:
     with holder(tmp_path) as (first, left):
         first.kill()

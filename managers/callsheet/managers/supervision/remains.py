@@ -33,7 +33,7 @@ def own_temporary_files(role: str) -> Iterator[None]:
     before, given = tempfile.tempdir, os.environ.get(_VARIABLE)
     with temporary_directory(f"callsheet-{role}-", clear=_end_processes) as directory:
         # Users of sandboxes pass through it in a trial of overlays; they can list nothing.
-        directory.chmod(0o711)
+        directory.chmod(0o1711)
         tempfile.tempdir = os.environ[_VARIABLE] = str(directory)
         try:
             yield
