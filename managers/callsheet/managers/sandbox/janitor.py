@@ -19,7 +19,7 @@ from callsheet.options.private_files import make_private_directory
 _LOCK_FILE = "lock"
 # A sandbox enters its group at once, and its first process stays there as long as it lives.
 _ABANDONED_S = 600.0
-_GROUP = re.compile(r"callsheet-(probe|.+-[0-9a-f]{12})-.+")
+_DIGEST = re.compile(r"[0-9a-f]{12}")
 
 _log = structlog.get_logger(__name__)
 
@@ -88,7 +88,13 @@ def abandoned_groups(parent: Path, before: float) -> list[Path]:
 
     They are of managers that were killed and have not been started again, as with another data directory.
     """
-    return [group for group in parent.glob("callsheet-*") if _GROUP.fullmatch(group.name) and _is_over(group, before)]
+    return [group for group in parent.glob("callsheet-*-*") if _is_of_sandbox(group.name) and _is_over(group, before)]
+
+
+def _is_of_sandbox(group: str) -> bool:
+    """Whether it is one of a manager's marker and a sandbox, or a trial of `cgroups.files.can_make_groups`."""
+    marker, digest, _ = group.rsplit("-", 2)
+    return f"{marker}-{digest}" == "callsheet-probe" or _DIGEST.fullmatch(digest) is not None
 
 
 def _is_over(group: Path, before: float) -> bool:
