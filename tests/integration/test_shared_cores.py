@@ -173,28 +173,28 @@ async def test_a_demoted_busy_loop_yields_to_one_in_the_foreground(settings: San
     indirect=True,
 )
 async def test_processes_that_fork_meanwhile_do_not_escape(settings: SandboxSettings) -> None:
-    if process_lane_method() is not LaneMethod.IDLE_PROCESSES:
+    if process_lane_method() is not LaneMethod.NICE_PROCESSES:
         # Sessions have lanes then, and a fork is in its parent's.
         assert os.geteuid() != 0
         return
     async with _sandboxes(settings, "one") as (one,), anyio.create_task_group() as tasks:
         tasks.start_soon(run, one, "/bin/sh", "-c", _FORKING)
         await _until_attained(0.2, one)
-        for lane, policy in ((Lane.BACKGROUND, os.SCHED_IDLE), (Lane.FOREGROUND, os.SCHED_OTHER)) * 3:
+        for lane, niceness in ((Lane.BACKGROUND, 13), (Lane.FOREGROUND, 0)) * 3:
             await one.set_lane(lane)
             await _until_attained(0.01, one)
             # A fork that had begun before the change is found by following.
             with anyio.fail_after(WAIT_S):
-                while _policies(one) != {policy}:
+                while _niceness(one) != {niceness}:
                     await one.follow()
         await run(one, "touch", "stop")
 
 
-def _policies(sandbox: AgentSandbox) -> set[int]:
+def _niceness(sandbox: AgentSandbox) -> set[int]:
     found = set()
     for thread in threads_below(sandbox.agent_pid, include_root=False):
         try:
-            found.add(os.sched_getscheduler(thread))
+            found.add(os.getpriority(os.PRIO_PROCESS, thread))
         except ProcessLookupError:
             continue
     return found

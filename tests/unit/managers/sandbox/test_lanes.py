@@ -102,14 +102,17 @@ def test_the_children_of_a_thread_that_ends_meanwhile_are_found(family: int, mon
 
 def test_everything_below_changes_its_lane_and_the_root_does_not(family: int) -> None:
     method = process_lane_method()
-    if method is not LaneMethod.IDLE_PROCESSES:
-        # Without it nobody, root included, can make a process normal again after SCHED_IDLE: another method is chosen.
+    if method is not LaneMethod.NICE_PROCESSES:
+        # Without it nobody, root included, can make a process that is nice normal again: another method is chosen.
         assert not _has_cap_sys_nice()
         return
-    for lane, policy in ((Lane.BACKGROUND, os.SCHED_IDLE), (Lane.FOREGROUND, os.SCHED_OTHER)):
+    for lane, niceness in ((Lane.BACKGROUND, 13), (Lane.FOREGROUND, 0)):
         put_tree(family, lane, method)
-        assert {os.sched_getscheduler(thread) for thread in threads_below(family, include_root=False)} == {policy}
-        assert os.sched_getscheduler(family) == os.SCHED_OTHER
+        below = list(threads_below(family, include_root=False))
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in below} == {niceness}
+        # One of them that only idle cores would run keeps whatever lock it has.
+        assert {os.sched_getscheduler(thread) for thread in below} == {os.SCHED_OTHER}
+        assert os.getpriority(os.PRIO_PROCESS, family) == 0
 
 
 def _has_cap_sys_nice() -> bool:
@@ -131,7 +134,7 @@ def _session_nice(process: int) -> int:
 def test_sessions_weigh_less_in_the_background(family: int) -> None:
     _require_grouping_by_session()
     child = next(process for process in processes_below(family) if process != family)
-    for lane, weight in ((Lane.BACKGROUND, 19), (Lane.FOREGROUND, 0)):
+    for lane, weight in ((Lane.BACKGROUND, 13), (Lane.FOREGROUND, 0)):
         put_tree(family, lane, LaneMethod.SESSION_WEIGHT)
         assert (_session_nice(child), _session_nice(family)) == (weight, 0)
 
@@ -149,13 +152,12 @@ def test_a_session_that_is_still_closed_is_tried_again(family: int, monkeypatch:
 
     monkeypatch.setattr(lanes, "open", closed_at_first, raising=False)
     put_tree(family, Lane.BACKGROUND, LaneMethod.SESSION_WEIGHT)
-    assert _session_nice(child) == 19
+    assert _session_nice(child) == 13
 
 
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("cpu.idle", LaneMethod.IDLE_GROUP),
         ("cpu.shares", LaneMethod.WEIGHT_GROUP),
         ("cpu.weight", LaneMethod.WEIGHT_GROUP),
     ],

@@ -269,7 +269,7 @@ async def test_a_process_that_a_change_missed_is_followed_into_the_foreground(mo
             raise PermissionError(lane)
         self.lane = lane
 
-    monkeypatch.setattr(SandboxLanes, "method", LaneMethod.IDLE_PROCESSES)
+    monkeypatch.setattr(SandboxLanes, "method", LaneMethod.NICE_PROCESSES)
     monkeypatch.setattr(SandboxLanes, "put", refuse_once)
     jobs = _jobs(_Agent(), lambda _: None)
     with pytest.raises(PermissionError):

@@ -87,7 +87,7 @@ def test_a_sandbox_has_its_limits_on_one_group(fake: FakeCgroups) -> None:
     assert fake.read(one, "memory.swap.max") == "0"
     assert fake.read(one, "pids.max") == "66"
     assert sandbox.pins_cores
-    assert sandbox.weight_file == one / "cpu.idle"
+    assert sandbox.weight_file == one / "cpu.weight"
     assert sorted(path.name for path in one.iterdir() if path.is_dir()) == ["commands", "init"]
     # Groups below must not need room of their own.
     assert fake.read(one, "cgroup.subtree_control") == ""
@@ -249,12 +249,12 @@ def test_a_leaf_that_nobody_took_is_closed_with_its_sandbox(fake: FakeCgroups) -
     assert fake.open_files() == []
 
 
-def test_a_background_lane_is_an_idle_group(fake: FakeCgroups) -> None:
+def test_a_background_lane_is_a_group_of_little_weight(fake: FakeCgroups) -> None:
     sandbox = make_sandbox(layout_of(fake))
-    sandbox.set_idle(True)
-    assert fake.read(fake.root / "one", "cpu.idle") == "1"
-    sandbox.set_idle(False)
-    assert fake.read(fake.root / "one", "cpu.idle") == "0"
+    sandbox.set_background(True)
+    assert fake.read(fake.root / "one", "cpu.weight") == "5"
+    sandbox.set_background(False)
+    assert fake.read(fake.root / "one", "cpu.weight") == "100"
 
 
 def test_adopted_groups_stay_when_the_sandbox_ends(fake: FakeCgroups) -> None:
@@ -267,8 +267,8 @@ def test_adopted_groups_stay_when_the_sandbox_ends(fake: FakeCgroups) -> None:
     assert fake.read(container, "cpuset.cpus") == "0"
     assert (container / "commands").is_dir()
     assert fake.read(container, "memory.max") == "max"
-    sandbox.set_idle(True)
-    assert fake.read(container, "cpu.idle") == "1"
+    sandbox.set_background(True)
+    assert fake.read(container, "cpu.weight") == "5"
 
 
 def test_adopted_groups_may_go_with_their_container(fake: FakeCgroups) -> None:

@@ -13,7 +13,7 @@ CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN_GROUPS = Path("/proc/self/cgroup")
-_WEIGHT_FILES = ("cpu.idle", "cpu.shares", "cpu.weight")
+_WEIGHT_FILES = ("cpu.shares", "cpu.weight")
 
 
 @dataclass(frozen=True, slots=True)

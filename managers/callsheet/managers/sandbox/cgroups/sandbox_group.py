@@ -21,8 +21,9 @@ from callsheet.managers.sandbox.cgroups import files
 from callsheet.managers.sandbox.cgroups.layout import GroupLayout
 from callsheet.managers.sandbox.cgroups.limits import LegacyLimits, LimitEvents, Limits, UnifiedLimits
 
-# What weighs a group against its siblings, with the values of a group that counts and of an idle one.
-_WEIGHTS = {"cpu.idle": ("0", "1"), "cpu.shares": ("1024", "2"), "cpu.weight": ("100", "1")}
+# What weighs a group against its siblings, with the values of a group that counts and of one in the background: a
+# twentieth, so that processes which hold a lock of the kernel, such as that of a page which all read, get on with it.
+_WEIGHTS = {"cpu.shares": ("1024", "51"), "cpu.weight": ("100", "5")}
 # The agent and, outside its namespace, bwrap itself.
 _OWN_PROCESSES = 2
 # Each core gathers up to 64 pages of changes before the kernel adds them to what it tells (MEMCG_CHARGE_BATCH).
@@ -137,10 +138,10 @@ class SandboxGroup:
             self._limits.limit_cpu(len(cores))
         self._cores = frozenset(cores)
 
-    def set_idle(self, idle: bool) -> None:
-        """Lets the commands have only what other groups leave, or takes that back; needs a `weight_file`."""
+    def set_background(self, background: bool) -> None:
+        """Lets the commands have little but what other groups leave, or takes that back; needs a `weight_file`."""
         if self.weight_file is not None:
-            files.write_setting(self.weight_file, _WEIGHTS[self.weight_file.name][idle])
+            files.write_setting(self.weight_file, _WEIGHTS[self.weight_file.name][background])
 
     def cpu_s(self) -> float:
         """CPU seconds of everything but the first process."""
@@ -200,7 +201,7 @@ class SandboxGroup:
         """
         try:
             files.write_setting(self._core / "cgroup.kill", "1")
-            self.set_idle(False)
+            self.set_background(False)
         except OSError as error:
             if self._owned or not files.is_gone(error):
                 raise

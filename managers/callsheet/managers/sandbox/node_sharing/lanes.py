@@ -24,15 +24,16 @@ _AUTOGROUP_TRIES = 5
 # 0.1 s for a command that was just forked; what comes later is found when lanes are carried out again.
 _SESSION_TRIES = 50
 _SESSION_PAUSE_S = 0.002
-_AUTOGROUP_NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 19}
+# In the background about a twentieth of the weight, as groups have. Whoever holds a lock of the kernel must get on with
+# it, and would not if it had idle cores alone.
+_NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 13}
 
 
 class LaneMethod(Enum):
     """What tells the lanes apart for the kernel's scheduler; the values are for people."""
 
-    IDLE_GROUP = "cpu.idle of the sandbox's group"
     WEIGHT_GROUP = "weight of the sandbox's group"
-    IDLE_PROCESSES = "SCHED_IDLE of every process"
+    NICE_PROCESSES = "niceness of every process"
     SESSION_WEIGHT = "weight of every session"
     NONE = "not told apart: all commands share the cores alike"
 
@@ -59,7 +60,7 @@ class SandboxLanes:
     @property
     def by_process(self) -> bool:
         """Whether its processes or sessions are changed one by one."""
-        return self.method in {LaneMethod.IDLE_PROCESSES, LaneMethod.SESSION_WEIGHT}
+        return self.method in {LaneMethod.NICE_PROCESSES, LaneMethod.SESSION_WEIGHT}
 
     @property
     def must_follow(self) -> bool:
@@ -69,7 +70,7 @@ class SandboxLanes:
     def put(self, lane: Lane) -> None:
         """Puts everything but the first process into a lane; OSError where the kernel refuses."""
         if self._group is not None and self._group.weight_file is not None:
-            self._group.set_idle(lane is Lane.BACKGROUND)
+            self._group.set_background(lane is Lane.BACKGROUND)
         elif self.method is not LaneMethod.NONE:
             put_tree(self._first_process(), lane, self.method)
         self.lane = lane
@@ -91,7 +92,7 @@ def lane_method(weight_file: Path | None, *, by_process: bool) -> LaneMethod:
     """
     if weight_file is None:
         return process_lane_method() if by_process else LaneMethod.NONE
-    return LaneMethod.IDLE_GROUP if weight_file.name == "cpu.idle" else LaneMethod.WEIGHT_GROUP
+    return LaneMethod.WEIGHT_GROUP
 
 
 def describe_lanes(layout: GroupLayout | None, *, ranked: bool, by_process: bool) -> str:
@@ -117,14 +118,11 @@ def put_tree(root: int, lane: Lane, method: LaneMethod) -> None:
     Raises:
         PermissionError: The kernel does not let this user take it back, see `process_lane_method`.
     """
-    policy = os.SCHED_IDLE if lane is Lane.BACKGROUND else os.SCHED_OTHER
-    if method is LaneMethod.IDLE_PROCESSES:
-        for_every_thread(
-            root, lambda thread: os.sched_setscheduler(thread, policy, os.sched_param(0)), include_root=False
-        )
+    if method is LaneMethod.NICE_PROCESSES:
+        for_every_thread(root, lambda thread: os.setpriority(os.PRIO_PROCESS, thread, _NICE[lane]), include_root=False)
     if _groups_by_session():
         for _ in range(_SESSION_TRIES):
-            if _weigh_sessions(root, _AUTOGROUP_NICE[lane]):
+            if _weigh_sessions(root, _NICE[lane]):
                 return
             time.sleep(_SESSION_PAUSE_S)
 
@@ -152,25 +150,25 @@ def _weigh_sessions(root: int, nice: int) -> bool:
 @functools.cache
 def process_lane_method() -> LaneMethod:
     """Returns what this user may change, and change back, of other processes; found out on a thread of this one."""
-    if _can_leave_idle():
-        return LaneMethod.IDLE_PROCESSES
+    if _can_be_nice_no_more():
+        return LaneMethod.NICE_PROCESSES
     return LaneMethod.SESSION_WEIGHT if _groups_by_session() else LaneMethod.NONE
 
 
-def _can_leave_idle() -> bool:
-    """Whether a thread that was made idle can be made normal again: needs privilege, or RLIMIT_NICE."""
+def _can_be_nice_no_more() -> bool:
+    """Whether a thread that was made nice can be made normal again: needs privilege, or RLIMIT_NICE."""
     answers: list[bool] = []
 
     def try_it() -> None:
         try:
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_OTHER, os.sched_param(0))
+            for lane in (Lane.BACKGROUND, Lane.FOREGROUND):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE[lane])
         except PermissionError:
             answers.append(False)
         else:
             answers.append(True)
 
-    thread = threading.Thread(target=try_it, name="callsheet-idle-probe")
+    thread = threading.Thread(target=try_it, name="callsheet-nice-probe")
     thread.start()
     thread.join()
     return answers == [True]
