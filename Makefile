@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example v2
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example v2 gpu
 
 demo: $(DEMO_SETUP)
 	scripts/system_packages.sh demo
@@ -82,6 +82,10 @@ train-example: $(SETUP)
 # debootstrap and QEMU. WAYS="login:up,sharing root" and SUITES="up memory" for some; scripts/v2_ways.sh has them.
 v2:
 	scripts/v2_machine.sh $(WAYS)
+
+# Not a part of `make test` either: it needs an NVIDIA GPU. Minutes, and 5 GB below TMPDIR. GPU_ARGS="--device cpu --layers 2".
+gpu: $(SETUP)
+	$(BIN)/python scripts/gpu.py $(GPU_ARGS)
 
 check: budget lint types layers protos-lint protos-check
 
