@@ -214,6 +214,85 @@ async def test_a_lock_on_a_file_of_the_system_is_each_sandboxes_own(settings: Sa
             await two.destroy()
 
 
+async def test_a_watch_tells_of_neighbours_only_where_they_share_directories(settings: SandboxSettings) -> None:
+    if settings.isolation is Isolation.DOCKER:
+        pytest.skip("a container sees its image through an overlay of the engine")
+    watch = """
+import ctypes, os, select, time
+library = ctypes.CDLL(None)
+watcher = library.inotify_init()
+assert library.inotify_add_watch(watcher, b"/usr/bin", 0x20) > 0
+open("watching", "x").close()
+over = False
+while not over:
+    # What happened before is there to be read then.
+    over = os.path.exists("over")
+    if select.select([watcher], [], [], 0.01)[0] and b"basename" in os.read(watcher, 65536):
+        open("seen", "w").close()
+open("done", "x").close()
+"""
+    async with open_backend(settings) as backend:
+        one = await backend.create(spec_for(settings, "one"), lambda _: None)
+        two = await backend.create(spec_for(settings, "two"), lambda _: None)
+        try:
+            await one.execute(
+                CommandSpec(("/bin/sh", "-c", 'python3 -c "$CODE" >/dev/null 2>&1 &'), environment={"CODE": watch}),
+                anyio.Event(),
+            )
+            await until_file(one, "watching")
+            await shell(two, "basename one")
+            await shell(one, "touch over")
+            await until_file(one, "done")
+            own = backend.capabilities()["own_file_locks"] == "yes"
+            assert await shell(one, "ls seen 2>/dev/null || true") == ("" if own else "seen\n")
+        finally:
+            await one.destroy()
+            await two.destroy()
+
+
+def _is_in_memory(path: str) -> bool:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        # What is not there is not waited for.
+        return os.preadv(file, [bytearray(64)], 0, os.RWF_NOWAIT) == 64
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
+async def test_files_of_the_system_stay_in_memory_and_are_not_written_out(settings: SandboxSettings) -> None:
+    # No process has it mapped.
+    file = "/usr/share/common-licenses/GPL-2"
+    drop = f"import os; os.posix_fadvise(os.open('{file}', os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)"
+    async with open_sandbox(settings) as sandbox:
+        await shell(sandbox, f"cat {file} >/dev/null")
+        await python(sandbox, drop)
+        await shell(sandbox, "sync; sync -f /usr/bin")
+        assert _is_in_memory(file)
+
+
+async def test_a_program_may_filter_its_own_system_calls(settings: SandboxSettings) -> None:
+    code = """
+import ctypes, os, struct
+library = ctypes.CDLL(None, use_errno=True)
+refusing = [(0x20, 0, 0, 0), (0x15, 0, 1, 110), (6, 0, 0, 0x50005), (6, 0, 0, 0x7FFF0000)]
+program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in refusing))
+words = struct.pack("HxxxxxxQ", 4, ctypes.addressof(program))
+library.prctl(38, 1, 0, 0, 0)
+for _ in range(9):
+    assert library.syscall(317, 1, 0, words) == 0
+for _ in range(4):
+    if os.fork() == 0:
+        assert library.prctl(22, 2, words, 0, 0) == 0
+        os._exit(library.syscall(110) != -1)
+print(library.syscall(110), ctypes.get_errno(), [os.wait()[1] for _ in range(4)])
+"""
+    async with open_sandbox(settings) as sandbox:
+        for _ in range(3):
+            assert await python(sandbox, code) == "-1 5 [0, 0, 0, 0]\n"
+
+
 _HOLDS = {
     "descriptors on their way": "ends = socket.socketpair(); socket.send_fds(ends[0], [b'x'], [0] * 200)",
     "watches": "watcher, reader = select.epoll(), os.pipe()[0]\nfor _ in range(200): watcher.register(os.dup(reader))",

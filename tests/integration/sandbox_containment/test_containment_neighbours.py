@@ -9,6 +9,7 @@ import anyio
 import psutil
 import pytest
 from callsheet.managers.executor import Broken, Completed
+from callsheet.managers.sandbox.agent.filters import MOST_FILTERS
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
@@ -125,8 +126,59 @@ print(len(held))
 """,
         0,
     ),
+    "filters of system calls": (
+        """
+import ctypes, os, struct, threading
+library = ctypes.CDLL(None)
+library.prctl(38, 1, 0, 0, 0)
+told = os.pipe()
+def take(size):
+    # A thread may have thousands of the smallest and three of the largest.
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000) * size)
+    words = struct.pack("HxxxxxxQ", size, ctypes.addressof(program))
+    for count in range(50):
+        call = library.prctl(22, 2, words, 0, 0) if count % 2 else library.syscall(317, 1, 0, words)
+        if call != 0:
+            return count
+    return count
+for number in range(8):
+    if os.fork() == 0:
+        os.write(told[1], b"%9d" % take(4096 if number % 2 else 1))
+        os.setsid()
+        threading.Event().wait()
+print(sum(int(os.read(told[0], 9)) for _ in range(8)))
+""",
+        MOST_FILTERS,
+    ),
+    "keys": (
+        _SYSTEM_V + "print(made(lambda: library.syscall(248, b'user', b'name', b'x', 1, -3), 9))",
+        0,
+    ),
+    "cookies of cores": (_SYSTEM_V + "print(made(lambda: library.prctl(62, 1, 0, 0, 0), 1))", 0),
+    "copies of mounts": (_SYSTEM_V + "print(made(lambda: library.syscall(467, -100, b'/', 0, 0, 0), 9))", 0),
+    "pages that become one": (
+        """
+import mmap
+try:
+    mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE).madvise(12)
+    print(1)
+except OSError:
+    print(0)
+""",
+        0,
+    ),
 }
-_OF_CONTAINERS = {"message queues", "contexts of asynchronous I/O", "netlink sockets", "filters of sockets"}
+_OF_CONTAINERS = {
+    "message queues",
+    "contexts of asynchronous I/O",
+    "netlink sockets",
+    "filters of sockets",
+    "filters of system calls",
+    "keys",
+    "cookies of cores",
+    "copies of mounts",
+    "pages that become one",
+}
 _MOST = str(MEMORY_MIB)
 _FILLING = """
 import mmap, os

@@ -73,7 +73,7 @@ def test_dangerous_calls_are_refused(number: int) -> None:
     assert verdict(number) == failing(errno.EPERM)
 
 
-@pytest.mark.parametrize("number", [206, 240, 425, 426, 427, 435, 447])
+@pytest.mark.parametrize("number", [206, 240, 425, 426, 427, 435, 447, 467, 468, 600])
 def test_calls_with_an_older_way_do_not_exist(number: int) -> None:
     assert verdict(number) == failing(errno.ENOSYS)
 
@@ -155,6 +155,16 @@ def test_netlink_sockets_are_asked_about(memory: bool) -> None:
     assert answer_of(program, 41, 1 << 32 | 16, 3, 0) == ASK
 
 
+@pytest.mark.parametrize("memory", [True, False])
+def test_filters_of_system_calls_are_asked_about(memory: bool) -> None:
+    program = asking_program(memory=memory)
+    assert answer_of(program, 317, 1, 0) == answer_of(program, 317, 1, 8) == ASK
+    assert answer_of(program, 157, 22, 2) == ASK
+    # Strict mode, questions, and other controls of a process.
+    for call in ((317, 0, 0), (317, 2, 0), (157, 22, 1), (157, 38, 1), (157, 2, 22), (157, 15, 2)):
+        assert answer_of(program, *call) == ALLOW
+
+
 def asking_program(*, memory: bool) -> list[Instruction]:
     words = struct.iter_unpack("<HBBI", build_asking_filter(memory=memory))
     return [Instruction(opcode, operand, true, false) for opcode, true, false, operand in words]
@@ -172,6 +182,26 @@ def test_huge_pages_are_refused(flags: int) -> None:
 def test_filters_of_sockets_are_refused(option: int) -> None:
     assert verdict(54, 3, 1, option) == failing(errno.EPERM)
     assert verdict(54, 3, 6, option) == verdict(54, 3, 1, 2) == ALLOW
+
+
+@pytest.mark.parametrize("waking", [False, True])
+def test_cores_are_not_kept_from_others(*, waking: bool) -> None:
+    unbounded = Unbounded(waking=waking)
+    assert {verdict(157, 62, what, unbounded=unbounded) for what in range(4)} == {failing(errno.EINVAL)}
+    assert verdict(157, 61, 1, unbounded=unbounded) == verdict(157, 1, 62, unbounded=unbounded) == ALLOW
+
+
+def test_what_would_write_out_the_machines_files_is_done_at_once() -> None:
+    assert verdict(162) == verdict(306, 3) == failing(0)
+    assert verdict(74, 3) == verdict(75, 3) == verdict(277, 3) == ALLOW
+
+
+def test_advice_about_memory_that_all_share_has_no_effect() -> None:
+    assert verdict(221, 3, 0, 0, 4) == failing(0)
+    assert verdict(28, 0x1000, 4096, 12) == failing(errno.EINVAL)
+    for advice in (0, 1, 2, 3, 5):
+        assert verdict(221, 3, 0, 0, advice) == ALLOW
+    assert verdict(28, 0x1000, 4096, 4) == verdict(28, 0x1000, 4096, 14) == ALLOW
 
 
 @pytest.mark.parametrize("number", [142, 144, 314])

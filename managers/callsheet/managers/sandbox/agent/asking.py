@@ -1,4 +1,5 @@
-"""System calls that the kernel asks about, as no limit counts what they take: netlink sockets and shared memory.
+"""System calls that the kernel asks about, as no limit counts what they take: netlink sockets, filters of system calls
+and shared memory.
 
 The kernel does not ask where another listener is there already: then it refuses these calls.
 """
@@ -10,7 +11,9 @@ import fcntl
 import sys
 import time
 
-from .netlink import NetlinkSockets
+from .bounded import Bounded
+from .filters import MOST_FILTERS, Filters
+from .netlink import count_sockets
 from .shared_memory import SharedMemory
 from .slim import call, placed
 
@@ -24,7 +27,7 @@ SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
 NOTIF_RECV, NOTIF_SEND = 0xC0502100, 0xC0182101
 CONTINUE = 1
 INSTRUCTION_BYTES = 8
-SOCKET, MMAP = 41, 9
+SOCKET, MMAP, PRCTL = 41, 9, 157
 # Of struct seccomp_notif: its size, and where the id, the thread and the system call are.
 REQUEST_BYTES, ID, THREAD, NUMBER = 80, slice(0, 8), slice(8, 12), slice(16, 20)
 
@@ -41,7 +44,7 @@ def listener_of(words: list[str]) -> Listener | None:
     if descriptor is None:
         return None
     memory = SharedMemory(int(words[2])) if len(words) > 2 else None
-    return Listener(descriptor, NetlinkSockets(int(words[1])), memory)
+    return Listener(descriptor, Bounded(int(words[1]), count_sockets), memory)
 
 
 def install(instructions: bytes) -> int | None:
@@ -60,11 +63,13 @@ def install(instructions: bytes) -> int | None:
 class Listener:
     """Answers the kernel's questions."""
 
-    def __init__(self, descriptor: int, sockets: NetlinkSockets, memory: SharedMemory | None) -> None:
+    def __init__(self, descriptor: int, sockets: Bounded, memory: SharedMemory | None) -> None:
         """Args: descriptor: From `install`."""
         self.descriptor = descriptor
+        filters = Bounded(MOST_FILTERS, Filters().count)
         self.rules: dict[int, tuple[Callable[[bytearray, int, float], bool], int]] = {
-            SOCKET: (sockets.allows, errno.ENOBUFS)
+            SOCKET: (sockets.allows, errno.ENOBUFS),
+            **dict.fromkeys((SECCOMP, PRCTL), (filters.allows, errno.ENOMEM)),
         }
         if memory is not None:
             self.rules[MMAP] = (memory.allows, errno.ENOMEM)

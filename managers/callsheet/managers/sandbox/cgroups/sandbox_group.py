@@ -3,7 +3,7 @@
 In the version 2 tree its first process is in `init`, and each command in a leaf of its own below `commands`: a command
 can be killed and its CPU time read without touching what runs in the background, and `commands` is frozen without
 freezing the first process, which must notice the end of its manager at any time. In a "cpu" tree of version 1 there are
-only commands, for the same reason: a group that is idle may wait for long.
+only commands, for the same reason: a group in the background may wait for long.
 
 `init` and all below `commands` are threaded groups: a new command enters its leaf as a single thread, which is what the
 kernel does without waiting. All limits of version 2 are on the group above.

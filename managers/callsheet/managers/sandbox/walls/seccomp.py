@@ -112,7 +112,8 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 ALLOWED_SOCKET_FAMILIES = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_F_SETSIG, _F_SETLEASE, _PR_SET_PDEATHSIG, _SIGCONT = 10, 1024, 1, 18
+_F_SETSIG, _F_SETLEASE, _PR_SET_PDEATHSIG, _PR_SCHED_CORE, _SIGCONT = 10, 1024, 1, 62, 18
+_POSIX_FADV_DONTNEED, _MADV_MERGEABLE = 4, 12
 _MAP_GROWSDOWN, _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x100, 0x40000, 4, 0o4000
 _SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51
 
@@ -185,12 +186,16 @@ _ABSENT_X86_64: Mapping[str, int] = MappingProxyType(
         "mq_open": 240,
     }
 )
+# From open_tree_attr on they are newer than these tables, and do not exist either.
+_FIRST_UNKNOWN = 467
+# Answered as done: they would write out what the whole machine has changed, and a sandbox's own files are in memory.
+_DONE_X86_64: Mapping[str, int] = MappingProxyType({"sync": 162, "syncfs": 306})
 # The same where nothing else bounds them, see `Unbounded`.
 _TIMERS: Mapping[str, int] = MappingProxyType({"timer_create": 222})
 _MEMORY_FILES: Mapping[str, int] = MappingProxyType({"memfd_create": 319})
 _SYSTEM_V: Mapping[str, int] = MappingProxyType({"msgget": 68, "semget": 64, "shmget": 29})
 _SCHED_SETAFFINITY, _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR = 203, 56, 16, 41, 53
-_MMAP, _FCNTL, _PRCTL, _SETSOCKOPT = 9, 72, 157, 54
+_MMAP, _FCNTL, _PRCTL, _SETSOCKOPT, _FADVISE64, _MADVISE = 9, 72, 157, 54, 221, 28
 # By which of their arguments, in order, they ask for huge pages.
 _OF_HUGE_PAGES = ((OFFSET_ARGUMENT_1, 319, _MFD_HUGETLB), (OFFSET_ARGUMENT_2, 29, _SHM_HUGETLB))
 
@@ -255,7 +260,10 @@ def build_program(forbid_affinity: bool, machine: str, unbounded: Unbounded = Un
     }
     return [
         *check_architecture(),
+        Instruction(Opcode.JUMP_GREATER_OR_EQUAL, _FIRST_UNKNOWN, 0, 1),
+        give(fail(errno.ENOSYS)),
         *(step for number in absent.values() for step in return_if_number(number, fail(errno.ENOSYS))),
+        *(step for number in _DONE_X86_64.values() for step in return_if_number(number, fail(0))),
         *_refuse_clone_of_namespaces(),
         *_refuse_socket_families(_SOCKET),
         *_refuse_socket_families(_SOCKETPAIR),
@@ -264,7 +272,8 @@ def build_program(forbid_affinity: bool, machine: str, unbounded: Unbounded = Un
         *(step for place, number, flag in _OF_HUGE_PAGES for step in _refuse_flag(number, place, flag)),
         *_refuse_socket_filters(),
         *_refuse_leases(waking=unbounded.waking),
-        *(_refuse_waking_ends() if unbounded.waking else []),
+        *_refuse_controls(waking=unbounded.waking),
+        *_refuse_advice(),
         *(step for number in _OF_CALLER_ONLY.values() for step in _refuse_others(number)),
         *(step for number, user in _OF_CALLER_BY_KIND.values() for step in _refuse_others_by_kind(number, user)),
         *_refuse_limits_of_others(),
@@ -350,17 +359,30 @@ def _refuse_leases(*, waking: bool) -> list[Instruction]:
     return on_number(_FCNTL, [*body, give(RETURN_ALLOW)])
 
 
-def _refuse_waking_ends() -> list[Instruction]:
-    """A child that would get SIGCONT at the end of its parent."""
-    body = [
-        load(OFFSET_ARGUMENT_0),
-        Instruction(Opcode.JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 3),
-        load(OFFSET_ARGUMENT_1),
-        Instruction(Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
-        give(fail(errno.EPERM)),
-        give(RETURN_ALLOW),
-    ]
-    return on_number(_PRCTL, body)
+def _refuse_controls(*, waking: bool) -> list[Instruction]:
+    """A cookie of core scheduling keeps everybody else from the other half of a core.
+
+    With `waking` also a child that would get SIGCONT at the end of its parent.
+    """
+    body = [load(OFFSET_ARGUMENT_0), *return_if_number(_PR_SCHED_CORE, fail(errno.EINVAL))]
+    if waking:
+        body += [
+            Instruction(Opcode.JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 3),
+            load(OFFSET_ARGUMENT_1),
+            *return_if_number(_SIGCONT, fail(errno.EPERM)),
+        ]
+    return on_number(_PRCTL, [*body, give(RETURN_ALLOW)])
+
+
+def _refuse_advice() -> list[Instruction]:
+    """Advice about memory that sandboxes share.
+
+    Pages of the system's files are everybody's, and stay in memory. Pages with the same content do not become one: that
+    takes time of the kernel's own, and tells of others' memory.
+    """
+    pages = [load(OFFSET_ARGUMENT_3), *return_if_number(_POSIX_FADV_DONTNEED, fail(0)), give(RETURN_ALLOW)]
+    same = [load(OFFSET_ARGUMENT_2), *return_if_number(_MADV_MERGEABLE, fail(errno.EINVAL)), give(RETURN_ALLOW)]
+    return [*on_number(_FADVISE64, pages), *on_number(_MADVISE, same)]
 
 
 def _refuse_others(number: int) -> list[Instruction]:
