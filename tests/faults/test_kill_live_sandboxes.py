@@ -32,7 +32,13 @@ def nappers() -> int:
 
 
 @pytest.mark.parametrize(
-    "isolation", [Isolation.BUBBLEWRAP, Isolation.NONE, pytest.param(Isolation.DOCKER, marks=pytest.mark.docker)]
+    "isolation",
+    [
+        Isolation.BUBBLEWRAP,
+        # test_sandbox_manager_kill kills the manager of plain ones as well.
+        pytest.param(Isolation.NONE, marks=pytest.mark.nightly),
+        pytest.param(Isolation.DOCKER, marks=pytest.mark.docker),
+    ],
 )
 async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolation: Isolation) -> None:
     if isolation is Isolation.BUBBLEWRAP:

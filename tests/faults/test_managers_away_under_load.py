@@ -23,6 +23,7 @@ from tests.support.accounts import (
 )
 from tests.support.clusters import Cluster, open_cluster
 from tests.support.rollouts import IN_SANDBOX, Load, to_argument
+from tests.support.samples import examples
 
 # Processes that start again and again: minutes on a machine that is busy otherwise.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(320)]
@@ -39,7 +40,7 @@ class Run:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.arrivals = Arrivals(cluster.directory / "arrivals.jsonl")
-        self.load = Load(cluster.address, secrets.randbits(32), 24, 20, str(self.arrivals.path))
+        self.load = Load(cluster.address, secrets.randbits(32), 24, examples(20), str(self.arrivals.path))
         self.client = cluster.add("client", "tests.support.rollouts", to_argument(self.load))
 
     async def until_share(self, share: float) -> None:

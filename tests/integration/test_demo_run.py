@@ -31,6 +31,8 @@ def thinks_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripted, "thinking_tokens", lambda _: 8)
 
 
+# `.ci/run` runs the whole demo, and plain processes have the same workload below.
+@pytest.mark.nightly
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("thinks_little")

@@ -15,7 +15,10 @@ CHOSEN = {
     "beyond the samples": ("-m", "nightly", *_REAL),
     # Chosen by the tests that start them.
     "an unprivileged user": ("-k", "unprivileged", *_REAL),
-    "every history and example": ("tests/sim", "tests/property", "tests/faults/test_kill_under_load.py"),
+    "every history and example": (
+        *("tests/sim", "tests/property"),
+        *(f"tests/faults/test_{name}_under_load.py" for name in ("kill", "managers_away")),
+    ),
 }
 
 
