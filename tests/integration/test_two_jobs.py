@@ -16,13 +16,23 @@ import aiohttp
 import anyio
 import grpc
 import pytest
-from callsheet.client import Client, ClientOptions, Job, Sampling, SandboxFile, WeightsNotProvedError
+from callsheet.client import (
+    Client,
+    ClientOptions,
+    Failed,
+    ImageBuild,
+    Job,
+    Sampling,
+    SandboxFile,
+    WeightsNotProvedError,
+)
 from callsheet.client.admin import AdminClient
 from callsheet.deploy import tokens
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
 from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.sandbox.provisioning_settings import BuildsFor
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.v1 import (
     action_pb2,
@@ -38,6 +48,8 @@ from tests.support.binaries import require_program
 from tests.support.every_rpc import JOB, code_of, requests_of, rpcs
 from tests.support.guarded_service import Caller, caller, open_job
 from tests.support.measurements import Measured
+from tests.support.oci_images import archive_of, file
+from tests.support.root_filesystems import require_overlays
 from tests.support.torch_models import save_weights, small_model
 
 pytestmark = pytest.mark.anyio
@@ -333,3 +345,31 @@ async def test_who_may_publish_reads_weights_below_the_operators_directories_alo
                 status = await alone.publish(1, kept / "step-1")
                 assert status is not None
                 assert status.done
+
+
+@pytest.mark.parametrize("builds_for", BuildsFor)
+async def test_a_job_builds_a_dockerfile_only_where_the_operator_lets_jobs(
+    tmp_path: Path, measured: Measured, builds_for: BuildsFor
+) -> None:
+    require_program("buildah")
+    require_overlays()
+    settings = StackSettings(
+        tmp_path / "data",
+        managers=(Role.SANDBOX,),
+        access=AccessSettings(tokens=tmp_path / "tokens.json"),
+        given={"build_images": True, "builds_for": builds_for},
+    )
+    build = ImageBuild(archive_of([file("Dockerfile", b"FROM scratch\nCOPY given /\n"), file("given", b"content")]))
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings) as stack:
+            options = ClientOptions(token=tokens.issue(tmp_path / "tokens.json", "job", ROGUE))
+            async with Client(stack.address, options) as client, await client.open_job(ROGUE) as job:
+                await (trajectory := job.trajectory("t")).open()
+                outcome = await trajectory.env_reset(build=build)
+    measured(f"| build a Dockerfile, --builds-for {builds_for.value} | {outcome} |")
+    if builds_for is BuildsFor.JOBS:
+        outcome.unwrap()
+    else:
+        assert isinstance(outcome, Failed)
+        assert outcome.reason == "image_build_failed"
+        assert "--builds-for jobs" in outcome.message
