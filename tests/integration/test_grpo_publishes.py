@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -75,7 +76,8 @@ def learn(
 async def train(fleet: WeightsFleet, directory: Path, publishes: int) -> list[RolloutStatus]:
     """Trains with AdamW at 1e-6; odd publishes send tensors along, even ones name a directory."""
     model = small_model(0, CONFIG).requires_grad_(True)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    # The first one of a process imports for seconds, and the engine's manager shares this event loop.
+    optimiser = await anyio.to_thread.run_sync(partial(torch.optim.AdamW, model.parameters(), lr=1e-6))
     statuses = []
     for version in range(1, publishes + 1):
         groups = []
