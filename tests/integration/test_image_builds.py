@@ -287,6 +287,7 @@ async def test_a_build_sees_and_leaves_nothing_of_others(settings: SandboxSettin
 RUN --mount=type=cache,target=/cache ls /cache >/cached; echo word >/cache/left
 RUN cat /proc/[0-9]*/cmdline >/processes
 RUN grep -E '^(Cap|Seccomp:)' /proc/self/status >/rights
+RUN grep processes /proc/self/limits >/limits
 RUN sleep 612 >/dev/null 2>&1 & echo begun
 """
     async with running(settings) as executor:
@@ -300,6 +301,7 @@ RUN sleep 612 >/dev/null 2>&1 & echo begun
         chroot, admin, ptrace, mknod, read_search = (1 << number for number in (18, 21, 19, 27, 2))
         assert not int(rights["CapBnd"], 16) & (chroot | admin | ptrace | mknod | read_search)
         assert rights["Seccomp"] == "2"
+        assert (await said(executor, sandbox_id, "cat /limits", "two")).split()[2:4] == ["4096", "4096"]
         assert not sleeping("612")
 
 

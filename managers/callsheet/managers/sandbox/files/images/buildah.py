@@ -57,6 +57,8 @@ _CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL"),
     *("CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"),
 )
+# Those of one build are counted in its user namespace.
+_MOST_PROCESSES = 4096
 
 _log = structlog.get_logger(__name__)
 
@@ -211,6 +213,7 @@ class Buildah:
     async def _build(self, dockerfile: Dockerfile, own: Path, bases: Sequence[str]) -> None:
         usual = ["bud", "--isolation", "chroot", "--layers=false", "--format", "docker", *_POLICY, "--pull=never"]
         usual += ["--cap-drop", "ALL", *(word for name in _CAPABILITIES for word in ("--cap-add", name))]
+        usual += ["--ulimit", f"nproc={_MOST_PROCESSES}:{_MOST_PROCESSES}"]
         usual += ["--volume", f"{_INSIDE}/apt.conf:{APT_CONFIG}:ro", "--tag", _BUILT]
         usual += ["--file", f"{build_child.PLACE}/dockerfile/Dockerfile"]
         usual += ["--build-context", f"{HEREDOCS}={build_child.PLACE}/dockerfile", "-"]
