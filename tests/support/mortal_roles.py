@@ -25,6 +25,7 @@ from callsheet.client import (
     Command,
     ConversationText,
     Job,
+    NotFoundError,
     Sampling,
     Tensors,
     ToolCall,
@@ -56,6 +57,11 @@ DRAIN_S = 1.0
 MANAGER_S = ManagerSettings("unused", "unused", NodeSpec(node_id="unused"), drain_timeout_s=DRAIN_S).longest_end_s
 
 
+def next_nap() -> str:
+    """Seconds that nothing else sleeps."""
+    return f"{86_400 + next(_NUMBERS)}.{os.getpid()}"
+
+
 @dataclass
 class World:
     """Where a role works.
@@ -77,7 +83,7 @@ class World:
     facts: Mapping[str, str] = field(default_factory=dict)
     job: Job | None = None
     tasks: anyio.abc.TaskGroup | None = None
-    nap: str = field(default_factory=lambda: f"{86_400 + next(_NUMBERS)}.{os.getpid()}")
+    nap: str = field(default_factory=next_nap)
     port: int = field(default_factory=free_port)
 
     def begin(self, call: Callable[[], Awaitable[object]]) -> None:
@@ -218,7 +224,12 @@ async def at_work(role: MortalRole, world: World, round_number: int) -> AsyncIte
     address = world.facts["address"] if role.schedules else world.scheduler
     options = ClientOptions(gateway=world.facts.get("url", DEFAULT_GATEWAY), close_timeout_s=2.0)
     async with Client(address, options) as client, anyio.create_task_group() as tasks:
+        if role.schedules:
+            # It came back with its scheduler's journal, and would go on.
+            with suppress(NotFoundError):
+                await client.job(f"{role.name}-{round_number - 1}").close()
         world.job, world.tasks = await client.open_job(f"{role.name}-{round_number}"), tasks
+        world.nap = next_nap()
         with anyio.fail_after(WAIT_S):
             await role.work(world)
         yield
@@ -234,7 +245,7 @@ async def at_work(role: MortalRole, world: World, round_number: int) -> AsyncIte
 _KEPT = re.compile(
     r"[^/]+\.(json|toml|log)|(launch|model|data|tmp)|data/logs|(launch|model|data/logs)/.*"
     # The journal, calls, payloads and layers.
-    r"|data/([a-z]+\.sqlite3(-shm|-wal)?|scheduler\.lock|audit\.jsonl|[a-z]*\.?key)"
+    r"|data/([a-z]+\.sqlite3(-shm|-wal)?|scheduler\.lock|audit\.jsonl(\.1|\.lock)?|[a-z]*\.?key)"
     r"|data/payloads(/incoming|/(jobs|objects|owners)(/.*)?)?|data/(sandboxes|layers)(/[^/]+(/lock)?)?"
     r"|data/layers/[^/]+/set-up-[^/]+(/.*)?"
 )
