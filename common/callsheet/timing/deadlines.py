@@ -51,10 +51,10 @@ class Deadlines(Generic[K]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def pop_due(self, now: float) -> list[K]:
-        """Removes and returns the keys whose time has come, earliest first."""
+    def pop_due(self, now: float, most: int | None = None) -> list[K]:
+        """Removes and returns keys whose time has come, earliest first; at most so many."""
         due: list[K] = []
-        while (time := self.next()) is not None and time <= now:
+        while len(due) != most and (time := self.next()) is not None and time <= now:
             key = heapq.heappop(self._heap)[2]
             del self._times[key]
             due.append(key)

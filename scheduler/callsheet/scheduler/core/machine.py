@@ -7,7 +7,8 @@ What each event does stands in `work`, `jobs.batches`, `fleet.membership` and `t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from callsheet.scheduler.core import timers
 from callsheet.scheduler.core.fleet import membership
@@ -17,8 +18,11 @@ from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import CoreCommand, Refuse
 from callsheet.scheduler.core.words.events import Event, Request
-from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.core.words.model import MustWaitError, RefusedError
 from callsheet.scheduler.core.work import attempts, cancel, submission, trajectories
+
+LEAST_PARTS: Final = 32
+"""Parts of chores that are done even if events took all the time."""
 
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.JobOpenRequested: submission.on_job_open,
@@ -52,24 +56,61 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
 
 
 def handle(state: SchedulerState, happened: Sequence[Event], now: float) -> list[CoreCommand]:
-    """Applies events in order and returns what is to be done.
+    """Applies events in order, with all that follows from each, and returns what is to be done.
 
     Args:
         state: The scheduler's state.
         happened: What happened, in order.
         now: Seconds since the epoch; never smaller than in an earlier call.
     """
+    handled = 0
+    while handled < len(happened) or state.chores:
+        handled += advance(state, happened[handled:], now)
+    # Restoring from the journal may have left commands of its own, which go out with the first ones.
+    return state.take_commands()
+
+
+def advance(
+    state: SchedulerState,
+    happened: Sequence[Event],
+    now: float,
+    most_parts: float = inf,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
+    """Applies events in order, as far as there is time, and does parts of what takes many steps.
+
+    Args:
+        state: The scheduler's state.
+        happened: What happened, in order.
+        now: Seconds since the epoch; never smaller than in an earlier call.
+        most_parts: Of the state's chores; they begin at once, so that a small one is over with its event.
+        is_over: Whether no time is left.
+
+    Returns:
+        How many events were applied: the others are to come again.
+    """
     for node in state.metered_nodes.values():
         node.refill(now)
+    handled = parts = 0
     for event in happened:
         try:
             _HANDLERS[type(event)](state, event, now)
+        except MustWaitError:
+            break
         except RefusedError as refusal:
             if not isinstance(event, Request):
                 raise
             state.emit(Refuse(event.reply_to, refusal))
-    # Restoring from the journal may have left commands of its own, which go out with the first ones.
-    return state.take_commands()
+        handled += 1
+        if state.chores:
+            parts += state.chores.work_off(now, most_parts - parts, is_over)
+        if is_over():
+            break
+    if state.chores:
+        left = most_parts - parts
+        parts = state.chores.work_off(now, min(left, LEAST_PARTS))
+        state.chores.work_off(now, left - parts, is_over)
+    return handled
 
 
 def next_deadline(state: SchedulerState) -> float | None:

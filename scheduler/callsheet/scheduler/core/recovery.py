@@ -11,6 +11,7 @@ from callsheet.scheduler.core.hosted.rollouts import note_generation
 from callsheet.scheduler.core.jobs.batches import restore_batch, restore_whole
 from callsheet.scheduler.core.jobs.leases import begin, worked
 from callsheet.scheduler.core.jobs.retention import count_open, keep, restore_closed
+from callsheet.scheduler.core.state.announced_managers import Awaited
 from callsheet.scheduler.core.state.buffer import BufferedTrajectory
 from callsheet.scheduler.core.state.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
@@ -82,9 +83,8 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         _restore_forgotten(state.jobs[job_id], entries)
     away = _time_away(state, recovered, now)
     state.away_s = away.after(0.0)
-    awaited: set[str] = set()
     for trajectory in recovered.trajectories:
-        _restore_trajectory(state, trajectory, decode, awaited, now)
+        _restore_trajectory(state, trajectory, decode, now)
     waiting: list[Action] = []
     for row in recovered.actions:
         _restore_admission(state, row)
@@ -92,7 +92,6 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
             action = _restore_action(state, row, decode, away, now)
             if row.state == ActionState.DISPATCHED.value:
                 _await_attempt(state, action, row, now)
-                awaited.add(row.manager_id)
             else:
                 waiting.append(action)
     _restore_closed(state, recovered.trajectories, away, now)
@@ -100,7 +99,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     _restore_buffers(state, recovered, decode, now)
     for action in waiting:
         enqueue(state, action, now)
-    for manager_id in awaited:
+    for manager_id in state.awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
     state.summaries.restore(recovered.finished, recovered.closed, now)
 
@@ -191,9 +190,7 @@ def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecode
     begin(state, job, now, still_for=state.settings.manager_lease)
 
 
-def _restore_trajectory(
-    state: SchedulerState, row: RecoveredTrajectory, decode: RequestDecoder, awaited: set[str], now: float
-) -> None:
+def _restore_trajectory(state: SchedulerState, row: RecoveredTrajectory, decode: RequestDecoder, now: float) -> None:
     job = state.jobs[row.job_id]
     request = decode.trajectory(row.spec)
     group = group_of(job, request)
@@ -220,7 +217,7 @@ def _restore_trajectory(
     trajectory.died = row.died
     trajectory.began_kept = row.began
     if row.manager_id:
-        awaited.add(row.manager_id)
+        state.awaited.setdefault(row.manager_id, Awaited()).trajectories.append(trajectory)
     if row.had_sandbox or row.sandbox_id or row.began:
         _mark_admitted(trajectory)
 
@@ -274,6 +271,7 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     token = Token(row.epoch, row.sequence)
     attempt = Attempt(token, action, row.manager_id, None, "", row.attempt, now, last_progress=now)
     state.attempts[token] = attempt
+    state.awaited.setdefault(row.manager_id, Awaited()).attempts.append(attempt)
     action.attempt = attempt
     action.enter(ActionState.DISPATCHED)
     action.first_dispatched_at = now

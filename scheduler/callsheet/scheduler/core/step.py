@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.machine import handle, next_deadline
+from callsheet.scheduler.core.machine import advance, handle, next_deadline
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import CoreCommand
 from callsheet.scheduler.core.words.events import AttemptEnded, Event, Plan, PlanReady, TimerFired, body_bytes
@@ -17,6 +17,9 @@ from callsheet.scheduler.core.words.events import AttemptEnded, Event, Plan, Pla
 MAX_EVENTS_PER_STEP = 256
 # A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
 MAX_ROUNDS_PER_STEP = 4
+MAX_PARTS_PER_STEP = 256
+# Where somebody measures, events are left to the next step after so long, and further rounds are.
+STEP_S = 0.015
 
 PlanRound = Callable[[SchedulerState, float], Plan]
 """Proposes a plan for a state at a time, and changes nothing; see `planner.protocol.Planner`."""
@@ -48,13 +51,20 @@ class Stepper:
         rounds: Planning rounds so far.
     """
 
-    def __init__(self, state: SchedulerState, plan: PlanRound, on_ends: EndsListener | None = None) -> None:
+    def __init__(
+        self,
+        state: SchedulerState,
+        plan: PlanRound,
+        on_ends: EndsListener | None = None,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         """Begins with nothing to do.
 
         Args:
             state: The core.
             plan: What plans a round.
             on_ends: Who looks at ends of attempts, if anybody does.
+            stopwatch: Seconds, to end steps that take long; without, the numbers alone bound a step.
         """
         self.state = state
         self.pending: list[Event] = []
@@ -62,6 +72,9 @@ class Stepper:
         self.rounds = 0
         self._plan = plan
         self._on_ends = on_ends
+        self._stopwatch = stopwatch
+        # So many of the first that are pending were looked at and came back.
+        self._looked_at = 0
         self._replan = False
 
     def post(self, happened: Sequence[Event]) -> None:
@@ -72,7 +85,7 @@ class Stepper:
     @property
     def has_more(self) -> bool:
         """Whether another step should follow at once."""
-        return bool(self.pending) or self._replan
+        return bool(self.pending) or self._replan or bool(self.state.chores)
 
     def step(self, now: float, *, timers_from: float = 0.0) -> Step:
         """Handles what is pending and due, in order and up to a bound, and plans.
@@ -84,24 +97,36 @@ class Stepper:
             now: Seconds since the epoch; never smaller than in an earlier step.
             timers_from: Deadlines are not looked at before then, in seconds since the epoch.
         """
-        batch = self._take()
-        deadline = next_deadline(self.state)
-        if deadline is not None and max(deadline, timers_from) <= now:
-            batch.append(TimerFired())
-        if self._on_ends is not None:
-            ends = [event for event in batch if type(event) is AttemptEnded]
-            if ends:
-                self._on_ends(self.state, ends)
-        done = Step(handle(self.state, batch, now), [])
+        began = self._stopwatch()
+
+        def is_over() -> bool:
+            return self._stopwatch() - began >= STEP_S
+
+        self._handle(self._take(), now, is_over, timers_from)
+        done = Step(self.state.take_commands(), [])
         self._replan = False
         for _ in range(MAX_ROUNDS_PER_STEP):
             if not self.state.wants_plan:
                 self._replan = False
                 break
             self._plan_once(done, now)
-            if not self._replan:
+            if not self._replan or is_over():
                 break
         return done
+
+    def _handle(self, batch: list[Event], now: float, is_over: Callable[[], bool], timers_from: float) -> None:
+        """Handles events; those that there is no time for come back."""
+        if self._on_ends is not None:
+            ends = [event for event in batch[self._looked_at :] if type(event) is AttemptEnded]
+            if ends:
+                self._on_ends(self.state, ends)
+        deadline = next_deadline(self.state)
+        due = [TimerFired()] if deadline is not None and max(deadline, timers_from) <= now else []
+        left = batch[advance(self.state, [*batch, *due], now, MAX_PARTS_PER_STEP, is_over) :]
+        self._looked_at = len(left)
+        if left:
+            self.pending[:0] = left
+            self.pending_bytes += body_bytes(left)
 
     def _take(self) -> list[Event]:
         if len(self.pending) <= MAX_EVENTS_PER_STEP:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.fleet.membership import leave_when_over, lose_everything_on, lose_manager, note_lost
+from functools import partial
+from typing import Final
+
+from callsheet.scheduler.core.fleet.loss import lose_awaited
+from callsheet.scheduler.core.fleet.membership import leave_when_over, lose_manager
 from callsheet.scheduler.core.hosted.rollouts import rollout_due
 from callsheet.scheduler.core.jobs.batches import batch_due
 from callsheet.scheduler.core.jobs.retention import retention_due
 from callsheet.scheduler.core.state.entities import Action, Attempt, LastAttempt
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState, TimerKey
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import Cancellation, Expiry
 from callsheet.scheduler.core.words.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
@@ -36,42 +40,50 @@ SILENT = events.AttemptFailed(
     FailureKind.INFRA, "heartbeat", "the attempt gave no sign of life", timeout=TimeoutKind.HEARTBEAT
 )
 
+MAX_DUE: Final = 256
+"""Deadlines that are handled at a time."""
+_DUE: Final = ("due", "")
+
 
 def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> None:
-    """Handles every deadline that has come."""
-    for key in state.timers.pop_due(now):
-        match key:
-            case ("action", ActionKey() as action_key):
-                _action_due(state, action_key, now)
-            case ("backoff", ActionKey() as action_key):
-                _backoff_over(state, action_key, now)
-            case ("orphan", ActionKey() as action_key):
-                drop_orphan(state, action_key)
-            case ("attempt", Token() as token):
-                attempt = state.attempts.get(token)
-                if attempt is not None:
-                    _attempt_due(state, attempt, now)
-            case ("trajectory", (str() as job_id, str() as trajectory_id)):
-                trajectory_due(state, job_id, trajectory_id, now)
-            case ("batch", (str() as job_id, str() as batch_id)):
-                batch_due(state, job_id, batch_id, now)
-            case ("group", (str() as job_id, str() as group_id)):
-                group_due(state, job_id, group_id, now)
-            case ("job", str() as job_id):
-                job_due(state, job_id, now)
-            case ("idle", str() as job_id):
-                idle_due(state, job_id, now)
-            case ("retention", ""):
-                retention_due(state, now)
-            case ("returns", ""):
-                returns_over(state, now)
-            case ("rollout", str() as service):
-                rollout_due(state, service, now)
-            case ("manager", str() as manager_id):
-                _manager_due(state, manager_id, now)
-            case ("drain", str() as manager_id):
-                if manager_id in state.managers:
-                    leave_when_over(state, state.managers[manager_id], now)
+    """Handles deadlines that have come, in parts: of more than may be, the others are still due afterwards."""
+    if _DUE not in state.chores:
+        state.chores.add(_DUE, [partial(_is_due, state, key) for key in state.timers.pop_due(now, MAX_DUE)])
+
+
+def _is_due(state: SchedulerState, key: TimerKey, now: float) -> None:
+    match key:
+        case ("action", ActionKey() as action_key):
+            _action_due(state, action_key, now)
+        case ("backoff", ActionKey() as action_key):
+            _backoff_over(state, action_key, now)
+        case ("orphan", ActionKey() as action_key):
+            drop_orphan(state, action_key)
+        case ("attempt", Token() as token):
+            attempt = state.attempts.get(token)
+            if attempt is not None:
+                _attempt_due(state, attempt, now)
+        case ("trajectory", (str() as job_id, str() as trajectory_id)):
+            trajectory_due(state, job_id, trajectory_id, now)
+        case ("batch", (str() as job_id, str() as batch_id)):
+            batch_due(state, job_id, batch_id, now)
+        case ("group", (str() as job_id, str() as group_id)):
+            group_due(state, job_id, group_id, now)
+        case ("job", str() as job_id):
+            job_due(state, job_id, now)
+        case ("idle", str() as job_id):
+            idle_due(state, job_id, now)
+        case ("retention", ""):
+            retention_due(state, now)
+        case ("returns", ""):
+            returns_over(state)
+        case ("rollout", str() as service):
+            rollout_due(state, service, now)
+        case ("manager", str() as manager_id):
+            _manager_due(state, manager_id, now)
+        case ("drain", str() as manager_id):
+            if manager_id in state.managers:
+                leave_when_over(state, state.managers[manager_id], now)
 
 
 def _action_due(state: SchedulerState, key: ActionKey, now: float) -> None:
@@ -139,8 +151,7 @@ def _force(state: SchedulerState, action: Action, attempt: Attempt, now: float) 
 def _manager_due(state: SchedulerState, manager_id: str, now: float) -> None:
     manager = state.managers.get(manager_id)
     if manager is None:
-        note_lost(state, manager_id, "", now)
-        lose_everything_on(state, manager_id, now)
+        lose_awaited(state, manager_id, now)
     elif now >= manager.last_seen + state.settings.manager_lease:
         lose_manager(state, manager, now)
     else:

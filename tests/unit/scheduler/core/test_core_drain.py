@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from callsheet.scheduler.core.fleet.membership import MOST_LOST
+from callsheet.scheduler.core.fleet.loss import MOST_LOST
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusedError
 
@@ -127,7 +127,6 @@ def test_the_newest_lost_ones_are_remembered() -> None:
     for number in range(MOST_LOST + 2):
         world.manager(f"m-{number}").disconnect()
     world.handle(events.TimerFired())
-    world.now += world.state.settings.manager_lease + 1.0
-    world.handle(events.TimerFired())
+    world.wait(world.state.settings.manager_lease + 1.0)
     assert len(world.state.lost_managers) == MOST_LOST
     assert "m-0" not in world.state.lost_managers

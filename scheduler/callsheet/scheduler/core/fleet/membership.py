@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 
-from callsheet.scheduler.core.hosted.rollouts import advance_services, heal, reconnected, registered, weights_told
+from callsheet.scheduler.core.fleet.loss import end_attempt, lose_work, lost_key
+from callsheet.scheduler.core.hosted.rollouts import forget_engines, heal, reconnected, registered, weights_told
 from callsheet.scheduler.core.hosted.service_load import forget_told, learn_demands, tell_demand
-from callsheet.scheduler.core.state.entities import Attempt, LastAttempt, LostManager, Manager
+from callsheet.scheduler.core.state.announced_managers import Awaited
+from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import Node, Service, TokenBucket, pool_of
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
@@ -18,6 +21,7 @@ from callsheet.scheduler.core.words.model import (
     CPU,
     ActionKind,
     FailureKind,
+    MustWaitError,
     RefusalCode,
     RefusedError,
     failed_precondition,
@@ -31,14 +35,8 @@ from callsheet.scheduler.core.words.registration import (
     ServiceDescription,
     ServiceState,
 )
-from callsheet.scheduler.core.work.adoption import adopt_running, release_stranger, take_orphan
-from callsheet.scheduler.core.work.lifecycle import (
-    STATE_LOST,
-    drop_attempt,
-    drop_sandbox,
-    end_unsuccessfully,
-    note_held,
-)
+from callsheet.scheduler.core.work.adoption import adopt_running, release_stranger
+from callsheet.scheduler.core.work.lifecycle import drop_sandbox, note_held
 from callsheet.scheduler.core.work.servability import note_arrival
 
 # The quotas of nodes that register, and when time has brought enough of them for what waits.
@@ -87,9 +85,6 @@ def next_refill(state: SchedulerState) -> float | None:
     return earliest + TICK_S if earliest < math.inf else None
 
 
-MOST_LOST = 256
-"""Lost managers of which the newest are told."""
-MANAGER_LOST = events.AttemptFailed(FailureKind.INFRA, "manager_lost", "the manager that ran the attempt is gone")
 NEVER_STARTED = events.AttemptFailed(
     FailureKind.INFRA, "dispatch_lost", "the manager knows nothing of the attempt, so it never started"
 )
@@ -102,12 +97,16 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         if known is not None and known.incarnation != event.incarnation:
             _check_gone(state, known, now)
             lose_manager(state, known, now)
-            known = None
+        if lost_key(event.manager_id) in state.chores:
+            # What its former process had ends first.
+            raise MustWaitError
         manager = _reconnect(state, known, event, now) if known is not None else _register(state, event, now)
     except RefusedError as refusal:
         state.emit(RefuseManager(event.session, refusal))
         return
     manager.last_seen = now
+    awaited = state.awaited.pop(manager.manager_id, Awaited())
+    _recover_sandboxes(state, manager, event, awaited, now)
     # The answer comes first in the stream, before commands about what the manager still runs.
     state.emit(AcceptManager(event.session, manager.node.pool_cores.get(manager.manager_id, ())))
     manager.listed_sandboxes = event.sandboxes
@@ -115,14 +114,11 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     _release_strangers(manager)
     for running in event.running:
         adopt_running(state, manager, running, now)
-    manager.unlisted = {
-        token
-        for token, attempt in state.attempts.items()
-        if attempt.manager_id == manager.manager_id and token not in listed
-    }
+    given = {*manager.attempts, *manager.unlisted, *(each.token for each in awaited.attempts)}
+    manager.unlisted = {token for token in given - listed if token in state.attempts}
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
-    state.fleet_changed()
-    note_arrival(state, manager, now)
+    state.fleet_changed(manager.node)
+    note_arrival(state, manager)
 
 
 def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
@@ -242,7 +238,6 @@ def _register(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     learn_demands(state, event.services)
     for service in services.values():
         registered(state, manager, service, service.description.weights, now)
-    _recover_sandboxes(state, manager, event, now)
     return manager
 
 
@@ -255,21 +250,20 @@ def update_reserve(state: SchedulerState, node: Node) -> None:
     )
 
 
-def _recover_sandboxes(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> None:
+def _recover_sandboxes(
+    state: SchedulerState, manager: Manager, event: events.ManagerJoined, awaited: Awaited, now: float
+) -> None:
     """After a restart of the scheduler: books the sandboxes the journal placed here, or learns that they are gone."""
     present = {(ref.job_id, ref.trajectory_id): ref for ref in event.sandboxes}
-    for job in list(state.jobs.values()):
-        for trajectory in list(job.trajectories.values()):
-            if trajectory.manager_id != manager.manager_id:
-                continue
-            ref = present.get(trajectory.key)
-            if ref == trajectory.sandbox:
-                manager.sandboxes[trajectory.key] = trajectory
-                booked = manager.node.take_existing(trajectory.held, trajectory.held_cores)
-                trajectory.held, trajectory.held_cores = booked
-                note_held(state, trajectory, manager, ref.held_mib)
-            else:
-                drop_sandbox(state, trajectory, now, lost=True)
+    for trajectory in awaited.with_sandboxes(manager.manager_id):
+        ref = present.get(trajectory.key)
+        if ref == trajectory.sandbox:
+            manager.sandboxes[trajectory.key] = trajectory
+            booked = manager.node.take_existing(trajectory.held, trajectory.held_cores)
+            trajectory.held, trajectory.held_cores = booked
+            note_held(state, trajectory, manager, ref.held_mib)
+        else:
+            drop_sandbox(state, trajectory, now, lost=True)
 
 
 def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, now: float) -> None:
@@ -278,7 +272,7 @@ def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, no
     if manager is not None and manager.session is event.session:
         manager.session = None
         manager.reconciled = False
-        state.fleet_changed()
+        state.fleet_changed(manager.node)
         if manager.draining and not manager.attempts:
             lose_manager(state, manager, now)
             # It left in good order.
@@ -307,7 +301,7 @@ def leave_when_over(state: SchedulerState, manager: Manager, now: float) -> None
         return
     if now >= manager.leaves_by or not (manager.attempts or manager.sandboxes):
         manager.draining = True
-        state.fleet_changed()
+        state.fleet_changed(manager.node)
         state.emit(DrainManager(manager.session))
 
 
@@ -348,9 +342,9 @@ def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
     for token in sorted(manager.unlisted):
         attempt = state.attempts.get(token)
         if attempt is not None:
-            _end_attempt(state, attempt, NEVER_STARTED, now, started=False)
+            end_attempt(state, attempt, NEVER_STARTED, now, started=False)
     manager.unlisted.clear()
-    state.fleet_changed()
+    state.fleet_changed(manager.node)
     forget_told(manager)
     reconnected(state, manager, now)
 
@@ -383,7 +377,7 @@ def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float
     manager = state.managers.get(event.manager_id)
     if manager is not None and not _is_stale(manager, event.session):
         manager.draining = True
-        state.fleet_changed()
+        state.fleet_changed(manager.node)
 
 
 def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float) -> None:
@@ -395,19 +389,27 @@ def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float
 
 
 def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
-    """Gives up a manager with all it ran and held."""
+    """Gives up a manager with all it ran and held, in parts; until that is done it counts as one that is away."""
+    if lost_key(manager.manager_id) in state.chores:
+        return
     if manager.session is not None:
         lost = failed_precondition("manager_id", manager.manager_id, "its lease ran out")
         state.emit(RefuseManager(manager.session, lost))
     manager.session = None
-    note_lost(state, manager.manager_id, manager.node.node_id, now)
-    lose_everything_on(state, manager.manager_id, now)
+    state.fleet_changed(manager.node)
+    state.timers.drop(("manager", manager.manager_id))
+    state.timers.drop(("drain", manager.manager_id))
+    tokens = {**manager.attempts, **dict.fromkeys(manager.unlisted)}
+    attempts = [state.attempts[token] for token in tokens if token in state.attempts]
+    lose_work(state, manager.manager_id, manager.node.node_id, attempts, list(manager.sandboxes.values()), now=now)
+    state.chores.add(lost_key(manager.manager_id), [partial(_forget, state, manager)])
+
+
+def _forget(state: SchedulerState, manager: Manager, now: float) -> None:
     for service in manager.services.values():
         state.kept_set_ups.change(service.kept_set_ups, {})
     del state.managers[manager.manager_id]
-    state.timers.drop(("manager", manager.manager_id))
-    state.timers.drop(("drain", manager.manager_id))
-    state.fleet_changed()
+    state.fleet_changed(manager.node)
     _release_strangers(manager)
     node = manager.node
     node.managers.discard(manager.manager_id)
@@ -416,44 +418,7 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
     else:
         del state.nodes[node.node_id]
         state.metered_nodes.pop(node.node_id, None)
-    advance_services(state, manager.services, now)
-
-
-def note_lost(state: SchedulerState, manager_id: str, node_id: str, now: float) -> None:
-    """Takes note of a manager that is about to be given up."""
-    attempts = sum(attempt.manager_id == manager_id for attempt in state.attempts.values())
-    sandboxes = sum(
-        trajectory.manager_id == manager_id for job in state.jobs.values() for trajectory in job.trajectories.values()
-    )
-    state.lost_managers.pop(manager_id, None)
-    state.lost_managers[manager_id] = LostManager(manager_id, node_id, now, attempts, sandboxes)
-    if len(state.lost_managers) > MOST_LOST:
-        del state.lost_managers[next(iter(state.lost_managers))]
-
-
-def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:
-    """Ends the attempts and forgets the sandboxes of a manager that is gone."""
-    for attempt in [attempt for attempt in state.attempts.values() if attempt.manager_id == manager_id]:
-        failed = STATE_LOST if attempt.action.request.needs_sandbox else MANAGER_LOST
-        _end_attempt(state, attempt, failed, now, started=True)
-    for job in list(state.jobs.values()):
-        for trajectory in list(job.trajectories.values()):
-            if trajectory.manager_id == manager_id:
-                drop_sandbox(state, trajectory, now, lost=True)
-    for key in [key for key, orphan in state.orphans.items() if orphan.manager_id == manager_id]:
-        take_orphan(state, key)
-        state.timers.drop(("orphan", key))
-
-
-def _end_attempt(
-    state: SchedulerState, attempt: Attempt, failed: events.AttemptFailed, now: float, *, started: bool
-) -> None:
-    """Ends an attempt that its manager will not end."""
-    action = attempt.action
-    if action.attempt is attempt:
-        action.attempt = None
-        end_unsuccessfully(state, action, failed, now, LastAttempt(attempt, started))
-    drop_attempt(state, attempt, now)
+    forget_engines(state, manager, now)
 
 
 def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) -> None:
@@ -461,7 +426,7 @@ def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) ->
     manager = _registered(state, event.manager_id)
     if not event.dry_run:
         manager.leaves_by = now + event.deadline
-        state.fleet_changed()
+        state.fleet_changed(manager.node)
         state.timers.drop(("drain", manager.manager_id))
         if manager.leaves_by < inf:
             state.timers.set(("drain", manager.manager_id), manager.leaves_by)

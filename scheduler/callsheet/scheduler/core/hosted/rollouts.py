@@ -57,12 +57,15 @@ class PolicyEngine(NamedTuple):
 
 def engines_of(state: SchedulerState, service: str) -> list[PolicyEngine]:
     """The registered engines of a service, by their managers' ids."""
-    found = (PolicyEngine(manager, manager.services[service]) for manager in _managers_with(state, service))
-    return [each for each in found if ActionKind.GENERATE in each.service.description.kinds]
+    managers = state.engines.get(service, {})
+    return [PolicyEngine(managers[name], managers[name].services[service]) for name in sorted(managers)]
 
 
-def _managers_with(state: SchedulerState, service: str) -> Iterable[Manager]:
-    return (state.managers[name] for name in sorted(state.managers) if service in state.managers[name].services)
+def forget_engines(state: SchedulerState, manager: Manager, now: float) -> None:
+    """A manager is gone, with its engines."""
+    for name in manager.services:
+        if state.engines.get(name, {}).pop(manager.manager_id, None) is not None:
+            advance_services(state, [name], now)
 
 
 def begin_rollout(state: SchedulerState, job: Job, event: events.PolicyPublished, now: float) -> None:
@@ -135,12 +138,7 @@ def _release_payloads(state: SchedulerState, former: WeightsRollout) -> None:
 
 
 def _with_service(state: SchedulerState, job_id: str, offer: WeightsOffer) -> WeightsOffer:
-    names = {
-        name
-        for manager in state.managers.values()
-        for name, service in manager.services.items()
-        if ActionKind.GENERATE in service.description.kinds
-    }
+    names = {name for name, managers in state.engines.items() if managers}
     if offer.service:
         if names and offer.service not in names and not state.awaits_returns:
             rule = f"no registered manager serves generate under this name{did_you_mean(offer.service, names)}"
@@ -212,6 +210,7 @@ def registered(state: SchedulerState, manager: Manager, service: Service, told: 
     """A manager registered for the first time: engines that come when weights were published must prove them."""
     if ActionKind.GENERATE in service.description.kinds:
         fresh = told is None or told.standing is WeightsStanding.INITIAL
+        state.engines.setdefault(service.description.name, {})[manager.manager_id] = manager
         trusted = not (fresh and service.description.name in state.rollouts)
         _change(PolicyEngine(manager, service), now, trusted=trusted)
         weights_told(state, manager, service, told, now)
@@ -246,8 +245,10 @@ def reconnected(state: SchedulerState, manager: Manager, now: float) -> None:
 
 
 def advance_services(state: SchedulerState, services: Iterable[str], now: float) -> None:
-    """Looks after the rollouts of services whose engines came, went or answered."""
+    """Looks after the rollouts of those services whose engines came, went or answered."""
     for name in services:
+        if name not in state.engines:
+            continue
         rollout = state.rollouts.get(name)
         if rollout is not None:
             advance(state, rollout, now)

@@ -8,10 +8,12 @@ that many will ask for soon may come before that, and one that nobody will ask f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 
+from callsheet.scheduler.core.state.chores import Part
 from callsheet.scheduler.core.state.entities import Action, Manager
 from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
@@ -102,9 +104,23 @@ def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription])
         demand = state.service_demands[service.name] = Demand(entries)
         if demand == before:
             continue
-        waiting = [ready for key, ready in state.ready.classes.items() if key.service == service.name]
-        for action in [action for ready in waiting for action in ready]:
-            if not action.request.demand.entries or action.request.demand == before:
-                state.ready.remove(action)
-                action.request = replace(action.request, demand=demand)
-                state.ready.add(action)
+        state.chores.add(("demand", service.name), _take_demand(state, service.name, before))
+
+
+def _take_demand(state: SchedulerState, service: str, before: Demand | None) -> Iterator[Part]:
+    """Has the actions that wait for a service and state no demand take its newest one."""
+    waiting = [
+        action
+        for key, ready in state.ready.classes.items()
+        if key.service == service and (not key.demand.entries or key.demand == before)
+        for action in ready
+    ]
+
+    def take(action: Action, _: float) -> None:
+        demand = state.service_demands.get(service)
+        if action.ready_ticket and demand is not None:
+            state.ready.remove(action)
+            action.request = replace(action.request, demand=demand)
+            state.ready.add(action)
+
+    yield from (partial(take, each) for each in waiting)

@@ -107,6 +107,8 @@ def is_over(job: Job, group: Group) -> bool:
 
 def member_closed(state: SchedulerState, job: Job, group_id: str, now: float) -> None:
     """A trajectory was closed, of a group if one is named: its bundle may be whole, and somebody may wait for that."""
+    if job.over:
+        return
     bundle = job.buffer.bundles.get((group_id, "")) if group_id else None
     if bundle is not None and _can_grow(job, group_id):
         _watch_idle_group(state, job, group_id, now)

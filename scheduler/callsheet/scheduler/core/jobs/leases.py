@@ -68,7 +68,7 @@ def open_job(
         RefusedError: NOT_FOUND if it is not open.
     """
     job = state.jobs.get(job_id)
-    if job is None:
+    if job is None or job.over:
         why = state.summaries.reason_of_close(job_id)
         rule = f"names no open job: {why}; open it again" if why else "names no open job; open it first"
         raise not_found("job_id", job_id, rule)

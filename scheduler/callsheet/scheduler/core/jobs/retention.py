@@ -26,7 +26,7 @@ from callsheet.scheduler.core.words.model import ActionKey, TrajectoryRequest
 from callsheet.scheduler.core.words.records import GroupCancelled, TrajectoryBegan, WorkForgotten
 
 # Actions and trajectories forgotten in one step, and so in one commit; a group goes as a whole.
-MAX_PER_STEP: Final = 512
+MAX_PER_STEP: Final = 256
 # What is due soon is forgotten with what is due now: rows in the journal are then few. As a part of the time kept, and
 # in seconds at most.
 _TOGETHER: Final = 1.0 / 16.0
@@ -128,7 +128,7 @@ def retention_due(state: SchedulerState, now: float) -> None:
             budget -= _forget(state, job, budget, now)
     if _is_too_much(state):
         _make_room(state, budget)
-    for job in state.jobs.values():
+    for job in [each for each in state.jobs.values() if len(each.buffer.takers)]:
         # A group that is forgotten has no other members, so that somebody may have waited for that.
         serve_takers(state, job, now)
     if budget <= 0 or _is_too_much(state):

@@ -1,10 +1,14 @@
-"""Managers that were announced and have not registered yet: actions that only they may serve wait for them."""
+"""Managers that have not registered yet: those that were announced, and those that were there before a restart.
+
+Actions that only they may serve wait for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from callsheet.scheduler.core.state.entities import Attempt, Trajectory
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.registration import IMAGE_SERVICE_PREFIX, ServiceDescription, is_meant
 
@@ -52,3 +56,20 @@ class ExpectedRole:
         """Whether a manager with these services is the one that was announced."""
         mark = self.services[0]
         return any(mark.kinds <= each.kinds and mark.name in (ANY_NAME, each.name) for each in services)
+
+
+@dataclass(slots=True)
+class Awaited:
+    """What a manager had before a restart of the scheduler, which has not registered since.
+
+    Attributes:
+        attempts: Those that the journal has of it.
+        trajectories: Those whose sandboxes it had.
+    """
+
+    attempts: list[Attempt] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list)
+
+    def with_sandboxes(self, manager_id: str) -> list[Trajectory]:
+        """Those trajectories that have not been parted from their sandboxes since."""
+        return [each for each in self.trajectories if each.manager_id == manager_id]

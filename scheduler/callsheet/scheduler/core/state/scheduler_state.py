@@ -6,9 +6,11 @@ import bisect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import Final, Literal, NamedTuple
 
-from callsheet.scheduler.core.state.announced_managers import ExpectedRole
+from callsheet.scheduler.core.state.announced_managers import Awaited, ExpectedRole
+from callsheet.scheduler.core.state.chores import Chores
 from callsheet.scheduler.core.state.entities import (
     Action,
     Attempt,
@@ -110,12 +112,14 @@ class ReadyClass:
     Attributes:
         count: Members.
         weight: Sum of their weights.
+        since: Sum of the times since when they are queued.
     """
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
         self.count = 0
         self.weight = 0.0
+        self.since = 0.0
         self._entries: deque[_Entry] = deque()
 
     def __iter__(self) -> Iterator[Action]:
@@ -206,6 +210,7 @@ class ReadyQueue:
         weight = action.request.weight
         ready_class.count += 1
         ready_class.weight += weight
+        ready_class.since += action.queued_since
         for entry in action.request.demand.entries:
             self.waiting_weight[entry.resource] = self.waiting_weight.get(entry.resource, 0.0) + weight
         self._count_arrival(action, weight)
@@ -220,6 +225,7 @@ class ReadyQueue:
         ready_class.count -= 1
         # Rounding must not pile up over millions of members.
         ready_class.weight = ready_class.weight - weight if ready_class.count else 0.0
+        ready_class.since = ready_class.since - action.queued_since if ready_class.count else 0.0
         for entry in action.request.demand.entries:
             self.waiting_weight[entry.resource] = max(self.waiting_weight[entry.resource] - weight, 0.0)
 
@@ -246,6 +252,9 @@ TimerKey = (
     | tuple[Literal["retention", "round", "returns"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
+
+MOST_CHANGED_NODES: Final = 4096
+"""Of so many nodes it is remembered that their managers changed."""
 
 OutcomeEncoder = Callable[[OutcomeFacts], bytes]
 """Encodes what is known of a finished action, as clients get it and the journal keeps it. Must not fail or block."""
@@ -317,6 +326,8 @@ class SchedulerState:
         rollouts: The newest weights of services that open jobs published, by the service.
         managers: The registered ones, by id; also one whose stream is down while its lease runs.
         lost_managers: Those that were given up and have not registered again, by id, the newest last.
+        awaited: What was on managers before a restart that have not registered since, by their ids.
+        engines: Registered managers with engines of a service, by its name and their ids.
         expected: Announced roles of which no manager has registered yet.
         awaits_returns: Whether a restart is less than a manager's lease ago. What no registered manager serves may have
             been served before, by one that comes back still: until then it waits.
@@ -335,6 +346,7 @@ class SchedulerState:
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
         timers: When to look after what.
+        chores: What is done in parts, over many steps.
         open_actions: How many actions have no outcome yet.
         open_trajectories: How many trajectories are open, or closed and not over; see `Job`.
         open_bytes: Bytes of the bodies of these actions.
@@ -369,6 +381,8 @@ class SchedulerState:
         self.rollouts: dict[str, WeightsRollout] = {}
         self.managers: dict[str, Manager] = {}
         self.lost_managers: dict[str, LostManager] = {}
+        self.engines: dict[str, dict[str, Manager]] = {}
+        self.awaited: dict[str, Awaited] = {}
         self.expected = self.settings.expected
         self.awaits_returns = False
         self.nodes: dict[str, Node] = {}
@@ -385,6 +399,7 @@ class SchedulerState:
         self.ready = ReadyQueue(self.kept_set_ups)
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
+        self.chores = Chores()
         self.open_actions = 0
         self.open_trajectories = 0
         self.open_bytes = 0
@@ -396,6 +411,7 @@ class SchedulerState:
         self.service_demands: dict[str, Demand] = {}
         self.held_memory = HeldMemory()
         self.fleet_version = 0
+        self._changed_nodes: deque[Node] = deque(maxlen=MOST_CHANGED_NODES)
         self._sequence = 0
         self._arrivals = 0
         self._commands: list[CoreCommand] = []
@@ -447,7 +463,15 @@ class SchedulerState:
         job = self.jobs.get(job_id)
         return job.trajectories.get(trajectory_id) if job is not None else None
 
-    def fleet_changed(self) -> None:
-        """Forgets what was derived from the registered managers."""
+    def fleet_changed(self, node: Node) -> None:
+        """Forgets what was derived from the registered managers: something of those on a node is not as it was."""
         self.fleet_version += 1
+        self._changed_nodes.append(node)
         self.servable_cache.clear()
+
+    def nodes_changed_since(self, version: int) -> list[Node] | None:
+        """The nodes whose managers are not as they were at a `fleet_version`; None if they are not remembered."""
+        count = self.fleet_version - version
+        if version < 0 or count > len(self._changed_nodes):
+            return None
+        return list(dict.fromkeys(islice(reversed(self._changed_nodes), count)))[::-1]

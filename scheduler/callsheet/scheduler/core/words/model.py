@@ -474,6 +474,10 @@ class RefusedError(Exception):
         self.forgotten = forgotten
 
 
+class MustWaitError(Exception):
+    """An event comes too early: what takes many steps and comes before it is under way still."""
+
+
 def invalid(field: str, value: object, rule: str) -> RefusedError:
     """The refusal of a bad field."""
     return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)

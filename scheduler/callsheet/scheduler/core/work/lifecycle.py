@@ -206,7 +206,7 @@ def note_held(
         manager.node.give_back({MEMORY: less}, ())
     if held_mib and not manager.by_need:
         manager.by_need = True
-        state.fleet_changed()
+        state.fleet_changed(manager.node)
 
 
 def drop_sandbox(state: SchedulerState, trajectory: Trajectory, now: float, *, lost: bool) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.state.ledger import Service, units_by_need
 from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState
@@ -112,7 +115,7 @@ def _on_their_way(state: SchedulerState, request: ActionRequest) -> list[str]:
     return [*roles, _ONE_FROM_BEFORE] if state.awaits_returns else roles
 
 
-def note_arrival(state: SchedulerState, manager: Manager, now: float) -> None:
+def note_arrival(state: SchedulerState, manager: Manager) -> None:
     """Takes note of the announced roles that a manager is; what waited for them and none can ever serve fails."""
     services = [service.description for service in manager.services.values()]
     still_expected = tuple(role for role in state.expected if not role.is_served_by(services))
@@ -120,24 +123,20 @@ def note_arrival(state: SchedulerState, manager: Manager, now: float) -> None:
         return
     state.expected = still_expected
     if not state.awaits_returns:
-        _settle_waiting(state, now)
+        _settle_waiting(state)
 
 
-def returns_over(state: SchedulerState, now: float) -> None:
+def returns_over(state: SchedulerState) -> None:
     """A manager's lease has passed since the restart: who has not come back is lost, and its work with it."""
     state.awaits_returns = False
-    _settle_waiting(state, now)
+    _settle_waiting(state)
 
 
-def _settle_waiting(state: SchedulerState, now: float) -> None:
-    waiting = [
-        action
-        for job in state.jobs.values()
-        for action in job.actions.values()
-        if isinstance(action, Action) and action.awaits_role
-    ]
-    for action in waiting:
-        _settle(state, action, now)
+def _settle_waiting(state: SchedulerState) -> None:
+    jobs = list(state.jobs.values())
+    waiting = (action for job in jobs for action in open_actions(job, lambda each: each.awaits_role))
+    parts = (partial(_settle, state, action) if action is not None else None for action in waiting)
+    state.chores.add(("awaited", ""), parts)
 
 
 def _settle(state: SchedulerState, action: Action, now: float) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts, note_generation
 from callsheet.scheduler.core.hosted.service_load import count_reward, with_service_demand
@@ -19,6 +22,7 @@ from callsheet.scheduler.core.jobs.leases import (
 )
 from callsheet.scheduler.core.jobs.open_limits import check_room, check_room_for_job
 from callsheet.scheduler.core.jobs.retention import drop_job
+from callsheet.scheduler.core.state.chores import Part, open_actions
 from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
@@ -33,6 +37,7 @@ from callsheet.scheduler.core.words.model import (
     RefusalCode,
     RefusedError,
     SandboxCopy,
+    TrajectoryEnd,
     failed_precondition,
 )
 from callsheet.scheduler.core.words.records import (
@@ -50,9 +55,17 @@ from callsheet.scheduler.core.work.attempts import on_ended
 from callsheet.scheduler.core.work.cancel import give_up
 from callsheet.scheduler.core.work.lifecycle import detach_attempt, enqueue, finish
 from callsheet.scheduler.core.work.servability import check_servable
-from callsheet.scheduler.core.work.trajectories import abandon, check_not_forgotten, closed_trajectory, unknown_action
+from callsheet.scheduler.core.work.trajectories import (
+    abandon,
+    check_not_forgotten,
+    close_trajectory,
+    closed_trajectory,
+    unknown_action,
+)
 
 CLOSED = "its job was closed"
+# What is left of a job that is kept or freed at a time.
+_FREED: Final = 256
 
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
@@ -64,6 +77,10 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
         add_job(state, job)
         state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
+    elif job.over:
+        rule = "is being closed, and may be opened again once it is"
+        retry_after = state.settings.full_retry_after
+        raise RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "job.job_id", event.job.job_id, rule, retry_after)
     elif job.request.spec != event.job.spec:
         raise RefusedError(
             RefusalCode.ALREADY_EXISTS, "job.job_id", event.job.job_id, "is open with another specification"
@@ -81,19 +98,54 @@ def add_job(state: SchedulerState, job: Job) -> None:
 
 def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:
     """Closes a job."""
-    close_job(state, open_job(state, event.job_id), CLOSED, now)
-    state.accept(event.reply_to)
+    close_job(state, open_job(state, event.job_id), CLOSED, event.reply_to)
 
 
-def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
-    """Ends all that is under a job, and forgets it."""
+def close_job(state: SchedulerState, job: Job, reason: str, reply_to: events.ReplyTo | None = None) -> None:
+    """Ends all that is under a job, and forgets it; in parts, and for who asks it is not open any more meanwhile.
+
+    Args:
+        state: The scheduler's state.
+        job: An open job.
+        reason: Why.
+        reply_to: Who is answered once it is done.
+    """
     job.over = True
-    abandon(state, job, list(job.trajectories), reason, now)
-    for action in list(job.actions.values()):
-        if isinstance(action, Action):
-            if action.attempt is not None:
-                detach_attempt(state, action, action.attempt, reason, now)
-            finish(state, action, Cancellation(reason), now)
+
+    def parts() -> Iterator[Part | None]:
+        yield from (partial(abandon, state, job, [each], reason) for each in list(job.trajectories))
+        for each in open_actions(job):
+            yield partial(_end_with_job, state, each, reason) if each is not None else None
+        ended = list(job.finished)
+        for first in range(0, max(len(ended), 1), _FREED):
+            yield partial(_remember, state, job, ended[first : first + _FREED], reason)
+        yield partial(_forget_job, state, job, reason, reply_to)
+        # To free a hundred thousand things takes long, too.
+        kept: tuple[dict[str, Any], ...] = (job.actions, job.trajectory_specs, job.closed_trajectories)
+        for mapping in kept:
+            while mapping:
+                for _ in range(min(len(mapping), _FREED)):
+                    mapping.popitem()
+                yield None
+
+    state.chores.add(("job", job.request.job_id), parts())
+
+
+def _end_with_job(state: SchedulerState, action: Action, reason: str, now: float) -> None:
+    if action.state.terminal:
+        return
+    if action.attempt is not None:
+        detach_attempt(state, action, action.attempt, reason, now)
+    finish(state, action, Cancellation(reason), now)
+
+
+def _remember(state: SchedulerState, job: Job, action_ids: Collection[str], reason: str, now: float) -> None:
+    """Keeps summaries of actions of a job that is being closed, in the order of their outcomes."""
+    why = reason if reason != CLOSED else ""
+    state.persist(state.summaries.close_job(job.request.job_id, action_ids, now, why))
+
+
+def _forget_job(state: SchedulerState, job: Job, reason: str, reply_to: events.ReplyTo | None, now: float) -> None:
     job_id = job.request.job_id
     drop_job(state, job)
     drop_buffer(state, job)
@@ -102,7 +154,8 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     state.timers.drop(("job", job_id))
     state.timers.drop(("idle", job_id))
     state.persist(JobClosed(job_id, reason))
-    state.persist(state.summaries.close_job(job_id, job.actions, now, reason if reason != CLOSED else ""))
+    if reply_to is not None:
+        state.accept(reply_to)
 
 
 def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) -> None:
@@ -256,27 +309,38 @@ def on_policy_published(state: SchedulerState, event: events.PolicyPublished, no
     if event.version > job.policy_version:
         job.policy_version = event.version
         state.persist(PolicyVersionPublished(event.job_id, event.version))
-        _evict(state, job, now)
+        _evict(state, job)
     state.accept(event.reply_to)
 
 
-def _evict(state: SchedulerState, job: Job, now: float) -> None:
+def _evict(state: SchedulerState, job: Job) -> None:
     """Closes live trajectories that a new version made too stale.
 
     Of paced ones those that wait are left: they count their staleness from where they begin.
     """
-    policy, version = job.request.staleness, job.policy_version
-    if policy.evict_beyond is None:
+    policy, key = job.request.staleness, ("evict", job.request.job_id)
+    if policy.evict_beyond is None or key in state.chores:
         return
     paced = policy.admit_within is not None
-    stale = [
-        id_
-        for id_, each in job.trajectories.items()
-        if is_evicted(policy, version, each.policy_version) and not (paced and each.admitted_at is None)
-    ]
-    for trajectory_id in stale:
-        job.buffer.lengths.note("evicted", now - job.trajectories[trajectory_id].began_at)
-    abandon(state, job, stale, f"its staleness is beyond {policy.evict_beyond} versions", now)
+    reason = f"its staleness is beyond {policy.evict_beyond} versions"
+
+    def evict(trajectory_id: str, now: float) -> None:
+        if (trajectory := job.trajectories.get(trajectory_id)) is not None:
+            job.buffer.lengths.note("evicted", now - trajectory.began_at)
+            close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+
+    def parts() -> Iterator[Part | None]:
+        version = -1
+        while version < job.policy_version:
+            version = job.policy_version
+            stale = [
+                id_
+                for id_, each in job.trajectories.items()
+                if is_evicted(policy, version, each.policy_version) and not (paced and each.admitted_at is None)
+            ]
+            yield from (partial(evict, each) for each in stale)
+
+    state.chores.add(key, parts())
 
 
 # Jobs that sessions hold and let go, and jobs whose clients are gone.
@@ -307,12 +371,12 @@ def on_session_ended(state: SchedulerState, event: events.SessionEnded, now: flo
 def job_due(state: SchedulerState, job_id: str, now: float) -> None:
     """Lets a job expire whose grace is over, closes one that has expired for long; else saves what is left."""
     job = state.jobs.get(job_id)
-    if job is None or job.lease.ends_at is None:
+    if job is None or job.over or job.lease.ends_at is None:
         return
     if now < job.lease.ends_at:
         save(state, job, now)
     elif job.lease.expired:
-        close_job(state, job, EXPIRED, now)
+        close_job(state, job, EXPIRED)
     else:
         _expire(state, job, now)
 
@@ -320,7 +384,7 @@ def job_due(state: SchedulerState, job_id: str, now: float) -> None:
 def idle_due(state: SchedulerState, job_id: str, now: float) -> None:
     """Closes a job in which nothing happened for too long, whether anybody holds it or not."""
     job = state.jobs.get(job_id)
-    due = idle_at(state, job) if job is not None else None
+    due = idle_at(state, job) if job is not None and not job.over else None
     if job is None or due is None:
         return
     if job.open_actions:
@@ -328,13 +392,13 @@ def idle_due(state: SchedulerState, job_id: str, now: float) -> None:
     if job.open_actions or now < due:
         watch(state, job)
     else:
-        close_job(state, job, f"its job was idle for {now - job.active_at:.0f} s", now)
+        close_job(state, job, f"its job was idle for {now - job.active_at:.0f} s")
 
 
 def _expire(state: SchedulerState, job: Job, now: float) -> None:
     """Gives up what a job's client left behind. Outcomes stay for one that comes back."""
     job.lease.expired, job.lease.left = True, None
     state.persist(JobLease(job.request.job_id, expired=True, left=None))
-    give_up(state, job, EXPIRED, now)
+    give_up(state, job, EXPIRED)
     give_all_back(state, job, now)
     begin(state, job, now)

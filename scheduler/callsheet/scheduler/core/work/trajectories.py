@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from callsheet.scheduler.core.jobs.batches import (
     buffer_result,
@@ -295,10 +296,17 @@ def close_trajectory(
         if end is TrajectoryEnd.COMPLETED:
             note_begun(job, group_id)
         if end is not TrajectoryEnd.ABANDONED and group.has_quorum:
-            abandon(state, job, sorted(group.members), REDUNDANT, now)
+            _end_redundant(state, job, group, group_id)
     closed_now(state, trajectory, now)
-    if not job.over:
-        member_closed(state, job, group_id, now)
+    member_closed(state, job, group_id, now)
+
+
+def _end_redundant(state: SchedulerState, job: Job, group: Group, group_id: str) -> None:
+    """Closes the open members of a group that has its quorum."""
+    key = ("quorum", job.request.job_id, group_id)
+    if key not in state.chores:
+        parts = (partial(abandon, state, job, [each], REDUNDANT) for each in sorted(group.members))
+        state.chores.add(key, parts)
 
 
 def add_closed(job: Job, request: TrajectoryRequest, end: TrajectoryEnd, reason: str, policy_version: int) -> None:
