@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionKind, RefusalCode, RefusedError
-from callsheet.scheduler.planner.answers.what_if import Comparison, Lives, ask, question_of, with_more_nodes
+from callsheet.scheduler.planner.answers.what_if import Comparison, Lives, ask, idle_like, question_of
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.service.codec.admin_explain import what_if_response
 
@@ -36,24 +36,24 @@ def answer(world: CoreWorld, pool: str, more: int, predictors: Predictors | None
     return ask(world.state, pool, more, world.now, predictors or Predictors()).answer()
 
 
-def test_a_larger_fleet_is_another_state_and_leaves_the_first_as_it_was() -> None:
+def test_an_idle_node_is_in_another_state_and_leaves_the_first_as_it_was() -> None:
     world = world_with_queue(3)
+    world.plan()
     before = dict(world.state.nodes["n0"].free)
-    larger = with_more_nodes(world.state, world.state.nodes["n0"], 2, world.now)
-    assert isinstance(larger, SchedulerState)
-    assert (len(larger.nodes), len(larger.managers)) == (3, 3)
+    idle = idle_like(world.state, world.state.nodes["n0"], world.now)
+    assert isinstance(idle, SchedulerState)
+    assert (len(idle.nodes), len(idle.managers)) == (1, 1)
     assert (len(world.state.nodes), len(world.state.managers)) == (1, 1)
     assert world.state.nodes["n0"].free == before
-    assert all(each.free["cpu"] == 4 for each in larger.nodes.values())
-    assert all(manager.accepting for manager in larger.managers.values())
+    assert all(each.free["cpu"] == 4 for each in idle.nodes.values())
+    assert all(manager.accepting for manager in idle.managers.values())
 
 
 def test_new_nodes_are_like_the_one_they_copy_also_in_what_services_take_away() -> None:
     world = CoreWorld()
     shares = service("sandbox", SANDBOX, shared={"cpu": 3})
     world.manager("m", shares, service("model", [ActionKind.GENERATE], slots=2, reserved={"cpu": 1}), on=node("n", 6))
-    larger = with_more_nodes(world.state, world.state.nodes["n"], 1, world.now)
-    new = next(each for each in larger.nodes.values() if each.node_id != "n")
+    (new,) = idle_like(world.state, world.state.nodes["n"], world.now).nodes.values()
     assert new.free == world.state.nodes["n"].free == {"cpu": 2, "memory": 4096}
     assert new.pooled == {"cpu": 3}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from callsheet.scheduler.core.jobs.pacing import PacingGate
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manager, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import ReadyQueue, SchedulerState
 from callsheet.scheduler.core.words.events import Plan
@@ -33,7 +34,18 @@ def explain(
     planner: Reviewer,
     sees_job: Callable[[str], bool] = lambda _: True,
 ) -> Explanation:
-    """Says why an action is where it is.
+    """Says why an action is where it is; see `explain_in_parts`."""
+    return at_once(explain_in_parts(state, action, now, planner, sees_job))
+
+
+def explain_in_parts(
+    state: SchedulerState,
+    action: Action,
+    now: float,
+    planner: Reviewer,
+    sees_job: Callable[[str], bool] = lambda _: True,
+) -> Generator[None, None, Explanation]:
+    """Says why an action is where it is, of which the state may change a little between two parts.
 
     Args:
         state: The scheduler's state.
@@ -55,7 +67,7 @@ def explain(
         return Explanation(WaitReason.NO_SERVICE, sentence)
     trajectory = action.trajectory
     if trajectory is not None and trajectory.admitted_at is None:
-        return _explain_admission(state, trajectory, action, planner.review(state, now))
+        return (yield from _explain_admission(state, trajectory, action, planner.review(state, now)))
     if not action.ready_ticket:
         return _explain_not_ready(action, now)
     home = state.ready.class_of(action).key.pinned_to
@@ -65,7 +77,8 @@ def explain(
     if _is_taken(action, review.plan):
         return _TAKEN
     # Only now: the planner's first round sorts the queue by size.
-    return _in_words(action, review.left(state.ready.class_of(action).key, action), now, sees_job)
+    left = yield from review.left(state.ready.class_of(action).key, action)
+    return _in_words(action, left, now, sees_job)
 
 
 _TAKEN = Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
@@ -85,7 +98,9 @@ def _explain_not_ready(action: Action, now: float) -> Explanation:
     return Explanation(WaitReason.EARLIER_IN_SANDBOX, f"{earlier} not ended in its trajectory's sandbox")
 
 
-def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Action, review: Review) -> Explanation:
+def _explain_admission(
+    state: SchedulerState, trajectory: Trajectory, action: Action, review: Review
+) -> Generator[None, None, Explanation]:
     if _is_taken(action, review.plan):
         return _TAKEN
     if trajectory.key in review.plan.admitted:
@@ -101,7 +116,7 @@ def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Ac
         f"{trajectory.job.live_trajectories} are live"
     )
     reset = reset_of(trajectory)
-    short = review.short_for_sandbox(ReadyQueue.key_of(reset)) if reset is not None else ()
+    short = (yield from review.short_for_sandbox(ReadyQueue.key_of(reset))) if reset is not None else ()
     return Explanation(WaitReason.ADMISSION, f"{sentence}; {_missing(short)}" if short else sentence, short)
 
 
@@ -206,6 +221,13 @@ def liveness_of(job: Job, now: float) -> Liveness:
 
 
 def holders(state: SchedulerState, action: Action, explanation: Explanation, now: float) -> tuple[Holder, ...]:
+    """Who holds what an action lacks; see `holders_in_parts`."""
+    return at_once(holders_in_parts(state, action, explanation, now))
+
+
+def holders_in_parts(
+    state: SchedulerState, action: Action, explanation: Explanation, now: float
+) -> Generator[None, None, tuple[Holder, ...]]:
     """Who holds what an action lacks, the longest first, at most `MAX_HOLDERS`.
 
     Args:
@@ -226,47 +248,54 @@ def holders(state: SchedulerState, action: Action, explanation: Explanation, now
             found = _of_scattered_units(state, action, now)
         case _:
             return ()
-    return tuple(sorted(found, key=lambda each: -each.held_s)[:MAX_HOLDERS])
+    longest: list[Holder] = []
+    for holder in found:
+        if holder is not None:
+            longest = sorted([*longest, holder], key=lambda each: -each.held_s)[:MAX_HOLDERS]
+        yield
+    return tuple(longest)
 
 
-def _of_slots(state: SchedulerState, action: Action, now: float) -> Iterator[Holder]:
+def _of_slots(state: SchedulerState, action: Action, now: float) -> Iterator[Holder | None]:
     for manager, service in _serving(state, action):
-        for attempt in manager.attempts.values():
+        yield None
+        for attempt in list(manager.attempts.values()):
             if attempt.service == service:
                 yield _attempt(attempt, manager.node.node_id, {SLOTS: 1.0}, now)
 
 
-def _in_sandbox(action: Action, now: float) -> Iterator[Holder]:
+def _in_sandbox(action: Action, now: float) -> Iterator[Holder | None]:
     attempt = action.trajectory.occupied if action.trajectory is not None else None
     if attempt is not None:
         node_id = attempt.manager.node.node_id if attempt.manager is not None else ""
         yield _attempt(attempt, node_id, attempt.granted, now)
 
 
-def _of_scattered_units(state: SchedulerState, action: Action, now: float) -> Iterator[Holder]:
+def _of_scattered_units(state: SchedulerState, action: Action, now: float) -> Iterator[Holder | None]:
     """Enough units are free on these nodes, but they do not lie together."""
     needed = action.request.demand.minimum().keys()
-    for node_id in {manager.node.node_id for manager, _ in _serving(state, action)}:
+    for node_id in dict.fromkeys(manager.node.node_id for manager, _ in _serving(state, action)):
         yield from _of_units(state, node_id, needed, now)
 
 
-def _of_units(state: SchedulerState, node_id: str, resources: Collection[str], now: float) -> Iterator[Holder]:
+def _of_units(state: SchedulerState, node_id: str, resources: Collection[str], now: float) -> Iterator[Holder | None]:
     node = state.nodes.get(node_id)
-    for manager_id in node.managers if node is not None else ():
+    for manager_id in list(node.managers) if node is not None else ():
         manager = state.managers.get(manager_id)
+        yield None
         if manager is None:
             continue
-        for attempt in manager.attempts.values():
+        for attempt in list(manager.attempts.values()):
             if units := _among(attempt.units, resources):
                 yield _attempt(attempt, node_id, units, now)
-        for trajectory in manager.sandboxes.values():
+        for trajectory in list(manager.sandboxes.values()):
             if units := _among(trajectory.booked, resources):
                 yield _trajectory(trajectory, node_id, units, now)
 
 
 def _serving(state: SchedulerState, action: Action) -> Iterable[tuple[Manager, str]]:
     request = action.request
-    for manager in state.managers.values():
+    for manager in list(state.managers.values()):
         service = service_of(manager, request.kind, request.service) if manager.takes(request.needs_sandbox) else None
         if service is not None:
             yield manager, service.description.name

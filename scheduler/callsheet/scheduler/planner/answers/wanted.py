@@ -7,13 +7,14 @@ can run it; so is what its job's buffer or staleness policy holds up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from callsheet.scheduler.core.jobs.pacing import may_begin
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole, ExpectedService
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionRequest, Demand
@@ -52,10 +53,16 @@ class WantedUnits:
 
 
 def wanted_units(state: SchedulerState) -> list[WantedUnits]:
+    """Returns what is wanted by role; see `wanted_in_parts`."""
+    return at_once(wanted_in_parts(state))
+
+
+def wanted_in_parts(state: SchedulerState) -> Generator[None, None, list[WantedUnits]]:
     """Returns what is wanted by role: of those that were announced, and of all others that have registered."""
     roles = {role.name: role for role in state.settings.expected}
     wanted = {name: WantedUnits(name) for name in roles}
-    for manager in state.managers.values():
+    for manager in list(state.managers.values()):
+        yield
         role = _role_of(manager, roles)
         told = wanted.setdefault(role.name, WantedUnits(role.name))
         told.managers += manager.accepting

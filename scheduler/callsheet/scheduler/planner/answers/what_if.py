@@ -8,25 +8,29 @@ now and as they would be; nothing new arrives in either.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from callsheet.scheduler.core.fleet.membership import update_reserve
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Attempt, Manager
 from callsheet.scheduler.core.state.ledger import Node, Service, TokenBucket
-from callsheet.scheduler.core.state.scheduler_state import ReadyClass, SchedulerState
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import CPU, RefusalCode, RefusedError, Token
 from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
+from callsheet.scheduler.planner.fleet.likeness import Host, shared_column, slot_column
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
-from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Host, Pool, shared_column, slot_column
+from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Pool
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.log_normal import remaining_life
 from callsheet.scheduler.planner.predictors.predictors import amdahl_slowness, predict, relative_units
-from callsheet.scheduler.planner.question.instance import PlanningInstance, ResourceRow
+from callsheet.scheduler.planner.question.instance import PlanningInstance
 from callsheet.scheduler.planner.round.competition import Servable
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.snapshot import Snapshots
+
+Returns: TypeAlias = dict[str, list[tuple[float, int]]]
 
 # How long what runs now is going to run on, given how long it has run already, and what it then gives back.
 
@@ -86,17 +90,18 @@ def _attained_s(attempt: Attempt, now: float) -> float:
     return max(now - (attempt.started_at or attempt.dispatched_at), 0.0)
 
 
-def with_returns(resources: Sequence[ResourceRow], fleet: Fleet, lives: Lives) -> list[ResourceRow]:
-    """The rows of an instance, with what attempts that run now are expected to give back, and when."""
-    returns: dict[str, list[tuple[float, int]]] = {}
+def returns_of(fleet: Fleet, lives: Lives) -> Generator[None, None, Returns]:
+    """What attempts that run now are expected to give back, and when, by the row of an instance; in parts."""
+    returns: Returns = {}
     for pool in fleet.pools:
         for managers in pool.managers:
             for place, manager in enumerate(managers):
-                for attempt in manager.attempts.values():
+                for attempt in list(manager.attempts.values()):
                     left_s = lives.of(attempt).remaining_s
                     for column, units in _units(pool, place, manager, attempt):
                         returns.setdefault(f"{column}@{pool.name}", []).append((left_s, units))
-    return [replace(row, returns=tuple(returns[row.name])) if row.name in returns else row for row in resources]
+                yield
+    return returns
 
 
 def _units(pool: Pool, place: int, manager: Manager, attempt: Attempt) -> Iterator[tuple[str, int]]:
@@ -235,33 +240,54 @@ def question_of(
         predictors: What actions are expected to take.
         lives: How long what runs is going to run on; None asks the predictors.
     """
+    look = at_once(_look_at(state, predictors))
+    returns = at_once(returns_of(look.fleet, lives or Lives(predictors, now)))
+    return at_once(_question_about(state, look, look.fleet, returns, now))
+
+
+class _Look(NamedTuple):
+    """A core's fleet as it is now, what runs there and was free to go anywhere, and what to expect."""
+
+    fleet: Fleet
+    placed: PlacedActions
+    estimates: Estimates
+
+
+def _look_at(state: SchedulerState, predictors: Predictors) -> Generator[None, None, _Look]:
     sorted_by_size = any(key.size for key in state.ready.classes)
-    estimates = Estimates(predictors, sorted_by_size=sorted_by_size)
-    placed = _placed(state)
-    fleet = Fleet()
-    fleet.refresh(state, placed, estimates.cores_of_job)
+    look = _Look(Fleet(watches=False), PlacedActions(), Estimates(predictors, sorted_by_size=sorted_by_size))
+    yield from _place(state, look.placed)
+    yield from look.fleet.look_once(state, look.placed, look.estimates.cores_of_job)
+    return look
+
+
+def _question_about(
+    state: SchedulerState, look: _Look, fleet: Fleet, returns: Returns, now: float
+) -> Generator[None, None, PlanningInstance]:
     # No class is split by age, nothing is held for what waits long, and no member is left for a later round.
-    snapshots = Snapshots(estimates, dispatch_cap=1 << 40, ageing=0.0, hold_after=float("inf"))
+    snapshots = Snapshots(look.estimates, dispatch_cap=1 << 40, ageing=0.0, hold_after=float("inf"))
     waiting = [ready for key, ready in state.ready.classes.items() if ready.count and not key.pinned_to]
-    servable = [Servable(ready, snapshots.block(ready.key, fleet, now)) for ready in waiting]
-    servable = [each for each in servable if each.block.options]
-    snapshot = snapshots.take(state, servable, fleet, cap=1 << 40, now=now, held=placed.held)
-    resources = with_returns(snapshot.instance.resources, fleet, lives or Lives(predictors, now))
+    servable = []
+    for ready in waiting:
+        block = snapshots.block(ready.key, fleet, now)
+        servable += [Servable(ready, block)] if block.options else []
+        yield
+    servable = [each for each in servable if each.ready.count]
+    snapshot = snapshots.take(state, servable, fleet, cap=1 << 40, now=now, held=look.placed.held)
+    instance = snapshot.instance
+    resources = [
+        replace(row, returns=tuple(returns[row.name])) if row.name in returns else row for row in instance.resources
+    ]
     classes = (
-        replace(each, waited_s=_mean_wait_s(ready, now))
-        for each, ready in zip(snapshot.instance.classes, snapshot.members, strict=True)
+        replace(each, waited_s=now - ready.since / max(ready.count, 1))
+        for each, ready in zip(instance.classes, snapshot.members, strict=True)
     )
-    return replace(snapshot.instance, resources=tuple(resources), classes=tuple(classes))
+    return replace(instance, resources=tuple(resources), classes=tuple(classes))
 
 
-def _mean_wait_s(ready: ReadyClass, now: float) -> float:
-    return sum(now - action.queued_since for action in ready) / max(ready.count, 1)
-
-
-def _placed(state: SchedulerState) -> PlacedActions:
-    """What runs and was free to go anywhere."""
-    placed = PlacedActions()
-    for attempt in state.attempts.values():
+def _place(state: SchedulerState, placed: PlacedActions) -> Generator[None, None, None]:
+    """Notes what runs and was free to go anywhere."""
+    for attempt in list(state.attempts.values()):
         request, manager = attempt.action.request, attempt.manager
         service = manager.services.get(attempt.service) if manager is not None else None
         if manager is not None and service is not None and not request.needs_sandbox:
@@ -269,36 +295,27 @@ def _placed(state: SchedulerState) -> PlacedActions:
             shares = CPU in service.description.shared
             use = round(expected.use * MILLI) if expected is not None and shares else 0
             placed.add(manager.manager_id, attempt.action, Running.of(attempt.action.request, attempt.granted, use))
-    return placed
+        yield
 
 
-def with_more_nodes(state: SchedulerState, like: Node, more: int, now: float) -> SchedulerState:
-    """A state that shares everything with the given one, but has `more` idle nodes like one of its nodes.
+def idle_like(state: SchedulerState, like: Node, now: float) -> SchedulerState:
+    """A state that shares everything with the given one, but has one idle node, like one of its nodes.
 
     It is for reading only: what it shares would change in both.
 
     Args:
         state: The core.
-        like: A node of it; each new one has its capacity, and managers with the services of its managers.
-        more: How many.
+        like: A node of it; the one there is has its capacity, and managers with the services of its managers.
         now: Seconds since the epoch.
     """
-    larger = copy.copy(state)
-    larger.nodes, larger.managers = dict(state.nodes), dict(state.managers)
-    larger.servable_cache = {}
-    larger.fleet_version = state.fleet_version + 1
-    for number in range(1, more + 1):
-        _add_copy(larger, like, number, now)
-    return larger
-
-
-def _add_copy(state: SchedulerState, like: Node, number: int, now: float) -> None:
-    node = Node(replace(like.description, node_id=f"{like.node_id} (what if {number})"))
-    state.nodes[node.node_id] = node
-    for manager_id in sorted(like.managers):
+    idle = copy.copy(state)
+    idle.nodes, idle.managers, idle.servable_cache = {}, {}, {}
+    node = Node(replace(like.description, node_id=f"{like.node_id} (what if)"))
+    idle.nodes[node.node_id] = node
+    for manager_id in sorted(like.managers & state.managers.keys()):
         manager = state.managers[manager_id]
         twin = Manager(
-            f"{manager_id} (what if {number})",
+            f"{manager_id} (what if)",
             manager.incarnation,
             node,
             {name: Service(service.description) for name, service in manager.services.items()},
@@ -310,15 +327,25 @@ def _add_copy(state: SchedulerState, like: Node, number: int, now: float) -> Non
             by_need=manager.by_need,
         )
         node.managers.add(twin.manager_id)
-        state.managers[twin.manager_id] = twin
+        idle.managers[twin.manager_id] = twin
     node.meter(
         {name: TokenBucket(limits, float(limits.burst), now) for name, limits in like.description.quotas.items()}
     )
-    update_reserve(state, node)
+    update_reserve(idle, node)
+    return idle
 
 
 def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors) -> Question:
-    """Asks what more nodes would do.
+    """Asks what more nodes would do; see `ask_in_parts`."""
+    return at_once(ask_in_parts(state, pool, more, now, predictors))
+
+
+def ask_in_parts(
+    state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors
+) -> Generator[None, None, Question]:
+    """Asks what more nodes would do, in parts; what changes between them is in it or not.
+
+    The nodes that are added are alike: one of them is looked at, whatever their number.
 
     Args:
         state: The core.
@@ -332,19 +359,25 @@ def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Pre
     """
     if not 1 <= more <= MAX_NODES:
         raise RefusedError(RefusalCode.INVALID_ARGUMENT, "nodes", more, f"must be between 1 and {MAX_NODES}")
-    fleet = Fleet()
-    fleet.refresh(state, PlacedActions(), lambda _: 1.0)
-    found = _find(fleet, pool)
-    like = found.nodes[0]
-    larger = with_more_nodes(state, like, more, now)
-    lives = Lives(predictors, now)
-    shared = _shared_cores(state, found, lives)
-    grown = SharedCores(shared.cores + more * _pool_cores(state, like), shared.running, shared.use, shared.alone_s)
-    instances = (question_of(state, now, predictors, lives), question_of(larger, now, predictors, lives))
-    behind = sum(
-        max(len(trajectory.line) - 1, 0) for job in state.jobs.values() for trajectory in job.trajectories.values()
-    )
-    return Question(found.name, len(found.nodes), more, behind, instances, (shared, grown))
+    look = yield from _look_at(state, predictors)
+    found = _find(look.fleet, pool)
+    state_of_one, lives = idle_like(state, found.nodes[0], now), Lives(predictors, now)
+    idle = Fleet(watches=False)
+    yield from idle.look_once(state_of_one, PlacedActions(), look.estimates.cores_of_job)
+    if not idle.pools:
+        raise RefusedError(RefusalCode.UNAVAILABLE, "pool", pool, "has just changed; ask again", retry_after=1.0)
+    larger = look.fleet.grown(found, idle.pools[0], more)
+    shared = yield from _shared_cores(state, found, lives)
+    cores = shared.cores + more * _pool_cores(state_of_one, idle.pools[0].nodes[0])
+    grown = SharedCores(cores, shared.running, shared.use, shared.alone_s)
+    returns = yield from returns_of(look.fleet, lives)
+    before = yield from _question_about(state, look, look.fleet, returns, now)
+    after = yield from _question_about(state, look, larger, returns, now)
+    behind = 0
+    for job in list(state.jobs.values()):
+        behind += sum(max(len(trajectory.line) - 1, 0) for trajectory in job.trajectories.values())
+        yield
+    return Question(found.name, len(found.nodes), more, behind, (before, after), (shared, grown))
 
 
 def _find(fleet: Fleet, name: str) -> Pool:
@@ -362,15 +395,19 @@ def _describe(pool: Pool) -> str:
 
 
 def _pool_cores(state: SchedulerState, node: Node) -> int:
-    return sum(state.managers[manager_id].pool.get(CPU, 0) for manager_id in node.managers)
+    managers = (state.managers.get(manager_id) for manager_id in node.managers)
+    return sum(manager.pool.get(CPU, 0) for manager in managers if manager is not None)
 
 
-def _shared_cores(state: SchedulerState, pool: Pool, lives: Lives) -> SharedCores:
-    cores = sum(_pool_cores(state, node) for node in pool.nodes)
-    running, use, alone_s = 0, 0.0, 0.0
+def _shared_cores(state: SchedulerState, pool: Pool, lives: Lives) -> Generator[None, None, SharedCores]:
+    cores, running, use, alone_s = 0, 0, 0.0, 0.0
+    for node in pool.nodes:
+        cores += _pool_cores(state, node)
+        yield
     for managers in pool.managers if cores else ():
         for manager in managers:
-            for attempt in manager.attempts.values():
+            yield
+            for attempt in list(manager.attempts.values()):
                 service = manager.services.get(attempt.service)
                 if service is not None and CPU in service.description.shared:
                     running += 1

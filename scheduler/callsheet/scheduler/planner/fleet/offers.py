@@ -10,7 +10,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.planner.fleet.pools import SHARED_CPU, Fleet, Place, Pool
+from callsheet.scheduler.planner.fleet.likeness import SHARED_CPU, Place
+from callsheet.scheduler.planner.fleet.pools import Fleet, Pool
 from callsheet.scheduler.planner.question.instance import Floats, Integers, Option
 
 PLENTY = 1 << 40

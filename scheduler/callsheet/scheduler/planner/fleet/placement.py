@@ -19,8 +19,9 @@ from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass
 from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.planner.fleet.likeness import Place
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
-from callsheet.scheduler.planner.fleet.pools import Fleet, Place
+from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import Floats, Integers, Option
 
 # What is free on the nodes of each pool, as `Pool.free`.

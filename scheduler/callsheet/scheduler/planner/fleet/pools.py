@@ -7,23 +7,33 @@ cores that a manager shares among its attempts by itself, which are counted in t
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import HeldMemory, Node, Service
 from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState, SetUpIndex
 from callsheet.scheduler.core.words.model import CPU, ActionKind
+from callsheet.scheduler.planner.fleet.likeness import (
+    SHARED_CPU,
+    Host,
+    Likeness,
+    capacity_of,
+    hosts_of,
+    kind_of,
+    slot_column,
+)
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.question.instance import Floats, Integers, ResourceRow
 
 MILLI = 1000
-SHARED_CPU = "shared cpu"
 # Cores that a command uses while it runs, where nobody can tell better: commands wait for disks and sockets.
 USUAL_USE = 0.64
 # A manager that shares its cores ranks its commands by itself, and knows better than a prediction what they use. A
@@ -32,46 +42,9 @@ SHARED_BURST = 4
 # Set-ups whose places a pool knows: each costs a look whenever a node's books change.
 MOST_SET_UPS = 64
 NO_ROOM = -1
-
-
-class Host(NamedTuple):
-    """A service that every node of a pool has.
-
-    Attributes:
-        manager: Place of its manager among the accepting managers of a node.
-        service: Its name.
-        kinds: What it serves.
-        slots: Attempts at once on one node; 0 for no limit.
-        shared: Units that its manager shares among its attempts.
-        by_need: Whether its manager gives memory by need.
-        set_up: Set-up that sandboxes of it begin with, where that is kept on some nodes; empty for any.
-    """
-
-    manager: int
-    service: str
-    kinds: frozenset[ActionKind]
-    slots: int
-    shared: tuple[tuple[str, int], ...]
-    by_need: bool = False
-    set_up: str = ""
-
-
-class Place(NamedTuple):
-    """A pool and a service there."""
-
-    pool: int
-    host: int
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class _Likeness(NamedTuple):
-    """What alike nodes have in common."""
-
-    capacity: tuple[tuple[str, int], ...]
-    hosts: tuple[Host, ...]
+# What a pool knows by node: rows of arrays.
+_BY_NODE = ("free", "load", "backlog", "attempts", "set_up_s", "ready", "instances")
+_NODES_PER_PART = 128
 
 
 @dataclass(slots=True, eq=False)
@@ -242,13 +215,20 @@ class Fleet:
         generation: Grows when pools, or the ways to use them, are others than before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watches: bool = True) -> None:
+        """Starts empty.
+
+        Args:
+            watches: Whether it looks time and again, and has nodes tell it what changed. One fleet of a core can.
+        """
         self.pools: list[Pool] = []
         self.row_kinds: list[str] = []
         self.row_capacity: list[int] = []
         self.generation = 0
+        self._watches = watches
         self._version = -1
-        self._index: dict[Node, tuple[int, int]] = {}
+        self._alike: dict[Likeness, Pool] = {}
+        self._index: dict[Node, tuple[Pool, int]] = {}
         self._changed: set[Node] = set()
         self._metered: set[Node] = set()
         self._kept_set_ups = SetUpIndex()
@@ -280,10 +260,27 @@ class Fleet:
         """
         self._kept_set_ups, self._held_memory = state.kept_set_ups, state.held_memory
         # Full pools begin anew with the set-ups that are asked for now.
-        if self._version != state.fleet_version or any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
-            self._rebuild(state)
+        if any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
+            self._version = -1
+        if self._version != state.fleet_version:
+            self._follow(state)
             placed.keep_only(state.managers)
-        cores = functools.cache(cores_of_job)
+        self._read(placed, functools.cache(cores_of_job))
+
+    def look_once(
+        self, state: SchedulerState, placed: PlacedActions, cores_of_job: Callable[[str], float]
+    ) -> Iterator[None]:
+        """Does as `refresh`, in parts: nodes that come or go between them may be in it or not. For one that is new."""
+        self._kept_set_ups, self._held_memory = state.kept_set_ups, state.held_memory
+        cores, nodes = functools.cache(cores_of_job), list(state.nodes.values())
+        for first in range(0, len(nodes), _NODES_PER_PART):
+            self._put(state, nodes[first : first + _NODES_PER_PART])
+            self._read(placed, cores)
+            yield
+        self._count_rows()
+
+    def _read(self, placed: PlacedActions, cores: Callable[[str], float]) -> None:
+        """Reads the books that changed."""
         for pool, indexes in self._old():
             known = len(pool.brings_in)
             pool.read(indexes, placed, cores)
@@ -293,21 +290,19 @@ class Fleet:
 
     def _old(self) -> Iterator[tuple[Pool, list[int]]]:
         """The nodes whose books changed since the last look, by pool."""
-        if any(pool.nodes[0].changed is not self._changed for pool in self.pools):
+        if self._watches and any(pool.nodes[0].changed is not self._changed for pool in self.pools):
             # Another fleet has looked at them since; what changed before is told to that one.
-            self._watch()
+            self._changed = set(self._index)
+            for node in self._index:
+                node.changed = self._changed
         changed = [self._index[node] for node in self._changed | self._metered if node in self._index]
         self._changed.clear()
-        by_pool: dict[int, list[int]] = {}
-        for number, index in changed:
-            by_pool.setdefault(number, []).append(index)
-        for number, indexes in sorted(by_pool.items()):
-            yield self.pools[number], indexes
-
-    def _watch(self) -> None:
-        self._changed = set(self._index)
-        for node in self._index:
-            node.changed = self._changed
+        by_pool: dict[Pool, list[int]] = {}
+        for pool, index in changed:
+            by_pool.setdefault(pool, []).append(index)
+        for pool in self.pools:
+            if pool in by_pool:
+                yield pool, by_pool[pool]
 
     def resources(self, free: Sequence[Integers], hold_s: float) -> Iterator[ResourceRow]:
         """The rows of an instance: every column of every pool.
@@ -322,7 +317,7 @@ class Fleet:
             for name, left, capacity in zip(pool.columns, units, pool.capacity.tolist(), strict=True):
                 other = crowd if name.startswith(SHARED_CPU) else 0.0
                 total = capacity * len(pool.nodes)
-                yield ResourceRow(f"{name}@{pool.name}", _kind(name), total, left, other, hold_s=hold_s)
+                yield ResourceRow(f"{name}@{pool.name}", kind_of(name), total, left, other, hold_s=hold_s)
 
     @property
     def brings_in(self) -> bool:
@@ -333,43 +328,107 @@ class Fleet:
         """Those whose nodes can have sandboxes."""
         return [pool for pool in self.pools if any(ActionKind.ENV_RESET in host.kinds for host in pool.hosts)]
 
-    def _rebuild(self, state: SchedulerState) -> None:
+    def _follow(self, state: SchedulerState) -> None:
+        """Takes over which nodes came, went or take work now: those alone, where the core remembers which they are."""
+        nodes = state.nodes_changed_since(self._version)
+        if nodes is not None:
+            self._take_out(nodes)
+        if nodes is None or not all(pool.nodes for pool in self.pools):
+            self.pools, self._alike, self._index = [], {}, {}
+            self._changed, self._metered = set(), set()
+            nodes = list(state.nodes.values())
         self._version = state.fleet_version
-        self.generation += 1
-        alike: dict[_Likeness, Pool] = {}
-        for node in state.nodes.values():
+        self._put(state, [node for node in nodes if state.nodes.get(node.node_id) is node])
+        self._count_rows()
+
+    def grown(self, pool: Pool, idle: Pool, more: int) -> Fleet:
+        """A fleet that has more nodes, all idle, in one of its pools. It is for looking once.
+
+        Args:
+            pool: One of the pools.
+            idle: Has one node, which is like those of that pool.
+            more: How many.
+        """
+        larger = copy.copy(self)
+        larger.pools = [
+            replace(
+                each,
+                services=[*map(list, each.services)],
+                brings_in=set(each.brings_in),
+                batched=set(each.batched),
+                took_s=dict(each.took_s),
+            )
+            for each in self.pools
+        ]
+        grown = larger.pools[self.pools.index(pool)]
+        grown.nodes, grown.managers = pool.nodes + more * idle.nodes, pool.managers + more * idle.managers
+        grown.services += [list(idle.services[0]) for _ in range(more)]
+        for name in _BY_NODE:
+            further = np.repeat(getattr(idle, name), more, axis=0)
+            setattr(grown, name, np.concatenate([getattr(pool, name), further]))
+        larger._count_rows()
+        return larger
+
+    def _take_out(self, nodes: Iterable[Node]) -> None:
+        """Takes nodes out of their pools; the last of a pool takes the place of one that goes."""
+        for node in nodes:
+            pool, index = self._index.pop(node, (None, 0))
+            if pool is None:
+                continue
+            self._metered.discard(node)
+            last = len(pool.nodes) - 1
+            lists: tuple[list[Any], ...] = (pool.nodes, pool.managers, pool.services)
+            for rows in lists:
+                rows[index] = rows[last]
+                rows.pop()
+            for name in _BY_NODE:
+                units = getattr(pool, name)
+                units[index] = units[last]
+                setattr(pool, name, units[:last])
+            if index < last:
+                self._index[pool.nodes[index]] = pool, index
+
+    def _put(self, state: SchedulerState, nodes: Iterable[Node]) -> None:
+        """Puts nodes that can be given work into the pools of those that are like them; their books are read next."""
+        more: Counter[Pool] = Counter()
+        for node in nodes:
             managers = tuple(
                 manager
                 for manager_id in sorted(node.managers)
                 if (manager := state.managers.get(manager_id)) is not None and manager.accepting
             )
-            if managers:
-                likeness = _Likeness(_capacity(node), _hosts(managers))
-                pool = alike.get(likeness)
-                if pool is None:
-                    pool = alike[likeness] = _new_pool(f"pool-{len(alike)}", likeness)
-                pool.nodes.append(node)
-                pool.managers.append(managers)
-                pool.services.append([managers[host.manager].services[host.service] for host in likeness.hosts])
-        self.pools = list(alike.values())
-        self._index = {}
+            if not managers:
+                continue
+            likeness = Likeness(capacity_of(node), hosts_of(managers))
+            pool = self._alike.get(likeness)
+            if pool is None:
+                pool = self._alike[likeness] = _new_pool(f"pool-{len(self.pools)}", likeness, len(managers))
+                self.pools.append(pool)
+            self._index[node] = pool, len(pool.nodes)
+            pool.nodes.append(node)
+            pool.managers.append(managers)
+            pool.services.append([managers[host.manager].services[host.service] for host in pool.hosts])
+            more[pool] += 1
+            self._changed.add(node)
+            if self._watches:
+                node.changed = self._changed
+            if node.quotas:
+                # By time alone the books of these change.
+                self._metered.add(node)
+        for pool, count in more.items():
+            for name in _BY_NODE:
+                units = getattr(pool, name)
+                setattr(pool, name, np.concatenate([units, np.zeros((count, *units.shape[1:]), units.dtype)]))
+            pool.ready[-count:] = 1
+
+    def _count_rows(self) -> None:
+        """Each pool has rows in an instance, which there are others of now."""
+        self.generation += 1
         self.row_kinds, self.row_capacity = [], []
-        row = 0
-        for number, pool in enumerate(self.pools):
-            pool.first_row, row = row, row + len(pool.columns)
-            self.row_kinds += [_kind(name) for name in pool.columns]
+        for pool in self.pools:
+            pool.first_row = len(self.row_kinds)
+            self.row_kinds += [kind_of(name) for name in pool.columns]
             self.row_capacity += [units * len(pool.nodes) for units in pool.capacity.tolist()]
-            pool.free = np.zeros((len(pool.nodes), len(pool.columns)), np.int64)
-            pool.load = np.zeros(len(pool.nodes))
-            pool.backlog = np.zeros(len(pool.nodes))
-            pool.attempts = np.zeros((len(pool.nodes), len(pool.managers[0])), np.int64)
-            pool.set_up_s = np.zeros((len(pool.nodes), len(pool.hosts)))
-            pool.instances = np.zeros((len(pool.nodes), len(pool.hosts)), np.int64)
-            pool.ready = np.ones((len(pool.nodes), len(pool.hosts)), np.int64)
-            self._index.update({node: (number, index) for index, node in enumerate(pool.nodes)})
-        # By time alone the books of these change.
-        self._metered = {node for node in self._index if node.quotas}
-        self._watch()
 
 
 def _no_room(service: Service) -> bool:
@@ -377,37 +436,7 @@ def _no_room(service: Service) -> bool:
     return service.no_room or service.weights.gated
 
 
-def _kind(column: str) -> str:
-    """Shared cores are cores, too; they are only counted otherwise."""
-    return CPU if column.startswith(SHARED_CPU) else column
-
-
-def _capacity(node: Node) -> tuple[tuple[str, int], ...]:
-    pooled = node.pooled
-    return tuple(
-        (name, node.available(name)) for name in sorted(node.capacity) if node.available(name) > 0 or name not in pooled
-    )
-
-
-def _hosts(managers: tuple[Manager, ...]) -> tuple[Host, ...]:
-    return tuple(
-        Host(place, name, offered.kinds, offered.slots, tuple(sorted(offered.shared.items())), manager.by_need)
-        for place, manager in enumerate(managers)
-        for name, offered in sorted((name, service.description) for name, service in manager.services.items())
-    )
-
-
-def slot_column(host: Host) -> str:
-    """Name of the column of a service's slots."""
-    return f"slots of {host.service}/{host.manager}"
-
-
-def shared_column(host: Host) -> str:
-    """Name of the column of the cores that a service's manager shares."""
-    return f"{SHARED_CPU}/{host.manager}"
-
-
-def _new_pool(name: str, likeness: _Likeness) -> Pool:
+def _new_pool(name: str, likeness: Likeness, managers: int) -> Pool:
     columns = [resource for resource, _ in likeness.capacity]
     capacity = [units for _, units in likeness.capacity]
     for host in likeness.hosts:
@@ -422,4 +451,9 @@ def _new_pool(name: str, likeness: _Likeness) -> Pool:
     at = {manager: (len(columns) + place, cores) for place, (manager, cores) in enumerate(shared.items())}
     columns += [f"{SHARED_CPU}/{manager}" for manager in shared]
     capacity += [cores * MILLI for cores in shared.values()]
-    return Pool(name, likeness.hosts, len(likeness.capacity), tuple(columns), np.array(capacity, np.int64), at)
+    pool = Pool(name, likeness.hosts, len(likeness.capacity), tuple(columns), np.array(capacity, np.int64), at)
+    pool.free = np.zeros((0, len(columns)), np.int64)
+    pool.attempts = np.zeros((0, managers), np.int64)
+    pool.set_up_s, pool.instances = np.zeros((0, len(pool.hosts))), np.zeros((0, len(pool.hosts)), np.int64)
+    pool.ready = np.ones((0, len(pool.hosts)), np.int64)
+    return pool

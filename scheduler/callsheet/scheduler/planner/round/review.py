@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -94,15 +94,22 @@ class Review:
     kept_for: Mapping[ClassKey, Action]
     kv_tokens_of: Callable[[ActionRequest], int] = lambda _: 0
     claimed_on: Callable[[str], int] = lambda _: 0
+    _known: dict[tuple[ClassKey, int], Left] = field(default_factory=dict)
 
-    def left(self, key: ClassKey, action: Action | None = None) -> Left:
-        """Why it leaves what it does not start of a class; worked out for those that somebody asks about.
+    def left(self, key: ClassKey, action: Action | None = None) -> Generator[None, None, Left]:
+        """Why it leaves what it does not start of a class; worked out for those that somebody asks about, in parts.
 
         Args:
             key: The class.
             action: The member that somebody asks about, where members differ.
         """
-        able = self._able(key)
+        alike = (key, self.kv_tokens_of(action.request) if action is not None else 0)
+        if alike not in self._known:
+            self._known[alike] = yield from self._left(key, action)
+        return self._known[alike]
+
+    def _left(self, key: ClassKey, action: Action | None) -> Generator[None, None, Left]:
+        able = yield from self._able(key)
         if not able:
             return Left(WaitReason.NO_SERVICE, 1 if key.pinned_to else len(self.state.managers))
         hosts = [host for host in able if host[0].takes(key.pinned_to)]
@@ -116,11 +123,11 @@ class Review:
             return Left(WaitReason.SLOTS, len(hosts))
         if (kept := self._kept_of_kv(with_slots, action)) is not None:
             return kept
-        needed = key.demand.minimum()
-        if short := self._nearest(with_slots, key, needed):
+        shortages = yield from self._all_short(with_slots, key, key.demand.minimum())
+        if short := _least(shortages):
             of_quotas = all(item.enough_at is not None for item in short)
             return Left(WaitReason.QUOTA if of_quotas else WaitReason.RESOURCES, short=short)
-        fitting = [service for manager, service in with_slots if not self._shortages(manager, service, key, needed)]
+        fitting = [service for (_, service), short in zip(with_slots, shortages, strict=True) if not short]
         with_room = [service for service in fitting if not service.no_room]
         if not with_room:
             problem = next((service.problem for service in fitting if service.problem), "")
@@ -140,27 +147,33 @@ class Review:
         short = Shortage("kv tokens", tokens, max(free - kept, 0), service.description.kv_tokens, manager.node.node_id)
         return Left(WaitReason.RESOURCES, short=(short,), kept=min(kept, max(free, 0)))
 
-    def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
-        """What a sandbox would hold between actions and no node has, on the one that comes closest."""
+    def short_for_sandbox(self, reset: ClassKey) -> Generator[None, None, tuple[Shortage, ...]]:
+        """What a sandbox would hold between actions and no node has, on the one that comes closest; in parts."""
         held = {entry.resource: entry.min_units for entry in reset.demand.entries if entry.held_by_trajectory}
-        return self._nearest([host for host in self._able(reset) if host[0].accepting], reset, held)
+        able = yield from self._able(reset)
+        shortages = yield from self._all_short([host for host in able if host[0].accepting], reset, held)
+        return _least(shortages)
 
-    def _able(self, key: ClassKey) -> list[_Host]:
+    def _able(self, key: ClassKey) -> Generator[None, None, list[_Host]]:
         """Who could serve a class on an idle node."""
-        return [
-            (manager, service)
-            for manager in self.state.managers.values()
-            if key.pinned_to in ("", manager.manager_id)
-            if can_ever_serve(manager, key.kind, key.service, key.demand)
-            if (service := service_of(manager, key.kind, key.service)) is not None
-        ]
+        managers, able = self.state.managers, []
+        for name in [key.pinned_to] if key.pinned_to else list(managers):
+            manager = managers.get(name)
+            if manager is not None and can_ever_serve(manager, key.kind, key.service, key.demand):
+                service = service_of(manager, key.kind, key.service)
+                able += [(manager, service)] if service is not None else []
+            yield
+        return able
 
-    def _nearest(self, hosts: Iterable[_Host], key: ClassKey, needed: dict[str, int]) -> tuple[Shortage, ...]:
-        """What is short on the node that comes closest; nothing where it fits."""
-        shortages = [self._shortages(manager, service, key, needed) for manager, service in hosts]
-        return min(
-            shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)), default=()
-        )
+    def _all_short(
+        self, hosts: Iterable[_Host], key: ClassKey, needed: dict[str, int]
+    ) -> Generator[None, None, list[tuple[Shortage, ...]]]:
+        """What is short on the node of each."""
+        found = []
+        for manager, service in hosts:
+            found.append(self._shortages(manager, service, key, needed))
+            yield
+        return found
 
     def _shortages(
         self, manager: Manager, service: Service, key: ClassKey, needed: dict[str, int]
@@ -180,6 +193,11 @@ class Review:
             for resource, units in service.booked(by_need(self.state, manager, key, needed)).items()
             if node.free.get(resource, 0) < units
         )
+
+
+def _least(shortages: Iterable[tuple[Shortage, ...]]) -> tuple[Shortage, ...]:
+    """What is short on the node that comes closest; nothing where it fits."""
+    return min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)), default=())
 
 
 _Host = tuple[Manager, Service]

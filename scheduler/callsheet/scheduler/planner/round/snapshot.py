@@ -11,6 +11,7 @@ import numpy as np
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
 from callsheet.scheduler.core.words.model import ActionKind, ResourceDemand
+from callsheet.scheduler.planner.fleet.likeness import Place
 from callsheet.scheduler.planner.fleet.offers import (
     Offer,
     fitting,
@@ -22,7 +23,7 @@ from callsheet.scheduler.planner.fleet.offers import (
     room_on,
 )
 from callsheet.scheduler.planner.fleet.placement import NOTHING, Frees
-from callsheet.scheduler.planner.fleet.pools import Fleet, Place
+from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import (
     Integers,
     JobShare,
