@@ -128,6 +128,7 @@ class CoreLoop:
         background: Background,
         on_ends: EndsListener,
         *,
+        stopwatch: Callable[[], float] = lambda: 0.0,
         tally: Tally | None = None,
         heartbeat_interval: float,
         max_journal_backlog: int,
@@ -136,7 +137,7 @@ class CoreLoop:
         self.state = state
         self.clock = Clock()
         self.tally = tally or Tally()
-        self.stepper = Stepper(state, planner.plan, on_ends)
+        self.stepper = Stepper(state, planner.plan, on_ends, stopwatch)
         self._writer = writer
         self._background = background
         self._heartbeat_interval = heartbeat_interval

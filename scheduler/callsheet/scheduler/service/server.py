@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.records import SchedulerAlive
+from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.audit import AuditTrail
@@ -38,6 +40,7 @@ from callsheet.scheduler.service.rpc.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.rpc.refusing_interceptor import RefusingInterceptor
 from callsheet.scheduler.service.rpc.tls import CertificateFiles
 from callsheet.scheduler.service.settings import SchedulerSettings
+from callsheet.scheduler.service.turns import in_turns
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.scheduler.store.payloads import PayloadStore, PayloadStoreError
@@ -59,8 +62,9 @@ from grpc_reflection.v1alpha import reflection
 
 # How the garbage collector is set where a core runs: almost all objects there live as long as their action.
 # Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
-# docs/lab/2026-11-planner-rounds.md). Older ones are examined once in a million: more often only costs time.
-THRESHOLDS = (2_000, 500, 50)
+# docs/lab/2026-11-planner-rounds.md). What stays is examined once more, fifty thousand at a time (some 20 ms), and
+# all of it once in fifty million: more often only costs time.
+THRESHOLDS = (2_000, 25, 1_000)
 
 
 @contextmanager
@@ -157,12 +161,13 @@ async def _serve_with(
         writer,
         background,
         learning.attempts_ended,
+        stopwatch=time.perf_counter,
         tally=tally,
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
         max_pending_bytes=settings.limits.max_pending_bytes,
     )
-    admin = AdminServicer(loop, predictors, planning, audit)
+    admin = partial(AdminServicer, loop, predictors, planning, audit)
     writer.start()
     try:
         server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin, audit=audit)
@@ -240,7 +245,8 @@ def _metrics(settings: SchedulerSettings, loop: CoreLoop) -> MetricsServer:
 
     async def scrape() -> bytes:
         # The state is read between two steps of the loop; its text is made beside it.
-        return await anyio.to_thread.run_sync(render, collect(loop.state, loop.tally, loop.clock.now()))
+        wanted = await in_turns(wanted_in_parts(loop.state))
+        return await anyio.to_thread.run_sync(render, collect(loop.state, loop.tally, wanted, loop.clock.now()))
 
     return MetricsServer(scrape, settings.access, loop.tally.refused)
 
@@ -292,7 +298,7 @@ async def _grpc_server(
     loop: CoreLoop,
     payloads: Callable[[PeerLimits], PayloadServicer],
     claims: PayloadClaims,
-    admin: AdminServicer,
+    admin: Callable[[PeerLimits], AdminServicer],
     *,
     audit: AuditTrail,
 ) -> AsyncIterator[str]:
@@ -326,7 +332,7 @@ async def _grpc_server(
     clients, managers = ClientServicer(loop, claims, limits, unread, audit), ManagerServicer(loop, claims, unread)
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)
-    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin(limits), server)
     payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(payloads(limits), server)
     names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()

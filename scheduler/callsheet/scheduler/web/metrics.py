@@ -10,7 +10,7 @@ from typing import Final
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.planner.answers.wanted import wanted_units
+from callsheet.scheduler.planner.answers.wanted import WantedUnits
 from callsheet.scheduler.web.tally import BOUNDS_S, Histogram, Tally
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -28,7 +28,7 @@ MAX_NAMED: Final = 500
 _OPEN_STATES: Final = ("queued", "dispatched", "running")
 
 
-def collect(state: SchedulerState, tally: Tally, now: float) -> list[Metric]:
+def collect(state: SchedulerState, tally: Tally, wanted: Iterable[WantedUnits], now: float) -> list[Metric]:
     """Returns all metrics; takes a millisecond or two. Must be called where the core is."""
     managers = [state.managers[name] for name in sorted(state.managers)[:MAX_NAMED]]
     return [
@@ -37,7 +37,7 @@ def collect(state: SchedulerState, tally: Tally, now: float) -> list[Metric]:
         *_of_managers(state, managers),
         *_of_engines(managers, now),
         *_of_nodes(state),
-        *_of_roles(state),
+        *_of_roles(wanted),
     ]
 
 
@@ -208,7 +208,7 @@ def _of_nodes(state: SchedulerState) -> Iterator[Metric]:
         yield family
 
 
-def _of_roles(state: SchedulerState) -> Iterator[Metric]:
+def _of_roles(roles: Iterable[WantedUnits]) -> Iterator[Metric]:
     """What is wanted of managers, by role: what a fleet grows and shrinks by."""
     waiting = GaugeMetricFamily("callsheet_role_waiting", "Actions and trajectories without room.", labels=["role"])
     parts = (
@@ -217,7 +217,7 @@ def _of_roles(state: SchedulerState) -> Iterator[Metric]:
         ("useful_units", "Units beyond those that would shorten what waits and runs."),
     )
     families = [GaugeMetricFamily(f"callsheet_role_{part}", told, labels=["role", "resource"]) for part, told in parts]
-    for wanted in wanted_units(state):
+    for wanted in roles:
         waiting.add_metric([wanted.role], wanted.waiting)
         for (part, _), family in zip(parts, families, strict=True):
             units: Counter[str] = getattr(wanted, part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import anyio
 import pytest
 from callsheet.scheduler.core.state.summaries import MAX_CLOSED_JOBS, Summaries
 from callsheet.scheduler.core.words.model import ActionKey, FailureKind, RefusalCode, RefusedError
@@ -18,7 +19,7 @@ from tests.support.core_world import SETTINGS, CoreWorld
 
 def explained(world: CoreWorld, action: str, job: str = "job") -> admin_service_pb2.ExplainResponse:
     asked = common_pb2.ActionKey(job_id=job, action_id=action)
-    return explanation_of(world.state, asked, world.now, Predictors(), FirstComePlanner())
+    return anyio.run(explanation_of, world.state, asked, world.now, Predictors(), FirstComePlanner())
 
 
 def refusal(world: CoreWorld, action: str, job: str = "job") -> RefusedError:

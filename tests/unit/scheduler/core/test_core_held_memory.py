@@ -12,6 +12,7 @@ from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
 from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState
 from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.wanted import wanted_units
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
@@ -308,7 +309,11 @@ def test_what_is_held_is_told_beside_the_demand() -> None:
     manager.run("reset-u")
     told = {"demand": 1200, "booked": 768, "held": 660}
     assert world.state.managers["m"].sandbox_memory_mib == told, "what is not told counts as the demand"
-    samples = [sample for family in collect(world.state, Tally(), world.now) for sample in family.samples]
+    samples = [
+        sample
+        for family in collect(world.state, Tally(), wanted_units(world.state), world.now)
+        for sample in family.samples
+    ]
     values = {sample.name: sample.value for sample in samples}
     assert {part: values[f"callsheet_sandbox_{part}_mib"] for part in told} == told
 
@@ -324,6 +329,10 @@ def test_a_heartbeat_tells_what_waits_for_memory() -> None:
         )
         world.handle(events.ManagerHeartbeat("m", manager.stream, states))
         assert world.state.managers["m"].waiting_for_memory == sum(counts)
-        samples = [sample for family in collect(world.state, Tally(), world.now) for sample in family.samples]
+        samples = [
+            sample
+            for family in collect(world.state, Tally(), wanted_units(world.state), world.now)
+            for sample in family.samples
+        ]
         told = [sample.value for sample in samples if sample.name == "callsheet_attempts_waiting_for_memory"]
         assert told == [sum(counts)]

@@ -11,6 +11,8 @@ import pytest
 from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult
+from callsheet.scheduler.service.limits.guard import PeerLimits
+from callsheet.scheduler.service.limits.settings import LimitSettings
 from callsheet.scheduler.service.rpc.client_servicer import ClientServicer
 from callsheet.v1 import client_service_pb2
 
@@ -32,7 +34,8 @@ class SlowCommits:
         self.clock = self
         self.leased = anyio.Event()
         self._withheld: list[commands.GiveBatch] = []
-        self.servicer = ClientServicer(cast("Any", self), *[cast("Any", None)] * 4)
+        nobody: Any = None
+        self.servicer = ClientServicer(cast("Any", self), nobody, PeerLimits(LimitSettings()), nobody, nobody)
 
     def now(self) -> float:
         return self.world.now

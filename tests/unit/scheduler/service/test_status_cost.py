@@ -50,14 +50,14 @@ def world_with(actions: int) -> CoreWorld:
 
 
 @pytest.mark.parametrize("actions", [3, 300])
-def test_a_status_visits_no_action(actions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_status_visits_no_action(actions: int, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_with(actions)
     job = world.state.jobs["job"]
     monkeypatch.setattr(job_pb2.JobSpec, "FromString", lambda _: job_pb2.JobSpec(job_id="job"), raising=False)
     visited = job.actions = Visited(job.actions)
     status = job_status(world.state, job, world.now)
     assert dict(status.actions) == {"queued": actions - actions // 3, "cancelled": actions // 3}
-    listed = list_jobs(world.state, client_service_pb2.ListJobsRequest(), world.now, lambda _: True)
+    listed = await list_jobs(world.state, client_service_pb2.ListJobsRequest(), world.now, lambda _: True)
     assert list(listed.jobs) == [status]
     assert visited.visits == 0
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from callsheet.scheduler.core.jobs.leases import open_job
+from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.planner.answers.explain import Explanation, Holder, explain, holders
+from callsheet.scheduler.planner.answers.explain import Explanation, Holder, explain_in_parts, holders_in_parts
 from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
 from callsheet.scheduler.planner.predictors import Prediction, Predictors
 from callsheet.scheduler.planner.predictors.log_normal import quantile
 from callsheet.scheduler.planner.predictors.predictors import predict
 from callsheet.scheduler.planner.protocol import Reviewer
+from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import decode_key
 from callsheet.scheduler.service.codec.rules import identifier, within
+from callsheet.scheduler.service.turns import in_turns
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2
 
 # Answers of the admin service that come from predictions, as messages.
@@ -69,7 +71,7 @@ _LISTED = 100
 _NAMED = 10
 
 
-def explanation_of(
+async def explanation_of(
     state: SchedulerState,
     asked: common_pb2.ActionKey,
     now: float,
@@ -97,9 +99,9 @@ def explanation_of(
     known = state.find_action(key)
     if isinstance(known, Action):
         _fill_live(response, known, predictors)
-        explanation = explain(state, known, now, planner, sees_job)
+        explanation = await in_turns(explain_in_parts(state, known, now, planner, sees_job))
         _fill_wait(response, explanation)
-        for holder in holders(state, known, explanation, now):
+        for holder in await in_turns(holders_in_parts(state, known, explanation, now)):
             _fill_holder(response.holders.add(), holder, seen=sees_job(holder.job_id))
         return response
     if known is not None:
@@ -128,7 +130,21 @@ def explanation_of(
     return response
 
 
-def open_actions(
+class _Reviews:
+    """A planner's reviews, of which one serves many explanations: what is listed is as old as its first line."""
+
+    def __init__(self, planner: Reviewer) -> None:
+        self._planner = planner
+        self._known: Review | None = None
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """See `Reviewer.review`."""
+        if self._known is None:
+            self._known = self._planner.review(state, now)
+        return self._known
+
+
+async def list_actions(
     state: SchedulerState,
     request: admin_service_pb2.ListActionsRequest,
     now: float,
@@ -142,15 +158,24 @@ def open_actions(
         RefusedError: NOT_FOUND if the job is not open; INVALID_ARGUMENT naming the field.
     """
     size = int(within("page_size", request.page_size, 0, MAX_LISTED)) or _LISTED
-    known = [each for each in open_job(state, request.job_id).actions.values() if isinstance(each, Action)]
-    response = admin_service_pb2.ListActionsResponse(open=len(known))
-    for action in heapq.nsmallest(size, known, key=lambda each: each.arrival):
-        found = response.actions.add()
-        found.key.job_id, found.key.action_id = action.key
-        _fill_story(found, action.request.kind, action.state, action.story[:1])
-        explanation = explain(state, action, now, planner, sees_job)
-        found.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
-        found.explanation = explanation.sentence
+    job, reviews = open_job(state, request.job_id), _Reviews(planner)
+    response = admin_service_pb2.ListActionsResponse(open=job.open_actions)
+
+    def parts() -> Generator[None, None, None]:
+        # A job has its actions in the order in which they came.
+        for action in open_actions(job):
+            if len(response.actions) == size:
+                return
+            if action is not None and not action.state.terminal:
+                explanation = yield from explain_in_parts(state, action, now, reviews, sees_job)
+                found = response.actions.add()
+                found.key.job_id, found.key.action_id = action.key
+                _fill_story(found, action.request.kind, action.state, action.story[:1])
+                found.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
+                found.explanation = explanation.sentence
+            yield
+
+    await in_turns(parts())
     return response
 
 

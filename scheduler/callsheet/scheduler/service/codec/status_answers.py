@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 import anyio.to_thread
@@ -19,6 +19,7 @@ from callsheet.scheduler.core.words.model import Opened, Token, TrajectoryEnd
 from callsheet.scheduler.core.work.trajectories import unknown_group, unknown_trajectory
 from callsheet.scheduler.service.codec.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.codec.rules import fill_duration, within
+from callsheet.scheduler.service.turns import in_turns, made_of
 from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
 
 # What opens found, and how trajectories end, as the contract has them.
@@ -59,13 +60,13 @@ DEFAULT_PAGE = 1_000
 MAX_PAGE = 10_000
 
 
-def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.TrajectoryBatch:
+async def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.TrajectoryBatch:
     """A batch, for its taker."""
     message = buffer_pb2.TrajectoryBatch(batch_id=batch.batch_id, policy_version=batch.policy_version)
     fill_duration(message.lease, max(batch.ends_at - now, 0.0))
-    for key in batch.keys:
-        bundle = job.buffer.bundles[key]
-        message.trajectories.extend(_trajectories(bundle, batch.policy_version, now))
+    bundles = [job.buffer.bundles[key] for key in batch.keys]
+    add = message.trajectories.extend
+    await in_turns(made_of(bundles, lambda bundle: add(_trajectories(bundle, batch.policy_version, now))))
     return message
 
 
@@ -85,7 +86,7 @@ def _trajectories(bundle: Bundle, version: int, now: float) -> Iterator[buffer_p
         yield message
 
 
-def list_buffer(
+async def list_buffer(
     state: SchedulerState, request: client_service_pb2.ListBufferRequest, now: float
 ) -> client_service_pb2.ListBufferResponse:
     """What is in a job's buffer, the oldest first and without payloads.
@@ -96,13 +97,18 @@ def list_buffer(
     job = open_job(state, request.job_id)
     size = int(within("page_size", request.page_size, 0, MAX_PAGE)) or DEFAULT_PAGE
     response = client_service_pb2.ListBufferResponse()
-    for bundle in sorted(job.buffer.bundles.values(), key=lambda each: each.number):
-        for message in _trajectories(bundle, job.policy_version, now):
-            if len(response.trajectories) == size:
-                response.more = True
-                return response
-            message.result.ClearField("payload")
-            response.trajectories.append(message)
+
+    def parts() -> Generator[None, None, None]:
+        for bundle in sorted(job.buffer.bundles.values(), key=lambda each: each.number):
+            for message in _trajectories(bundle, job.policy_version, now):
+                if len(response.trajectories) == size:
+                    response.more = True
+                    return
+                message.result.ClearField("payload")
+                response.trajectories.append(message)
+                yield
+
+    await in_turns(parts())
     return response
 
 
@@ -314,7 +320,7 @@ def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
 MOST_ON_LOOP = 10_000
 
 
-def list_jobs(
+async def list_jobs(
     state: SchedulerState, request: client_service_pb2.ListJobsRequest, now: float, sees: Callable[[str], bool]
 ) -> client_service_pb2.ListJobsResponse:
     """Open jobs that the caller sees, or the one that is asked for.
@@ -324,7 +330,8 @@ def list_jobs(
     """
     jobs = [open_job(state, request.job_id)] if request.job_id else state.jobs.values()
     jobs = [job for job in jobs if sees(job.request.job_id)]
-    return client_service_pb2.ListJobsResponse(jobs=[job_status(state, job, now) for job in jobs])
+    told = await in_turns(made_of(jobs, lambda job: job_status(state, job, now)))
+    return client_service_pb2.ListJobsResponse(jobs=told)
 
 
 async def list_trajectories(
@@ -349,9 +356,13 @@ async def list_trajectories(
         siblings = group.members.keys() | group.lost.keys()
         found = [each for each in found if each in siblings]
     page, more = await _page(found, request.after, request.page_size)
-    return client_service_pb2.ListTrajectoriesResponse(
-        trajectories=[trajectory_status(job, each) for each in page], more=more
-    )
+    told = await in_turns(made_of(page, lambda each: _trajectory_status(job, each)))
+    return client_service_pb2.ListTrajectoriesResponse(trajectories=filter(None, told), more=more)
+
+
+def _trajectory_status(job: Job, trajectory_id: str) -> job_pb2.TrajectoryStatus | None:
+    """A trajectory of a page; None if it was forgotten since the page was chosen."""
+    return trajectory_status(job, trajectory_id) if trajectory_id in job.trajectory_specs else None
 
 
 async def list_groups(
@@ -365,11 +376,11 @@ async def list_groups(
     job = open_job(state, request.job_id)
     if request.group_id and request.group_id not in job.groups:
         raise unknown_group(job, request.group_id)
-    found = [request.group_id] if request.group_id else job.groups
+    found: Iterable[str] = [request.group_id] if request.group_id else job.groups
     page, more = await _page(found, request.after, request.page_size)
-    return client_service_pb2.ListGroupsResponse(
-        groups=[group_status(job, each, job.groups[each]) for each in page], more=more
-    )
+    known = [(each, job.groups[each]) for each in page if each in job.groups]
+    told = await in_turns(made_of(known, lambda each: group_status(job, *each)))
+    return client_service_pb2.ListGroupsResponse(groups=told, more=more)
 
 
 async def _page(ids: Iterable[str], after: str, page_size: int) -> tuple[list[str], bool]:

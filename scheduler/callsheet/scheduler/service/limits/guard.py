@@ -297,15 +297,21 @@ class _Peer:
     items: TokenBucket
     calls: int = 0
     transfers: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(MAX_TRANSFERS))
+    questions: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 class PeerLimits:
-    """Counts what each peer does. Not for several threads."""
+    """Counts what each peer does. Not for several threads.
+
+    Attributes:
+        one_answer: Held by who makes a long answer on the event loop, in turns with all else: one at a time.
+    """
 
     def __init__(self, settings: LimitSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._now = now
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self.one_answer = anyio.Lock()
 
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
@@ -341,6 +347,12 @@ class PeerLimits:
     async def transfer(self, name: str) -> AsyncIterator[None]:
         """Waits until a peer may put or get another payload. For use within `call`."""
         async with self._peer(name).transfers:
+            yield
+
+    @asynccontextmanager
+    async def question(self, name: str) -> AsyncIterator[None]:
+        """Waits until a peer may have another long answer, which is one at a time. For use within `call`."""
+        async with self._peer(name).questions:
             yield
 
     def _peer(self, name: str) -> _Peer:

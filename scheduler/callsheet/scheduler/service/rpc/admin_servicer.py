@@ -14,19 +14,20 @@ from callsheet.scheduler.core.state.entities import LostManager, Manager
 from callsheet.scheduler.core.state.ledger import Node, Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
-from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
-from callsheet.scheduler.planner.answers.what_if import ask
+from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_in_parts
+from callsheet.scheduler.planner.answers.what_if import ask_in_parts
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.audit import AuditTrail
-from callsheet.scheduler.service.codec.admin_explain import explanation_of, open_actions, what_if_response
+from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions, what_if_response
 from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import UnaryReply
 from callsheet.scheduler.service.codec.rules import Context, at_least
 from callsheet.scheduler.service.codec.status_answers import job_status
-from callsheet.scheduler.service.limits.guard import caller
+from callsheet.scheduler.service.limits.guard import PeerLimits, caller, peer_of
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.rpc.client_servicer import ANSWER_TIMEOUT
+from callsheet.scheduler.service.turns import in_turns, made_of
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2,
@@ -41,9 +42,12 @@ MOST_SANDBOXES_TOLD: Final = 1_000
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """See the contract. Reads take the core's state as it is between two steps of the loop."""
 
-    def __init__(self, loop: CoreLoop, predictors: Predictors, planner: Reviewer, audit: AuditTrail) -> None:
+    def __init__(
+        self, loop: CoreLoop, predictors: Predictors, planner: Reviewer, audit: AuditTrail, limits: PeerLimits
+    ) -> None:
         self._loop = loop
         self._audit = audit
+        self._limits = limits
         self._predictors = predictors
         self._planner = planner
         self._started = loop.clock.now()
@@ -54,15 +58,16 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_service_pb2.GetStatusRequest, context: Context
     ) -> admin_service_pb2.GetStatusResponse:
         """Jobs, managers, nodes and counts."""
-        state = self._loop.state
+        state, now = self._loop.state, self._loop.clock.now()
         response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
         fill_timestamp(response.started, self._started)
-        now = self._loop.clock.now()
-        response.jobs.extend(job_status(state, job, now) for job in state.jobs.values())
-        response.managers.extend(_manager_status(manager) for manager in state.managers.values())
-        response.nodes.extend(_node_status(node) for node in state.nodes.values())
-        response.lost.extend(map(_lost, state.lost_managers.values()))
-        response.wanted.extend(map(_wanted, wanted_units(state)))
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append
+            await in_turns(made_of(state.jobs.values(), lambda each: jobs(job_status(state, each, now))))
+            await in_turns(made_of(state.managers.values(), lambda each: managers(_manager_status(each))))
+            await in_turns(made_of(state.nodes.values(), lambda each: nodes(_node_status(each))))
+            response.lost.extend(map(_lost, state.lost_managers.values()))
+            response.wanted.extend(map(_wanted, await in_turns(wanted_in_parts(state))))
         return response
 
     async def Explain(  # noqa: N802
@@ -75,7 +80,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             request.key.job_id = identity.subject
         identity.require_job("key.job_id", request.key.job_id)
         state, now = self._loop.state, self._loop.clock.now()
-        return explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=identity.sees_job)
+        sees = identity.sees_job
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            return await explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=sees)
 
     async def ListActions(  # noqa: N802
         self, request: admin_service_pb2.ListActionsRequest, context: Context
@@ -84,7 +91,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         identity = caller()
         identity.require_job("job_id", request.job_id)
         state, now = self._loop.state, self._loop.clock.now()
-        return open_actions(state, request, now, self._planner, sees_job=identity.sees_job)
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            return await list_actions(state, request, now, self._planner, sees_job=identity.sees_job)
 
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
@@ -114,10 +122,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def WhatIf(  # noqa: N802
         self, request: admin_service_pb2.WhatIfRequest, context: Context
     ) -> admin_service_pb2.WhatIfResponse:
-        """What more nodes of a pool would do; the core is read at once, and the answer found beside the loop."""
+        """What more nodes of a pool would do; the core is read in turns, and the answer found beside the loop."""
         state, now = self._loop.state, self._loop.clock.now()
-        question = ask(state, request.pool, request.nodes, now, self._predictors)
-        return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
+        async with self._limits.question(peer_of(context)):
+            async with self._limits.one_answer:
+                question = await in_turns(ask_in_parts(state, request.pool, request.nodes, now, self._predictors))
+            return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
 
 
 def _dies_with(manager: Manager) -> admin_service_pb2.DrainManagerResponse:

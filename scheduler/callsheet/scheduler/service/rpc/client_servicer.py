@@ -37,6 +37,7 @@ from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
 from callsheet.scheduler.service.sessions import ClientStream
+from callsheet.scheduler.service.turns import LoopTurn
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
@@ -93,9 +94,10 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
 
     async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest, peer: str) -> None:
         happened: list[events.Event] = []
-        identity = caller()
+        identity, turn = caller(), LoopTurn()
         try:
             for item in request.items:
+                await turn.next_thing()
                 reply_to = events.ReplyTo(session, item.sequence, holds=True, told=self._audit.of_item(item, peer))
                 try:
                     require_job_of(item, identity)
@@ -236,21 +238,24 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         """Open jobs."""
         if request.job_id:
             caller().require_job("job_id", request.job_id)
-        return list_jobs(self._loop.state, request, self._loop.clock.now(), caller().sees_job)
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            return await list_jobs(self._loop.state, request, self._loop.clock.now(), caller().sees_job)
 
     async def ListTrajectories(  # noqa: N802
         self, request: client_service_pb2.ListTrajectoriesRequest, context: Context
     ) -> client_service_pb2.ListTrajectoriesResponse:
         """Trajectories of an open job."""
         caller().require_job("job_id", request.job_id)
-        return await list_trajectories(self._loop.state, request)
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            return await list_trajectories(self._loop.state, request)
 
     async def ListGroups(  # noqa: N802
         self, request: client_service_pb2.ListGroupsRequest, context: Context
     ) -> client_service_pb2.ListGroupsResponse:
         """Groups of an open job."""
         caller().require_job("job_id", request.job_id)
-        return await list_groups(self._loop.state, request)
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            return await list_groups(self._loop.state, request)
 
     async def TakeBatch(  # noqa: N802
         self, request: client_service_pb2.TakeBatchRequest, context: Context
@@ -274,7 +279,8 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             check_caller()
             if leased is not None and reply.batch_given.is_set() and leased is self._leased_to(request, reply):
                 job = self._loop.state.jobs[request.job_id]
-                response.batch.CopyFrom(batch_message(job, leased, self._loop.clock.now()))
+                async with self._limits.one_answer:
+                    response.batch.CopyFrom(await batch_message(job, leased, self._loop.clock.now()))
         finally:
             reply.gone = True
             if not response.HasField("batch"):
@@ -302,4 +308,5 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     ) -> client_service_pb2.ListBufferResponse:
         """What is in a job's buffer."""
         caller().require_job("job_id", request.job_id)
-        return list_buffer(self._loop.state, request, self._loop.clock.now())
+        async with self._limits.question(peer_of(context)), self._limits.one_answer:
+            return await list_buffer(self._loop.state, request, self._loop.clock.now())

@@ -16,6 +16,7 @@ from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
 from callsheet.scheduler.service.sessions import ClientStream, ManagerStream
+from callsheet.scheduler.service.turns import LoopTurn
 from callsheet.scheduler.store.payloads import PayloadStoreError
 from callsheet.v1 import client_service_pb2, common_pb2, manager_service_pb2, manager_service_pb2_grpc
 
@@ -101,8 +102,10 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
 
     async def _read(self, session: ManagerStream, items: Iterable[manager_service_pb2.ManagerItem]) -> None:
         happened: list[events.Event] = []
-        for item in items:
-            try:
+        turn = LoopTurn()
+        try:
+            for item in items:
+                await turn.next_thing()
                 if item.HasField("output"):
                     forward_output(self._loop.state, session.manager_id, item.output)
                     continue
@@ -110,10 +113,10 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
                 references = references_of(item.ended) if item.HasField("ended") else []
                 if references:
                     await self._retain(item.ended, references)
-            except RefusedError as refusal:
-                session.outbox.close(refusal)
-                break
-        self._loop.post(happened)
+        except RefusedError as refusal:
+            session.outbox.close(refusal)
+        finally:
+            self._loop.post(happened)
 
     async def _retain(self, ended: manager_service_pb2.AttemptEnded, references: list[str]) -> None:
         """Keeps the stored output of an attempt for its job, before its outcome is committed.
