@@ -62,9 +62,9 @@ from grpc_reflection.v1alpha import reflection
 
 # How the garbage collector is set where a core runs: almost all objects there live as long as their action.
 # Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
-# docs/lab/2026-11-planner-rounds.md). What stays is examined once more, fifty thousand at a time (some 20 ms), and
+# docs/lab/2026-11-planner-rounds.md). What stays is examined once more, twenty thousand at a time (some 20 ms), and
 # all of it once in fifty million: more often only costs time.
-THRESHOLDS = (2_000, 25, 1_000)
+THRESHOLDS = (2_000, 10, 2_500)
 
 
 @contextmanager
