@@ -147,8 +147,9 @@ class World:
         assert len(busy) <= self.at_once
 
     def _updating(self, engine: FaultyEngine) -> bool:
+        """Whether it is out of service for a publish; one that is healed was out before."""
         weights = self.core.state.managers[engine.manager.manager_id].services["policy"].weights
-        return weights.updating is not None
+        return weights.updating is not None and weights.rollout is not None
 
     def _generate(self) -> None:
         self.actions += 1

@@ -269,6 +269,20 @@ def test_an_operator_heals_an_engine_until_the_next_publish() -> None:
     assert len(only.updates) == 3, "it is at it"
 
 
+def test_an_engine_takes_what_is_published_while_it_is_healed() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.fail()
+    world.heal("engine-0")
+    world.publish(2, offer=offer("more"))
+    assert not only.updates[-1].plan, "it is at it"
+    only.prove()
+    assert only.updates[-1].version == 2
+    only.prove()
+    generate(world, "a")
+    assert only.has("a")
+
+
 def test_only_engines_that_are_there_can_be_healed() -> None:
     world, (only,) = world_with_engines(1)
     with pytest.raises(RefusedError, match="names no registered manager"):

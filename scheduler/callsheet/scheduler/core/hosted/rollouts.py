@@ -277,7 +277,9 @@ def _settle(state: SchedulerState, engine: PolicyEngine, end: UpdateEnd, now: fl
     if not end.failure:
         weights.failures, weights.reason, weights.retry_at = 0, "", -math.inf
         if weights.rollout is None:
-            weights.retry_at = math.inf if rollout is not None else -math.inf
+            # It was healed from what was published then, and takes what was published since.
+            healed = rollout is not None and rollout.token < end.update
+            weights.retry_at = math.inf if healed else -math.inf
             _change(engine, now, trusted=True)
         if rollout is not None and weights.has_proved(rollout) and not rollout.reference and end.canary:
             rollout.reference = end.canary
