@@ -27,7 +27,7 @@ from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retention import Retention
 from callsheet.gateway.server.settings import GatewaySettings
 from callsheet.gateway.server.trainers import Trainers
-from callsheet.http_server.listening import address_of, listen, make_server
+from callsheet.http_server.listening import EmbeddedServer, address_of, listen, make_server
 from callsheet.options.common import comma_separated
 
 _ANSWER_S: Final = 10.0
@@ -75,25 +75,10 @@ async def serve(
             retention = Retention(
                 client, store, live, retention_s=settings.retention_s, most_bytes=settings.max_database_bytes
             )
-            calls = Calls(
-                client,
-                store,
-                live,
-                models,
-                settings=settings,
-                tasks=tasks,
-                is_full=lambda: retention.is_full,
-                parser=_parser(settings),
-            )
+            full, parser = lambda: retention.is_full, _parser(settings)
+            calls = Calls(client, store, live, models, settings=settings, tasks=tasks, is_full=full, parser=parser)
             gateway = GatewayApi(callers, calls, models, Trainers(client, live, secret), time.time())
-            server = make_server(
-                make_app(gateway, settings.max_request_bytes, settings.max_waiting_bytes),
-                shutdown_s=settings.shutdown_s,
-                tls_cert=settings.tls_cert,
-                tls_key=settings.tls_key,
-                listen=settings.listen,
-                host_names=comma_separated(settings.host_names),
-            )
+            server = _server(settings, gateway)
             tasks.start_soon(server.stop_with, stop)
             tasks.start_soon(retention.run, settings.sweep_s)
             scheme = "http" if settings.tls_cert is None else "https"
@@ -102,6 +87,17 @@ async def serve(
             task_status.started(url)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+
+
+def _server(settings: GatewaySettings, gateway: GatewayApi) -> EmbeddedServer:
+    return make_server(
+        make_app(gateway, settings.max_request_bytes, settings.max_waiting_bytes),
+        shutdown_s=settings.shutdown_s,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
+        listen=settings.listen,
+        host_names=comma_separated(settings.host_names),
+    )
 
 
 def _parser(settings: GatewaySettings) -> EngineParser | None:

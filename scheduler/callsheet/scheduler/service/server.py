@@ -172,13 +172,10 @@ async def _serve_with(
     try:
         server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin, audit=audit)
         async with server as address, anyio.create_task_group() as tasks:
-            tasks.start_soon(claims.run)
-            tasks.start_soon(loop.run)
+            for runs in (claims.run, loop.run, background.run, audit.run, learning.run):
+                tasks.start_soon(runs)
             if isinstance(planning, SolverPlanning):
                 tasks.start_soon(planning.run, loop.wake)
-            tasks.start_soon(background.run)
-            tasks.start_soon(audit.run)
-            tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
             tasks.start_soon(IdlePayloads(payloads, claims, state, loop.clock.now).run)
             tasks.start_soon(_tell_alive, loop, writer, settings.alive_interval)
@@ -189,11 +186,16 @@ async def _serve_with(
             await failed.wait()
             raise JournalFailedError(f"a commit of the journal failed: {failure[0]}") from failure[0]
     finally:
-        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            await writer.close(CLOSE_TIMEOUT)
-            if not failure:
-                await learning.close()
-            await audit.flush()
+        await _close(writer, None if failure else learning, audit)
+
+
+async def _close(writer: GroupCommitWriter, learning: Learning | None, audit: AuditTrail) -> None:
+    """Writes what is left, within `CLOSE_TIMEOUT` seconds; what was learned only where the journal works."""
+    with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+        await writer.close(CLOSE_TIMEOUT)
+        if learning is not None:
+            await learning.close()
+        await audit.flush()
 
 
 def _recover(

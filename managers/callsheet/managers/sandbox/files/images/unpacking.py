@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -85,8 +87,15 @@ async def unpack_layer(
         )
     if waiting.cancelled_caught:
         raise ImageError(f"{what}: took more than {_UNPACK_SECONDS:g} s to unpack")
+    answer = _answer_of(done, what)
+    await anyio.to_thread.run_sync(hide_what_is_below, target, answer["opaque"])
+    return int(answer["bytes"])
+
+
+def _answer_of(done: CompletedProcess[bytes], what: str) -> dict[str, Any]:
+    """What the process says of an archive that it has unpacked; raises as `unpack_layer`."""
     try:
-        answer = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
         said = done.stderr[-_SHOWN_BYTES:].decode(errors="replace").strip()
         raise ImageError(f"{what}: unpacking it ended with {done.returncode}: {said}") from error
@@ -96,8 +105,7 @@ async def unpack_layer(
         if answer["errno"] in _OF_ARCHIVE:
             raise ImageError(f"{what}: cannot be unpacked: {answer['error']}")
         raise OSError(answer["errno"], answer["error"])
-    await anyio.to_thread.run_sync(hide_what_is_below, target, answer["opaque"])
-    return int(answer["bytes"])
+    return answer
 
 
 async def read_archived(content: bytes, path: str, place: Path, bwrap: Path) -> str:
