@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -122,6 +123,8 @@ def _below(path: Path, roots: Sequence[Path]) -> Path | None:
     """Where a path leads, if that is below one of some directories."""
     try:
         resolved = path.resolve()
-    except (OSError, RuntimeError):  # Links in a circle.
+        with suppress(FileNotFoundError):
+            resolved.stat()
+    except (OSError, RuntimeError):  # Links in a circle, of which newer versions of Python resolve a part.
         return None
     return resolved if any(resolved.is_relative_to(root) for root in roots) else None

@@ -52,6 +52,8 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
 
 
 def _is_due(state: SchedulerState, key: TimerKey, now: float) -> None:
+    if state.timers.get(key) is not None:
+        return  # It was set anew while this one waited for its turn.
     match key:
         case ("action", ActionKey() as action_key):
             _action_due(state, action_key, now)

@@ -55,6 +55,7 @@ def test_nothing_else_is_read_and_all_of_it_is_refused_alike(shared: Path) -> No
     (shared / "out").symlink_to(shared.parent / "private")
     (shared / "nowhere").symlink_to("/does/not/exist")
     (shared / "circle").symlink_to("circle")
+    (shared / "behind").symlink_to("missing/../circle")
     os.mkfifo(shared / "pipe")
     outside: list[str | Path] = [
         "/etc",
@@ -72,6 +73,8 @@ def test_nothing_else_is_read_and_all_of_it_is_refused_alike(shared: Path) -> No
         shared / "out" / "missing",
         shared / "nowhere",
         shared / "circle",
+        shared / "circle" / "weights.pt",
+        shared / "behind",
         shared / "pipe",
         f"file://{shared.parent}/private",
         f"file://localhost{shared}/step-1",

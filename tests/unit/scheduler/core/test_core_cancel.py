@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode, RefusedError
 
-from tests.support.core_requests import action_request, key_of
-from tests.support.core_world import world_with_sandbox, world_with_trajectory
+from tests.support.core_requests import LONG, action_request, key_of
+from tests.support.core_world import SETTINGS, world_with_sandbox, world_with_trajectory
 
 
 def test_a_queued_action_is_cancelled_at_once() -> None:
@@ -43,6 +45,20 @@ def test_a_running_action_is_cancelled_by_its_manager_with_what_it_has() -> None
     assert world.state_of("a") is ActionState.RUNNING
     manager.end("a", events.AttemptCancelled(b"half"))
     assert world.cancellation("a") == Cancellation("enough", b"half")
+
+
+@pytest.mark.parametrize("looks_at_s", [1.0, 4.0, 1000.0])
+def test_a_manager_that_ignores_a_cancel_has_the_grace_and_no_more(looks_at_s: float) -> None:
+    """Whenever the scheduler looks at the action's own deadline meanwhile."""
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a", timeouts=replace(LONG, schedule_to_start=looks_at_s, start_to_close=1000.0)))
+    world.plan()
+    manager.start("a")
+    world.cancel("a", "enough")
+    manager.live(SETTINGS.cancel_grace - 1.0)
+    assert world.state_of("a") is ActionState.RUNNING
+    manager.live(2.0)
+    assert world.cancellation("a").reason == "enough"
 
 
 def test_an_action_that_ends_well_before_its_cancel_arrives_has_succeeded() -> None:

@@ -10,6 +10,7 @@ import pytest
 from callsheet.scheduler.core import machine, step, timers
 from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.state.chores import Chores
+from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.step import STEP_S, Stepper
 from callsheet.scheduler.core.words import commands, events
@@ -280,6 +281,30 @@ def test_a_node_that_is_lost_loses_its_sandboxes_in_parts() -> None:
     assert not world.state.managers
     assert not world.state.nodes
     assert world.state.lost_managers["m"].sandboxes == MANY
+
+
+def test_a_deadline_that_was_set_anew_is_not_over_by_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines wait for their turn; a cancel meanwhile gives its attempt time to stop."""
+    monkeypatch.setattr(timers, "MAX_DUE", 2 * MANY)
+    world = SteppedWorld()
+    manager = world.manager()
+    world.job()
+    soon = Timeouts(schedule_to_start=60.0, start_to_close=10.0, schedule_to_close=60.0)
+    for number in range(MANY):
+        world.submit(action_request(f"a{number}", timeouts=soon))
+        world.propose(f"a{number}", "m")
+        manager.start(f"a{number}")
+    world.state.managers["m"].last_seen = world.now = world.now + 11.0 + SETTINGS.timeout_grace
+    world.go_on()
+    last = f"a{MANY - 1}"
+    _, cancel = world.asked(lambda reply: events.CancelRequested(reply, key_of(last), "enough"))
+    world.finish_all(cancel)
+    action = world.state.find_action(key_of(last))
+    assert isinstance(action, Action)
+    assert action.state is ActionState.RUNNING
+    world.state.managers["m"].last_seen = world.now = world.now + SETTINGS.cancel_grace + 1.0
+    world.finish_all()
+    assert not isinstance(world.state.find_action(key_of(last)), Action)
 
 
 def test_a_new_process_of_a_manager_registers_once_all_of_the_former_one_has_ended() -> None:

@@ -162,3 +162,12 @@ def test_a_question_takes_no_news_from_the_planner() -> None:
     before = world.state.nodes["n0"].changed
     ask(world.state, "n1", 7, world.now, Predictors())
     assert world.state.nodes["n0"].changed is before
+
+
+@pytest.mark.parametrize(("mine", "others"), [(3, 3), (3, 1), (1, 3), (3, 0)])
+def test_another_core_is_looked_at_anew(mine: int, others: int) -> None:
+    fleet, (world, _), (other, _) = Fleet(), world_of(mine), world_of(others)
+    look(fleet, world)
+    look(fleet, other)
+    nodes = [each for pool in fleet.pools for each in pool.nodes]
+    assert nodes == list(other.state.nodes.values())

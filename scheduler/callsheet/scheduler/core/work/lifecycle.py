@@ -135,7 +135,9 @@ def attempt_deadline(state: SchedulerState, attempt: Attempt) -> float:
 
 
 def arm_attempt(state: SchedulerState, attempt: Attempt) -> None:
-    """Arms the deadline of an attempt, unless its action's comes first anyway."""
+    """Arms the deadline of an attempt, unless its action's comes first anyway or it must stop by another already."""
+    if attempt.cancel_sent:
+        return
     deadline = attempt_deadline(state, attempt)
     action_deadline = state.timers.get(("action", attempt.action.key))
     if action_deadline is None or deadline < action_deadline:

@@ -226,6 +226,7 @@ class Fleet:
         self.row_capacity: list[int] = []
         self.generation = 0
         self._watches = watches
+        self._followed: SchedulerState | None = None
         self._version = -1
         self._alike: dict[Likeness, Pool] = {}
         self._index: dict[Node, tuple[Pool, int]] = {}
@@ -259,9 +260,9 @@ class Fleet:
             cores_of_job: Cores that a live trajectory of a job is expected to use.
         """
         self._kept_set_ups, self._held_memory = state.kept_set_ups, state.held_memory
-        # Full pools begin anew with the set-ups that are asked for now.
-        if any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
-            self._version = -1
+        # Another core has other nodes. Full pools begin anew with the set-ups that are asked for now.
+        if state is not self._followed or any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
+            self._followed, self._version = state, -1
         if self._version != state.fleet_version:
             self._follow(state)
             placed.keep_only(state.managers)
