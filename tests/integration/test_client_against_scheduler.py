@@ -145,11 +145,14 @@ class ClientSuite:
 
     async def test_another_client_attaches_to_a_running_action(self, job: Job, scheduler: SchedulerUnderTest) -> None:
         action = Generate([1], model=scheduler.service)
-        first = await job.submit(action, action_id="a", expected_duration_s=0.3)
+        spans = (f"00-{digit * 32}-{digit * 16}-01" for digit in "123")
+        first = await job.submit(action, action_id="a", expected_duration_s=0.3, traceparent=next(spans))
         await first.accepted()
+        same = await job.submit(action, action_id="a", expected_duration_s=0.3, traceparent=next(spans))
         async with Client(scheduler.address) as other:
-            second = await other.job(job.job_id).submit(action, action_id="a", expected_duration_s=0.3)
-            assert await second.outcome() == await first.outcome()
+            third = other.job(job.job_id)
+            second = await third.submit(action, action_id="a", expected_duration_s=0.3, traceparent=next(spans))
+            assert await second.outcome() == await first.outcome() == await same.outcome()
 
     async def test_ids_have_one_body(self, job: Job, client: Client) -> None:
         await client.open_job(job.job_id)

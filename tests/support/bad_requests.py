@@ -114,6 +114,9 @@ BAD: dict[str, Bad] = {
     "env_step without sandbox": Bad(step(), PRECONDITION, "trajectory_id", "open", "has no sandbox"),
     "label too long": Bad(spec(label="l" * 257), INVALID, "label", "lll", "at most 256"),
     "task too long": Bad(spec(task="k" * 257), INVALID, "task", "kkk", "at most 256"),
+    "span without its trace": Bad(
+        spec(traceparent="00-00f067aa0ba902b7-01"), INVALID, "traceparent", "00-00f0", "must be like"
+    ),
     "negative weight": Bad(spec(weight=-0.5), INVALID, "weight", "-0.5", "between 0"),
     "weight that sums to infinity": Bad(spec(weight=1e308), INVALID, "weight", "1e+308", "and 1000000"),
     "unknown unservable": Bad(spec(unservable=7), INVALID, "unservable", "7", "is not a value"),

@@ -434,6 +434,7 @@ class ActionSpec(google.protobuf.message.Message):
     UNSERVABLE_FIELD_NUMBER: builtins.int
     EXPECTED_DURATION_FIELD_NUMBER: builtins.int
     SERVICE_FIELD_NUMBER: builtins.int
+    TRACEPARENT_FIELD_NUMBER: builtins.int
     GENERATE_FIELD_NUMBER: builtins.int
     ENV_RESET_FIELD_NUMBER: builtins.int
     ENV_STEP_FIELD_NUMBER: builtins.int
@@ -459,6 +460,11 @@ class ActionSpec(google.protobuf.message.Message):
     """Name of the hosted service that must serve it (a model, an API). Empty: any service for its kind; a reward then
     goes to "test-suite" or "scorer", and an env_reset or reward with an image to "sandbox:" and the image's name.
     Required for tool_call, as one API cannot stand in for another.
+    """
+    traceparent: builtins.str
+    """The span that caused it, as W3C Trace Context writes one: "00-", 32 digits of the trace, "-", 16 of the span, "-", 2 of
+    flags; all hexadecimal in lower case. The scheduler's spans of the action become its children. Two submits that differ
+    in it alone are the same action. Empty: none.
     """
     @property
     def demand(self) -> global___Demand:
@@ -513,6 +519,7 @@ class ActionSpec(google.protobuf.message.Message):
         unservable: global___Unservable.ValueType = ...,
         expected_duration: google.protobuf.duration_pb2.Duration | None = ...,
         service: builtins.str = ...,
+        traceparent: builtins.str = ...,
         generate: global___GenerateInput | None = ...,
         env_reset: global___EnvResetInput | None = ...,
         env_step: global___EnvStepInput | None = ...,
@@ -520,7 +527,7 @@ class ActionSpec(google.protobuf.message.Message):
         reward: global___RewardInput | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["demand", b"demand", "env_reset", b"env_reset", "env_step", b"env_step", "expected_duration", b"expected_duration", "generate", b"generate", "payload", b"payload", "retry", b"retry", "reward", b"reward", "timeouts", b"timeouts", "tool_call", b"tool_call"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_id", b"action_id", "demand", b"demand", "env_reset", b"env_reset", "env_step", b"env_step", "expected_duration", b"expected_duration", "generate", b"generate", "job_id", b"job_id", "label", b"label", "payload", b"payload", "retry", b"retry", "reward", b"reward", "service", b"service", "task", b"task", "timeouts", b"timeouts", "tool_call", b"tool_call", "trajectory_id", b"trajectory_id", "unservable", b"unservable", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_id", b"action_id", "demand", b"demand", "env_reset", b"env_reset", "env_step", b"env_step", "expected_duration", b"expected_duration", "generate", b"generate", "job_id", b"job_id", "label", b"label", "payload", b"payload", "retry", b"retry", "reward", b"reward", "service", b"service", "task", b"task", "timeouts", b"timeouts", "tool_call", b"tool_call", "traceparent", b"traceparent", "trajectory_id", b"trajectory_id", "unservable", b"unservable", "weight", b"weight"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["payload", b"payload"]) -> typing.Literal["generate", "env_reset", "env_step", "tool_call", "reward"] | None: ...
 
 global___ActionSpec = ActionSpec

@@ -409,6 +409,8 @@ def _put_options(spec: action_pb2.ActionSpec, options: ActionOptions) -> None:
         spec.unservable = _UNSERVABLE[unservable]
     if (expected_s := options.get("expected_duration_s")) is not None:
         put_durations(spec, "", expected_duration=expected_s)
+    if (traceparent := options.get("traceparent")) is not None:
+        put(spec, "", traceparent=traceparent)
 
 
 def _put_demand(message: action_pb2.Demand, demand: Demand) -> None:

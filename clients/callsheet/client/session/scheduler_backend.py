@@ -285,8 +285,9 @@ class SchedulerBackend:
             if spec.HasField("env_step") and spec.env_step.stream_output:
                 ticket.output = LiveOutput()
             return SessionHandle(self._session, key, ticket)
-        sent = client_service_pb2.ClientSessionRequest.FromString(open_submit.message)
-        if sent.items[0].submit != spec:
+        sent = client_service_pb2.ClientSessionRequest.FromString(open_submit.message).items[0].submit
+        sent.traceparent = spec.traceparent  # from whichever span: it is no part of the body
+        if sent != spec:
             raise AlreadyExistsError(
                 RefusalCode.ALREADY_EXISTS,
                 field="action_id",

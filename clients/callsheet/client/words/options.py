@@ -304,6 +304,8 @@ class ActionOptions(TypedDict, total=False):
         weight: Weight in the mean completion time; above 0. A job's fair share is another thing: `open_job(share=)`.
         unservable: Its treatment if no registered manager can ever serve it.
         expected_duration_s: Hint: expected execution time at the fewest units, in seconds.
+        traceparent: The caller's span, as W3C Trace Context writes it; the scheduler's spans of the action become its
+            children. None or empty is for none.
     """
 
     action_id: str | None
@@ -315,6 +317,7 @@ class ActionOptions(TypedDict, total=False):
     weight: float
     unservable: Unservable
     expected_duration_s: float | None
+    traceparent: str | None
 
 
 _KNOWN: Final = tuple(ActionOptions.__annotations__)

@@ -146,7 +146,9 @@ def test_options() -> None:
         retry=Retry(5, 0.25, 1.5, 8),
         unservable=Unservable.WAIT,
         expected_duration_s=0.5,
+        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     )
+    assert spec.traceparent == "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     memory, cpu = spec.demand.resources
     assert (memory.resource, memory.min_milli_units, memory.hold) == ("memory", 256_000, action_pb2.HOLD_TRAJECTORY)
     assert (cpu.min_milli_units, cpu.max_milli_units, cpu.speed_up.amdahl_fraction) == (1000, 4000, 0.9)

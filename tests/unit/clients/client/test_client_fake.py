@@ -106,6 +106,7 @@ async def test_ids_are_kept_like_a_scheduler_keeps_them() -> None:
     job = await fake.open_job("job", share=2.0)
     first = await job.generate([1], action_id="a")
     assert await job.generate([1], action_id="a") == first
+    assert await job.generate([1], action_id="a", traceparent="another span") == first
     assert len(made) == 1
     with pytest.raises(AlreadyExistsError):
         await job.generate([2], action_id="a")

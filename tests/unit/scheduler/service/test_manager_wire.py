@@ -30,6 +30,7 @@ from callsheet.scheduler.service.codec.manager_wire import (
     references_of,
 )
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1.contract import unknown_in
 from google.protobuf import text_format
 
 from tests.support.peers import Peer
@@ -428,6 +429,16 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
     assert (grant.start_to_close.seconds, grant.heartbeat.seconds) == (9, 3)
     assert grant.body_hash == request.body_hash
     assert grant.expected_use == 0.7
+
+
+def test_a_manager_is_told_of_no_span_as_an_older_one_would_refuse_the_action() -> None:
+    text = 'job_id: "j" action_id: "a" service: "s" tool_call { method: "m" }'
+    bare = text_format.Parse(text, action_pb2.ActionSpec())
+    traced = text_format.Parse(f'{text} traceparent: "00-{"1" * 32}-{"2" * 16}-01"', action_pb2.ActionSpec())
+    request, _ = decode_action(traced)
+    message = filled(commands.Dispatch(Peer("m"), request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
+    assert message.dispatch.action == bare
+    assert unknown_in(message, 3) is None
 
 
 def test_a_dispatch_without_a_heartbeat_has_none() -> None:

@@ -19,6 +19,7 @@ GENERATE = "generate { prompt_token_ids: 1 sampling { max_new_tokens: 1 } }"
 STEP = 'env_step { command { shell: "ls" } }'
 CPU = 'resource: "cpu" min_milli_units: 1000 max_milli_units: 4000'
 NAN, INF = "nan", "inf"
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 def spec(text: str) -> action_pb2.ActionSpec:
@@ -73,6 +74,24 @@ REFUSED = [
     (BASE + GENERATE + f" weight: {INF}", "weight", "inf", "between 0"),
     (BASE + GENERATE + " expected_duration { seconds: -1 }", "expected_duration", "-1", "between 0 and 30 days"),
     (BASE + GENERATE + " expected_duration { seconds: 2592001 }", "expected_duration", "2592001", "30 days"),
+    *(
+        (BASE + GENERATE + f' traceparent: "{value}"', "traceparent", value, "must be like")
+        for value in (
+            "1",
+            "-",
+            f"00-{TRACE}-{SPAN}",
+            f"00-{TRACE}-{SPAN}-01-",
+            f"00-{TRACE}-{SPAN}-01-02",
+            f"ff-{TRACE}-{SPAN}-01",
+            f"00-{TRACE.upper()}-{SPAN}-01",
+            f"00-{'0' * 32}-{SPAN}-01",
+            f"00-{TRACE}-{'0' * 16}-01",
+            f"00-{TRACE[1:]}-{SPAN}0-01",
+            f"00-{TRACE}-{SPAN}-0x",
+            f"00-{TRACE}-{SPAN}-\u06601",
+            f" 00-{TRACE}-{SPAN}-01",
+        )
+    ),
     # Demands.
     (demand("resources { min_milli_units: 1000 }"), "demand.resources[0].resource", "", "1 to 256"),
     (demand(f"resources {{ {CPU} }} resources {{ {CPU} }}"), "demand.resources[1].resource", "cpu", "named twice"),
@@ -405,6 +424,19 @@ def test_a_decoded_spec_decodes_to_the_same_request() -> None:
     again, _ = decode_action(action_pb2.ActionSpec.FromString(request.spec))
     for name in ("key", "kind", "demand", "timeouts", "retry", "weight", "label", "in_sandbox", "body_hash", "spec"):
         assert getattr(again, name) == getattr(request, name)
+
+
+@pytest.mark.parametrize("flags", ["00", "01", "ff"])
+def test_a_span_is_kept_with_the_action_and_is_no_part_of_its_body(flags: str) -> None:
+    bare, traced = spec(SANDBOXED + STEP), spec(SANDBOXED + STEP)
+    traced.traceparent = f"00-{TRACE}-{SPAN}-{flags}"
+    request, _ = decode_action(traced)
+    assert request.traceparent == traced.traceparent
+    assert request.body_hash == decode_action(bare)[0].body_hash
+    kept = action_pb2.ActionSpec.FromString(request.spec)
+    assert kept == traced, "what the journal has tells of it"
+    again, _ = decode_action(kept)
+    assert (again.traceparent, again.spec) == (request.traceparent, request.spec)
 
 
 def test_references_to_stored_payloads_are_collected() -> None:

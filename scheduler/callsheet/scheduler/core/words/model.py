@@ -301,6 +301,7 @@ class ActionRequest:
         copy: Whether it runs in a copy of its trajectory's sandbox.
         payloads: SHA-256 of the stored payloads that it refers to.
         generation: Of a generate, how many tokens it is about.
+        traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
     """
 
     key: ActionKey
@@ -324,6 +325,7 @@ class ActionRequest:
     copy: SandboxCopy = SandboxCopy.NEVER
     payloads: tuple[str, ...] = ()
     generation: GenerationSize | None = None
+    traceparent: str = ""
 
     @property
     def needs_sandbox(self) -> bool:

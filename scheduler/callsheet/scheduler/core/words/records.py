@@ -204,6 +204,7 @@ class ActionSummary:
         failure: Name of the kind of failure; empty if it did not fail.
         reason: Of a failure, a cancel or an expiry; else empty.
         manager_id: The manager of its last attempt; empty if there was none.
+        traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
         story: What happened to it, in order; the journal keeps the last events, and those only once its job is closed.
     """
 
@@ -220,6 +221,7 @@ class ActionSummary:
     ended_at: float
     queue_s: float
     execution_s: float
+    traceparent: str
     story: list[tuple[float, str]]
 
 

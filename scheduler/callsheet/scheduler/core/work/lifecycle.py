@@ -432,6 +432,7 @@ def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> 
         facts.ended,
         facts.queue_s,
         facts.execution_s,
+        request.traceparent,
         action.story,
     )
 

@@ -32,6 +32,7 @@ from callsheet.scheduler.service.codec.rules import (
     MAX_SECONDS,
     at_least,
     blob,
+    encode_traceparent,
     few,
     fill_duration,
     identifier,
@@ -41,6 +42,7 @@ from callsheet.scheduler.service.codec.rules import (
     short_text,
     to_seconds,
     token_ids,
+    traceparent,
     within,
 )
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, job_pb2, manager_service_pb2, weights_pb2
@@ -133,7 +135,9 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
     payload = spec.WhichOneof("payload")
     if payload is None:
         raise invalid("payload", "", f"must be one of {', '.join(KIND_RULES)}")
-    encoded = spec.SerializeToString(deterministic=True)
+    body = _encode_body(spec)
+    traced = traceparent("traceparent", spec.traceparent) if spec.traceparent else ""
+    encoded = body + encode_traceparent(traced)
     if len(encoded) > MAX_SPEC_BYTES:
         raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
     rules = KIND_RULES[payload]
@@ -161,7 +165,7 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
         expected_duration=(
             seconds("expected_duration", spec.expected_duration) if spec.HasField("expected_duration") else 0.0
         ),
-        body_hash=hashlib.blake2b(encoded, digest_size=16).digest(),
+        body_hash=hashlib.blake2b(body, digest_size=16).digest(),
         spec=encoded,
         label=short_text("label", spec.label),
         task=short_text("task", spec.task),
@@ -171,8 +175,19 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
         copy=rules.copy(spec),
         payloads=tuple(reference.sha256 for reference in references),
         generation=_generation(spec.generate) if kind is ActionKind.GENERATE else None,
+        traceparent=traced,
     )
     return request, references
+
+
+def _encode_body(spec: action_pb2.ActionSpec) -> bytes:
+    """What submits of one key have in common: a client that comes back has another span."""
+    if spec.traceparent:
+        body = action_pb2.ActionSpec()
+        body.CopyFrom(spec)
+        body.ClearField("traceparent")
+        spec = body
+    return spec.SerializeToString(deterministic=True)
 
 
 def _generation(payload: action_pb2.GenerateInput) -> GenerationSize:

@@ -35,6 +35,7 @@ from callsheet.scheduler.service.codec.rules import (
     MAX_ID,
     MAX_SECONDS,
     at_least,
+    encode_traceparent,
     few,
     fill_duration,
     identifier,
@@ -436,7 +437,8 @@ def _encode_dispatch(command: commands.Dispatch) -> bytes:
         grant.resources.update(command.resources)
     timeouts = (command.start_to_close, request.timeouts.heartbeat)
     terms = _encode_terms(command.service, command.attempt, timeouts, command.prediction)
-    dispatch = embedded(_GRANT, terms + grant.SerializeToString()) + embedded(_ACTION, request.spec)
+    spec = request.spec.removesuffix(encode_traceparent(request.traceparent))
+    dispatch = embedded(_GRANT, terms + grant.SerializeToString()) + embedded(_ACTION, spec)
     return embedded(_DISPATCH, dispatch)
 
 

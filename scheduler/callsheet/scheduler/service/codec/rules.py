@@ -9,8 +9,9 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 import grpc.aio
 from callsheet.scheduler.core.words.model import RefusedError, invalid
-from callsheet.v1 import common_pb2
+from callsheet.v1 import action_pb2, common_pb2
 from callsheet.v1.google_rpc import status_pb2
+from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import any_pb2, duration_pb2
 
 # Refusals as gRPC statuses with one typed detail.
@@ -69,6 +70,10 @@ def to_seconds(duration: duration_pb2.Duration) -> float:
 MAX_ID = 256
 MAX_INLINE = 64 * 1024
 MAX_SECONDS = 30 * 24 * 3600.0
+# Digits of its version, trace, span and flags.
+_TRACEPARENT = [2, 32, 16, 2]
+_TRACEPARENT_TAG = tag(action_pb2.ActionSpec.TRACEPARENT_FIELD_NUMBER)
+_TRACEPARENT_CHARACTERS = frozenset("0123456789abcdef-")
 
 
 def identifier(field: str, value: str) -> str:
@@ -83,6 +88,21 @@ def short_text(field: str, value: str) -> str:
     if len(value) > MAX_ID or "\0" in value:
         raise invalid(field, value, f"must have at most {MAX_ID} characters, none of them NUL")
     return value
+
+
+def traceparent(field: str, value: str) -> str:
+    """A span as W3C Trace Context writes it; neither its trace nor itself is all zeros."""
+    parts = value.split("-")
+    shaped = [len(part) for part in parts] == _TRACEPARENT and set(value) <= _TRACEPARENT_CHARACTERS
+    if not shaped or parts[0] == "ff" or not parts[1].strip("0") or not parts[2].strip("0"):
+        rule = 'must be like "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", with a trace and a span above 0'
+        raise invalid(field, value, rule)
+    return value
+
+
+def encode_traceparent(value: str) -> bytes:
+    """The end of an encoded ActionSpec: it is kept, and no manager is told, so that no older one refuses the action."""
+    return embedded(_TRACEPARENT_TAG, value.encode()) if value else b""
 
 
 def known(field: str, value: int, known_values: Collection[int], *, required: bool = False) -> int:
