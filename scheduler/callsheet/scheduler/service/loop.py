@@ -19,7 +19,7 @@ from callsheet.scheduler.core.words import commands
 from callsheet.scheduler.core.words.commands import CancelAttempt, CoreCommand, Dispatch, ResizeAttempt
 from callsheet.scheduler.core.words.events import Event
 from callsheet.scheduler.core.words.model import ActionKey, Token
-from callsheet.scheduler.core.words.records import JobClosed, JobOpened, Record
+from callsheet.scheduler.core.words.records import ActionFinished, JobClosed, JobOpened, Record
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.sessions import ManagerStream
@@ -137,6 +137,8 @@ class CoreLoop:
         self.state = state
         self.clock = Clock()
         self.tally = tally or Tally()
+        # Told of each outcome that is committed, if anybody wants to know.
+        self.on_finished: Callable[[ActionFinished], None] | None = None
         self.stepper = Stepper(state, planner.plan, on_ends, stopwatch)
         self._writer = writer
         self._background = background
@@ -299,6 +301,8 @@ class CoreLoop:
             self._opening.carried_out(command)
         for record in committable.records:
             self._opening.committed(record)
+            if self.on_finished is not None and type(record) is ActionFinished:
+                self.on_finished(record)
             if type(record) is JobClosed:
                 self._log.info("job_closed", job_id=record.job_id, reason=record.reason)
                 self._background.release_payloads(record.job_id)

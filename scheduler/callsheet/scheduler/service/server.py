@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -59,6 +60,9 @@ from callsheet.v1 import (
 )
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.service.telemetry import SpanSender
 
 # How the garbage collector is set where a core runs: almost all objects there live as long as their action.
 # Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
@@ -167,18 +171,18 @@ async def _serve_with(
         max_journal_backlog=settings.max_journal_backlog,
         max_pending_bytes=settings.limits.max_pending_bytes,
     )
+    spans = _span_sender(settings, loop)
     admin = partial(AdminServicer, loop, predictors, planning, audit)
     writer.start()
     try:
         server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin, audit=audit)
         async with server as address, anyio.create_task_group() as tasks:
-            for runs in (claims.run, loop.run, background.run, audit.run, learning.run):
+            upkeep = (partial(_remove_unused, payloads), partial(_tell_alive, loop, writer, settings.alive_interval))
+            for runs in (claims.run, loop.run, background.run, audit.run, learning.run, *upkeep):
                 tasks.start_soon(runs)
             if isinstance(planning, SolverPlanning):
                 tasks.start_soon(planning.run, loop.wake)
-            tasks.start_soon(_remove_unused, payloads)
             tasks.start_soon(IdlePayloads(payloads, claims, state, loop.clock.now).run)
-            tasks.start_soon(_tell_alive, loop, writer, settings.alive_interval)
             if settings.metrics_listen is not None:
                 on_metrics(await tasks.start(_metrics(settings, loop).serve, settings.metrics_listen))
             _log.info("scheduler_started", address=address, epoch=state.epoch)
@@ -186,16 +190,34 @@ async def _serve_with(
             await failed.wait()
             raise JournalFailedError(f"a commit of the journal failed: {failure[0]}") from failure[0]
     finally:
-        await _close(writer, None if failure else learning, audit)
+        await _close(writer, None if failure else learning, audit, spans)
 
 
-async def _close(writer: GroupCommitWriter, learning: Learning | None, audit: AuditTrail) -> None:
+def _span_sender(settings: SchedulerSettings, loop: CoreLoop) -> SpanSender | None:
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        from callsheet.scheduler.service.telemetry import SpanSender  # Not above: an extra installs what it needs.
+    except ModuleNotFoundError as error:
+        rule = f"needs {error.name}, which is not installed: pip install 'callsheet[telemetry]'"
+        raise ValueError(f"otlp_endpoint: {rule}") from error
+    sender = SpanSender(settings.otlp_endpoint, loop.tally.spans)
+    loop.on_finished = sender.committed
+    sender.start()
+    return sender
+
+
+async def _close(
+    writer: GroupCommitWriter, learning: Learning | None, audit: AuditTrail, spans: SpanSender | None
+) -> None:
     """Writes what is left, within `CLOSE_TIMEOUT` seconds; what was learned only where the journal works."""
     with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await writer.close(CLOSE_TIMEOUT)
         if learning is not None:
             await learning.close()
         await audit.flush()
+        if spans is not None:
+            await anyio.to_thread.run_sync(spans.close)
 
 
 def _recover(

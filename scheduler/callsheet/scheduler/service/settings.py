@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen, metrics_address
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.limits.settings import LimitSettings
+
+_TRACES: Final = "/v1/traces"
 
 
 class PlannerChoice(Enum):
@@ -20,6 +23,26 @@ class PlannerChoice(Enum):
 
     ELASTIC = "elastic"
     FIRST_COME = "first-come"
+
+
+def collector(text: str) -> str | None:
+    """Reads where a collector takes spans, as its base URL or with the path for traces; None where there is none.
+
+    Raises:
+        ValueError: It is neither an http URL nor "none", or it holds credentials.
+    """
+    if text == "none":
+        return None
+    try:
+        url = urlsplit(text)
+        plain = url.scheme in {"http", "https"} and url.hostname and url.port != 0
+    except ValueError:
+        plain = False
+    if not plain or url.query or url.fragment or url.username is not None:
+        shown = "a URL with credentials" if "@" in text else repr(text)
+        rule = "must be http://HOST:PORT or https://HOST:PORT; credentials belong in OTEL_EXPORTER_OTLP_HEADERS"
+        raise ValueError(f"{shown} {rule}")
+    return text if url.path.endswith(_TRACES) else text.rstrip("/") + _TRACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +73,16 @@ class SchedulerSettings:
             metavar="HOST:PORT|none",
             default_text="none",
             parse=metrics_address,
+        ),
+    ] = None
+    otlp_endpoint: Annotated[
+        str | None,
+        Setting(
+            "Collector that spans of finished actions go to, by OTLP over HTTP, for instance http://127.0.0.1:4318.",
+            variable="CALLSHEET_OTLP_ENDPOINT",
+            metavar="URL|none",
+            default_text="none",
+            parse=collector,
         ),
     ] = None
     access: AccessSettings = field(default_factory=AccessSettings)

@@ -99,6 +99,12 @@ def _of_actions(tally: Tally) -> Iterator[Metric]:
     for labels, count in sorted(tally.messages.items()):
         messages.add_metric(labels, count)
     yield messages
+    spans = CounterMetricFamily(
+        "callsheet_span_actions", "Actions whose spans went to a collector, or were lost.", labels=["result"]
+    )
+    for result, count in sorted(tally.spans.items()):
+        spans.add_metric([result], count)
+    yield spans
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

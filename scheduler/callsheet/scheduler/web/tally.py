@@ -57,6 +57,7 @@ class Tally:
         times: Where their time went, by kind.
         refusals: Refused requests, items of sessions included, by code.
         messages: gRPC messages of our services, by rpc and by whether they were read or written.
+        spans: Actions whose spans were sent to a collector or lost, by which of these; see `SpanSender`.
     """
 
     def __init__(self) -> None:
@@ -64,6 +65,7 @@ class Tally:
         self.times: dict[ActionKind, ActionTimes] = {kind: ActionTimes() for kind in ActionKind}
         self.refusals: Counter[RefusalCode] = Counter()
         self.messages: Counter[tuple[str, str]] = Counter()
+        self.spans: Counter[str] = Counter()
 
     def finished(self, facts: OutcomeFacts) -> None:
         """Counts an action that has its outcome."""
