@@ -83,6 +83,8 @@ ACTS: Mapping[str, str] = {
     "GetStatus": "read the status of all jobs and machines",
     "Explain": "explain its action",
     "ListActions": "list its actions",
+    "ListTrajectoryHistory": "read what became of its trajectories",
+    "ListActionHistory": "read what became of its actions",
     "DrainManager": "drain the machine that it works on",
     "HealManager": "take an engine's new weights away",
     "WhatIf": "ask a what-if about its actions",
@@ -257,7 +259,8 @@ async def over_http(two: Two) -> list[Row]:
     assert two.stack.metrics_url is not None
     other = {"x-callsheet-job": JOB, "x-callsheet-trajectory": "t"}
     chat = {"model": "any", "messages": [{"role": "user", "content": "How?"}]}
-    altered = two.key[:-1] + ("0" if two.key[-1] != "0" else "1")
+    # Not the last character: bits of it may stand for nothing.
+    altered = two.key[:-8] + ("0" if two.key[-8] != "0" else "1") + two.key[-7:]
     asked = [
         ("a key for its trajectory", "POST", "/callsheet/v1/keys", two.rogue_token, {}, 403),
         ("its samples", "GET", "/callsheet/v1/samples", two.rogue_token, None, 403),

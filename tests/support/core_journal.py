@@ -197,15 +197,16 @@ class CoreJournal:
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id), state="queued", attempt=attempt
                 )
-            case records.ActionFinished(job_id, action_id, state, outcome, finished_at, summary):
+            case records.ActionFinished(job_id, action_id, state, outcome, finished_at, summary, keeps_spec):
                 assert summary is not None
+                kept = len(self.actions[job_id, action_id].spec) if keeps_spec else 0
                 self.finished[job_id, action_id] = summary
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id),
                     state=state,
                     spec=b"",
                     finished_at=finished_at,
-                    outcome_bytes=len(outcome),
+                    outcome_bytes=len(outcome) + kept,
                 )
                 self.outcomes[job_id, action_id] = outcome
 

@@ -21,18 +21,18 @@ class JournalPlace:
     data_dir: Path
     url: str | None
 
-    def open(self) -> Journal:
+    def open(self, kept_actions: int = 0) -> Journal:
         """Opens the journal; a server may take a moment to let go of who had it before."""
-        return open_journal(self.data_dir, self.url)
+        return open_journal(self.data_dir, self.url, kept_actions=kept_actions)
 
     def open_impatiently(self) -> Journal:
         """Opens the journal, without patience for a lock that is held."""
         return open_journal(self.data_dir, self.url, lock_timeout_s=0.05)
 
     @contextmanager
-    def begun(self) -> Iterator[Journal]:
+    def begun(self, kept_actions: int = 0) -> Iterator[Journal]:
         """Opens the journal and begins an epoch, as a scheduler does when it starts."""
-        with closing(self.open()) as journal:
+        with closing(self.open(kept_actions)) as journal:
             journal.begin_epoch()
             yield journal
 

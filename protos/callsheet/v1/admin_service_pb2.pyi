@@ -8,6 +8,7 @@ import callsheet.v1.action_pb2
 import callsheet.v1.common_pb2
 import callsheet.v1.job_pb2
 import callsheet.v1.manager_service_pb2
+import callsheet.v1.outcome_pb2
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
@@ -805,6 +806,338 @@ class StoryEvent(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["event", b"event", "time", b"time"]) -> None: ...
 
 global___StoryEvent = StoryEvent
+
+@typing.final
+class ListTrajectoryHistoryRequest(google.protobuf.message.Message):
+    """See ListTrajectoryHistory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    TRAJECTORY_IDS_FIELD_NUMBER: builtins.int
+    GROUP_ID_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """A job."""
+    group_id: builtins.str
+    """Only members of this group; empty: all."""
+    policy_version: builtins.int
+    """Only those of this policy version; unset: all."""
+    page_size: builtins.int
+    """At most so many, 1 to 1,000; 0 takes 100."""
+    page_token: builtins.str
+    """`next_page_token` of the page before; empty begins with the first. What changes meanwhile may be told twice or left
+    out.
+    """
+    @property
+    def trajectory_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Only these trajectories, at most 256; none: all."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        trajectory_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        group_id: builtins.str = ...,
+        policy_version: builtins.int | None = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "group_id", b"group_id", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "policy_version", b"policy_version", "trajectory_ids", b"trajectory_ids"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
+
+global___ListTrajectoryHistoryRequest = ListTrajectoryHistoryRequest
+
+@typing.final
+class ListTrajectoryHistoryResponse(google.protobuf.message.Message):
+    """See ListTrajectoryHistory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRAJECTORIES_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    JOB_CLOSED_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Asks for the next page; empty if there is none."""
+    job_closed: builtins.bool
+    """True: the job is closed."""
+    @property
+    def trajectories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TrajectoryHistory]:
+        """The trajectories, by falling policy version, and in it the newest first."""
+
+    def __init__(
+        self,
+        *,
+        trajectories: collections.abc.Iterable[global___TrajectoryHistory] | None = ...,
+        next_page_token: builtins.str = ...,
+        job_closed: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_closed", b"job_closed", "next_page_token", b"next_page_token", "trajectories", b"trajectories"]) -> None: ...
+
+global___ListTrajectoryHistoryResponse = ListTrajectoryHistoryResponse
+
+@typing.final
+class TrajectoryHistory(google.protobuf.message.Message):
+    """What became of a trajectory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
+    GROUP_ID_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    OPENED_FIELD_NUMBER: builtins.int
+    CLOSED_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REWARD_FIELD_NUMBER: builtins.int
+    SCORES_FIELD_NUMBER: builtins.int
+    ADMITTED_FIELD_NUMBER: builtins.int
+    SANDBOX_ID_FIELD_NUMBER: builtins.int
+    MANAGER_ID_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    trajectory_id: builtins.str
+    """Its id."""
+    group_id: builtins.str
+    """Its group; empty if it has none."""
+    task: builtins.str
+    """The task of its first action; empty if that has none, or is not kept any more."""
+    policy_version: builtins.int
+    """The newest policy version when it was let begin; until then, when it was opened."""
+    end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType
+    """How it ended; unset while it is open."""
+    reason: builtins.str
+    """Why it was closed, as a sentence; empty while it is open."""
+    reward: builtins.float
+    """The reward that it was closed with, if any."""
+    admitted: builtins.bool
+    """Whether a trajectory that is open was let begin."""
+    sandbox_id: builtins.str
+    """Its live sandbox; empty if it has none."""
+    manager_id: builtins.str
+    """The manager that holds that."""
+    node_id: builtins.str
+    """The node of that manager; empty if it is not known any more."""
+    @property
+    def opened(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was opened."""
+
+    @property
+    def closed(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was closed; unset while it is open."""
+
+    @property
+    def scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Scores of its reward actions that succeeded and are kept, in the order of their submits."""
+
+    def __init__(
+        self,
+        *,
+        trajectory_id: builtins.str = ...,
+        group_id: builtins.str = ...,
+        task: builtins.str = ...,
+        policy_version: builtins.int = ...,
+        opened: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        closed: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType = ...,
+        reason: builtins.str = ...,
+        reward: builtins.float | None = ...,
+        scores: collections.abc.Iterable[builtins.float] | None = ...,
+        admitted: builtins.bool = ...,
+        sandbox_id: builtins.str = ...,
+        manager_id: builtins.str = ...,
+        node_id: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_reward", b"_reward", "closed", b"closed", "opened", b"opened", "reward", b"reward"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_reward", b"_reward", "admitted", b"admitted", "closed", b"closed", "end", b"end", "group_id", b"group_id", "manager_id", b"manager_id", "node_id", b"node_id", "opened", b"opened", "policy_version", b"policy_version", "reason", b"reason", "reward", b"reward", "sandbox_id", b"sandbox_id", "scores", b"scores", "task", b"task", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_reward", b"_reward"]) -> typing.Literal["reward"] | None: ...
+
+global___TrajectoryHistory = TrajectoryHistory
+
+@typing.final
+class ListActionHistoryRequest(google.protobuf.message.Message):
+    """See ListActionHistory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    TRAJECTORY_IDS_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    CONTENTS_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """A job."""
+    page_size: builtins.int
+    """At most so many, 1 to 1,000; 0 takes 100. A page is over sooner once it is large."""
+    page_token: builtins.str
+    """`next_page_token` of the page before; empty begins with the first."""
+    contents: builtins.bool
+    """Also what they were given and what came of it. For the job's own token and administrators."""
+    @property
+    def trajectory_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Only actions of these trajectories, at most 256; none: of all, and of none."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        trajectory_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        contents: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["contents", b"contents", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "trajectory_ids", b"trajectory_ids"]) -> None: ...
+
+global___ListActionHistoryRequest = ListActionHistoryRequest
+
+@typing.final
+class ListActionHistoryResponse(google.protobuf.message.Message):
+    """See ListActionHistory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    JOB_CLOSED_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Asks for the next page; empty if there is none."""
+    job_closed: builtins.bool
+    """True: the job is closed."""
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ActionHistory]:
+        """The actions, by trajectory and then in the order of their submits."""
+
+    def __init__(
+        self,
+        *,
+        actions: collections.abc.Iterable[global___ActionHistory] | None = ...,
+        next_page_token: builtins.str = ...,
+        job_closed: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "job_closed", b"job_closed", "next_page_token", b"next_page_token"]) -> None: ...
+
+global___ListActionHistoryResponse = ListActionHistoryResponse
+
+@typing.final
+class ActionHistory(google.protobuf.message.Message):
+    """What became of an action."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    LABEL_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
+    SERVICE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    MANAGER_ID_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    TIMELINE_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    POLICY_VERSIONS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    STORY_FIELD_NUMBER: builtins.int
+    SPEC_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    OUTCOME_BYTES_FIELD_NUMBER: builtins.int
+    trajectory_id: builtins.str
+    """Its trajectory; empty if it has none."""
+    kind: callsheet.v1.action_pb2.ActionKind.ValueType
+    """Its kind."""
+    state: global___ActionState.ValueType
+    """Its state."""
+    label: builtins.str
+    """Its label."""
+    task: builtins.str
+    """Its task."""
+    service: builtins.str
+    """The service that it asked for; empty for any of its kind."""
+    failure: callsheet.v1.outcome_pb2.FailureKind.ValueType
+    """If it failed: due to whom."""
+    reason: builtins.str
+    """Of a failure the stable word, of a cancel the sentence, of an expiry the timeout; else empty."""
+    attempts: builtins.int
+    """Attempts that were dispatched."""
+    manager_id: builtins.str
+    """The manager of the last attempt; empty if there was none."""
+    node_id: builtins.str
+    """The node of that manager; empty if it is not known any more."""
+    output_tokens: builtins.int
+    """Of a generate: tokens that it made."""
+    cached_tokens: builtins.int
+    """Of a generate: tokens of its prompt that its engine had in its cache."""
+    score: builtins.float
+    """Of a reward that succeeded."""
+    outcome_bytes: builtins.int
+    """Size of its outcome; 0 while it is open."""
+    @property
+    def key(self) -> callsheet.v1.common_pb2.ActionKey:
+        """Which action."""
+
+    @property
+    def timeline(self) -> callsheet.v1.outcome_pb2.Timeline:
+        """When things happened, as far as they have."""
+
+    @property
+    def usage(self) -> callsheet.v1.outcome_pb2.Usage:
+        """What its last attempt used; unset while it is open."""
+
+    @property
+    def policy_versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.outcome_pb2.PolicyVersionSpan]:
+        """Of a generate: which policy version made which tokens."""
+
+    @property
+    def story(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoryEvent]:
+        """What happened to it, in order: all while it is open, then its last 32 events for as long as Explain tells them."""
+
+    @property
+    def spec(self) -> callsheet.v1.action_pb2.ActionSpec:
+        """With `contents`: what was submitted, as far as it is kept; of a finished action up to 4,096 bytes are."""
+
+    @property
+    def outcome(self) -> callsheet.v1.outcome_pb2.Outcome:
+        """With `contents`: its outcome. Unset while it is open, and of one that fits into no page: see `outcome_bytes`."""
+
+    def __init__(
+        self,
+        *,
+        key: callsheet.v1.common_pb2.ActionKey | None = ...,
+        trajectory_id: builtins.str = ...,
+        kind: callsheet.v1.action_pb2.ActionKind.ValueType = ...,
+        state: global___ActionState.ValueType = ...,
+        label: builtins.str = ...,
+        task: builtins.str = ...,
+        service: builtins.str = ...,
+        failure: callsheet.v1.outcome_pb2.FailureKind.ValueType = ...,
+        reason: builtins.str = ...,
+        attempts: builtins.int = ...,
+        manager_id: builtins.str = ...,
+        node_id: builtins.str = ...,
+        timeline: callsheet.v1.outcome_pb2.Timeline | None = ...,
+        usage: callsheet.v1.outcome_pb2.Usage | None = ...,
+        policy_versions: collections.abc.Iterable[callsheet.v1.outcome_pb2.PolicyVersionSpan] | None = ...,
+        output_tokens: builtins.int = ...,
+        cached_tokens: builtins.int = ...,
+        score: builtins.float | None = ...,
+        story: collections.abc.Iterable[global___StoryEvent] | None = ...,
+        spec: callsheet.v1.action_pb2.ActionSpec | None = ...,
+        outcome: callsheet.v1.outcome_pb2.Outcome | None = ...,
+        outcome_bytes: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_score", b"_score", "key", b"key", "outcome", b"outcome", "score", b"score", "spec", b"spec", "timeline", b"timeline", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_score", b"_score", "attempts", b"attempts", "cached_tokens", b"cached_tokens", "failure", b"failure", "key", b"key", "kind", b"kind", "label", b"label", "manager_id", b"manager_id", "node_id", b"node_id", "outcome", b"outcome", "outcome_bytes", b"outcome_bytes", "output_tokens", b"output_tokens", "policy_versions", b"policy_versions", "reason", b"reason", "score", b"score", "service", b"service", "spec", b"spec", "state", b"state", "story", b"story", "task", b"task", "timeline", b"timeline", "trajectory_id", b"trajectory_id", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_score", b"_score"]) -> typing.Literal["score"] | None: ...
+
+global___ActionHistory = ActionHistory
 
 @typing.final
 class DrainManagerRequest(google.protobuf.message.Message):

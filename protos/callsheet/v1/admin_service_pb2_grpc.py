@@ -30,6 +30,16 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsResponse.FromString,
                 )
+        self.ListTrajectoryHistory = channel.unary_unary(
+                '/callsheet.v1.AdminService/ListTrajectoryHistory',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListTrajectoryHistoryRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListTrajectoryHistoryResponse.FromString,
+                )
+        self.ListActionHistory = channel.unary_unary(
+                '/callsheet.v1.AdminService/ListActionHistory',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryResponse.FromString,
+                )
         self.DrainManager = channel.unary_unary(
                 '/callsheet.v1.AdminService/DrainManager',
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
@@ -68,6 +78,23 @@ class AdminServiceServicer(object):
 
     def ListActions(self, request, context):
         """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTrajectoryHistory(self, request, context):
+        """Trajectories of a job, open and ended, the newest policy versions first; from the journal. Of an open job there are all
+        that are not forgotten, of closed ones as far as the newest actions of closed jobs are kept. NOT_FOUND if neither an
+        open job nor a kept one has the id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListActionHistory(self, request, context):
+        """Actions of a job, open and finished, those of a trajectory together and in the order of their submits; from the
+        journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,6 +140,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListActions,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionsResponse.SerializeToString,
+            ),
+            'ListTrajectoryHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTrajectoryHistory,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListTrajectoryHistoryRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListTrajectoryHistoryResponse.SerializeToString,
+            ),
+            'ListActionHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListActionHistory,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryResponse.SerializeToString,
             ),
             'DrainManager': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainManager,
@@ -188,6 +225,40 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ListActions',
             callsheet_dot_v1_dot_admin__service__pb2.ListActionsRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.ListActionsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListTrajectoryHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ListTrajectoryHistory',
+            callsheet_dot_v1_dot_admin__service__pb2.ListTrajectoryHistoryRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.ListTrajectoryHistoryResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListActionHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ListActionHistory',
+            callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

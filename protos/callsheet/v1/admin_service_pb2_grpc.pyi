@@ -41,6 +41,23 @@ class AdminServiceStub:
     ]
     """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open."""
 
+    ListTrajectoryHistory: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListTrajectoryHistoryRequest,
+        callsheet.v1.admin_service_pb2.ListTrajectoryHistoryResponse,
+    ]
+    """Trajectories of a job, open and ended, the newest policy versions first; from the journal. Of an open job there are all
+    that are not forgotten, of closed ones as far as the newest actions of closed jobs are kept. NOT_FOUND if neither an
+    open job nor a kept one has the id.
+    """
+
+    ListActionHistory: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListActionHistoryRequest,
+        callsheet.v1.admin_service_pb2.ListActionHistoryResponse,
+    ]
+    """Actions of a job, open and finished, those of a trajectory together and in the order of their submits; from the
+    journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
+    """
+
     DrainManager: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
@@ -85,6 +102,23 @@ class AdminServiceAsyncStub:
         callsheet.v1.admin_service_pb2.ListActionsResponse,
     ]
     """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open."""
+
+    ListTrajectoryHistory: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListTrajectoryHistoryRequest,
+        callsheet.v1.admin_service_pb2.ListTrajectoryHistoryResponse,
+    ]
+    """Trajectories of a job, open and ended, the newest policy versions first; from the journal. Of an open job there are all
+    that are not forgotten, of closed ones as far as the newest actions of closed jobs are kept. NOT_FOUND if neither an
+    open job nor a kept one has the id.
+    """
+
+    ListActionHistory: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListActionHistoryRequest,
+        callsheet.v1.admin_service_pb2.ListActionHistoryResponse,
+    ]
+    """Actions of a job, open and finished, those of a trajectory together and in the order of their submits; from the
+    journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
+    """
 
     DrainManager: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
@@ -136,6 +170,27 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.admin_service_pb2.ListActionsResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ListActionsResponse]]:
         """Why each open action of a job is where it is, the oldest first. NOT_FOUND if the job is not open."""
+
+    @abc.abstractmethod
+    def ListTrajectoryHistory(
+        self,
+        request: callsheet.v1.admin_service_pb2.ListTrajectoryHistoryRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.ListTrajectoryHistoryResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ListTrajectoryHistoryResponse]]:
+        """Trajectories of a job, open and ended, the newest policy versions first; from the journal. Of an open job there are all
+        that are not forgotten, of closed ones as far as the newest actions of closed jobs are kept. NOT_FOUND if neither an
+        open job nor a kept one has the id.
+        """
+
+    @abc.abstractmethod
+    def ListActionHistory(
+        self,
+        request: callsheet.v1.admin_service_pb2.ListActionHistoryRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.ListActionHistoryResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ListActionHistoryResponse]]:
+        """Actions of a job, open and finished, those of a trajectory together and in the order of their submits; from the
+        journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
+        """
 
     @abc.abstractmethod
     def DrainManager(

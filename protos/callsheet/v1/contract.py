@@ -47,7 +47,9 @@ _CAME_WITH: Final = {
     """,
     3: "AttemptEnded.waited_s Timeline.waited_s",
     4: """
-    ActionSpec.traceparent AttemptEnded.sandbox_held_mib DrainManagerRequest.deadline_s DrainManagerRequest.dry_run
+    ActionHistory ActionSpec.traceparent AdminService.ListActionHistory AdminService.ListTrajectoryHistory
+    ListActionHistoryRequest ListActionHistoryResponse ListTrajectoryHistoryRequest ListTrajectoryHistoryResponse
+    TrajectoryHistory AttemptEnded.sandbox_held_mib DrainManagerRequest.deadline_s DrainManagerRequest.dry_run
     DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
     EnvResetInput.guaranteed_memory GetServerInfoRequest.token_id GetStatusResponse.lost GetStatusResponse.wanted
     HostedService.demand LostManager

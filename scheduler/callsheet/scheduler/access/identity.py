@@ -151,7 +151,7 @@ SCOPES: Final = {
     **dict.fromkeys(_methods(_CLIENT, "GetServerInfo"), _ALL),
     **dict.fromkeys(_methods(_ADMIN, "GetStatus"), frozenset({Scope.READ_ONLY, Scope.GATEWAY})),
     **dict.fromkeys(_methods(_ADMIN, "WhatIf"), frozenset({Scope.READ_ONLY})),
-    **dict.fromkeys(_methods(_ADMIN, "Explain", "ListActions"), _LOOKING),
+    **dict.fromkeys(_methods(_ADMIN, "Explain", "ListActions", "ListTrajectoryHistory", "ListActionHistory"), _LOOKING),
     **dict.fromkeys(_methods(_ADMIN, "DrainManager", "HealManager"), _NOBODY_ELSE),
     **dict.fromkeys(_methods(_MANAGER, "ManagerSession"), frozenset({Scope.MANAGER})),
     **dict.fromkeys(_methods(_PAYLOAD, "PutPayload", "GetPayload"), frozenset({Scope.JOB, Scope.MANAGER})),

@@ -20,6 +20,7 @@ from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.records import SchedulerAlive
+from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
@@ -118,7 +119,8 @@ async def serve(
     """
     if (warning := settings.access.check_listen(settings.listen)) is not None:
         _log.warning("insecure", listen=settings.listen, reason=warning)
-    journal = await anyio.to_thread.run_sync(open_journal, settings.data_dir, settings.database_url)
+    opening = partial(open_journal, kept_actions=settings.closed_actions)
+    journal = await anyio.to_thread.run_sync(opening, settings.data_dir, settings.database_url)
     try:
         payloads = await _open_payloads(settings)
         try:
@@ -172,7 +174,7 @@ async def _serve_with(
         max_pending_bytes=settings.limits.max_pending_bytes,
     )
     spans = _span_sender(settings, loop)
-    admin = partial(AdminServicer, loop, predictors, planning, audit)
+    admin = partial(AdminServicer, loop, predictors, planning, audit, history=HistoryReader(journal.reader))
     writer.start()
     try:
         server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin, audit=audit)

@@ -176,10 +176,15 @@ class SchedulerSettings:
     hold_after: float = 5.0
     closed_actions: Annotated[
         int,
-        Setting("Most actions of closed jobs that explain still knows.", variable="CALLSHEET_CLOSED_ACTIONS", least=0),
+        Setting(
+            "Most actions of closed jobs of which explain and the history still tell.",
+            variable="CALLSHEET_CLOSED_ACTIONS",
+            least=0,
+        ),
     ] = 10_000
     closed_actions_s: Annotated[
-        float, Setting("Seconds after the close for which it does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0)
+        float,
+        Setting("Seconds after the close for which explain does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0),
     ] = 3600.0
     keepalive_interval: float = 30.0
     keepalive_timeout: float = 20.0

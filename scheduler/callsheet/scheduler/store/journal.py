@@ -23,6 +23,7 @@ from callsheet.scheduler.core.words.recovered import (
     RecoveredRollout,
     RecoveredTrajectory,
 )
+from callsheet.scheduler.store.closed_jobs import ClosedJobs
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.merge import merge
 from callsheet.scheduler.store.payloads import (
@@ -48,7 +49,20 @@ from callsheet.scheduler.store.schema import (
 )
 from callsheet.scheduler.store.statements import ChangeWriter, load_closed, load_finished
 from filelock import FileLock, Timeout
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, func, insert, select, text, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 
 # One scheduler per data directory, and one per database.
@@ -209,12 +223,13 @@ Loaded = TypeVar(
     "Loaded",
     bound=RecoveredJob | RecoveredTrajectory | RecoveredAction | RecoveredRollout | RecoveredFinished | RecoveredBatch,
 )
-_OF_JOBS: Final = (actions, trajectories, forgotten_actions, rollouts, buffered, batches)
 _KEEP_OR_MOVE: Final = "finish or drop its work with the Callsheet that wrote it; then "
 _log = structlog.get_logger(__name__)
 
 
-def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeout_s: float = 5.0) -> Journal:
+def open_journal(
+    data_dir: Path, database_url: str | None = None, *, lock_timeout_s: float = 5.0, kept_actions: int = 0
+) -> Journal:
     """Open the journal in `data_dir` (SQLite), or at `database_url` (PostgreSQL).
 
     The data directory is created and locked either way, since payloads are in it.
@@ -223,6 +238,7 @@ def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeou
         data_dir: The scheduler's own directory.
         database_url: For instance "postgresql://user@host/name"; None for SQLite.
         lock_timeout_s: Seconds to wait for the database to let go of a scheduler that was killed.
+        kept_actions: Most actions of closed jobs of which the rows are kept.
 
     Raises:
         DataDirectoryLockedError: Another scheduler has the directory.
@@ -234,7 +250,7 @@ def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeou
     """
     lock = DataDirectoryLock(data_dir)
     try:
-        journal = Journal(data_dir, database_url, lock)
+        journal = Journal(data_dir, database_url, lock, kept_actions)
     except BaseException:
         lock.release()
         raise
@@ -253,7 +269,7 @@ class Journal:
     writes check, in their own transaction, that no newer epoch has begun.
     """
 
-    def __init__(self, data_dir: Path, database_url: str | None, lock: DataDirectoryLock) -> None:
+    def __init__(self, data_dir: Path, database_url: str | None, lock: DataDirectoryLock, kept_actions: int) -> None:
         self._lock = lock
         self._data_dir = data_dir
         self._engine = create_journal_engine(data_dir, database_url)
@@ -264,7 +280,7 @@ class Journal:
         self._write_lock = threading.Lock()
         self._epoch = 0
         self._numbering = Numbering()
-        self._garbage: list[int] = []
+        self._closed = ClosedJobs(kept_actions)
         self._gives_back = False
         dialect = self._engine.dialect
         self._writer = ChangeWriter(dialect)
@@ -288,6 +304,11 @@ class Journal:
         return _KEEP_OR_MOVE + other
 
     @property
+    def reader(self) -> Engine:
+        """Connections that only read, beside all else; for any thread."""
+        return self._reader
+
+    @property
     def epoch(self) -> int:
         """The epoch that `begin_epoch` began; 0 before."""
         return self._epoch
@@ -297,8 +318,9 @@ class Journal:
         statement = update(scheduler).values(epoch=scheduler.c.epoch + 1).returning(scheduler.c.epoch)
         with self._write_lock, self._connected().begin():
             self._epoch = self._connected().execute(statement).scalar_one()
-            self._garbage = list(self._connected().scalars(select(closed_jobs.c.number).order_by(closed_jobs.c.number)))
-            self._numbering = _load_numbering(self._connected(), self._garbage)
+            numbers = list(self._connected().scalars(select(closed_jobs.c.number)))
+            self._closed.add(numbers)
+            self._numbering = _load_numbering(self._connected(), numbers)
         return self._epoch
 
     def load(self) -> Recovered:
@@ -338,7 +360,7 @@ class Journal:
             self._check_epoch(cursor.fetchone()[0])
             changes = merge(records, self._numbering)
             self._writer.write(cursor, changes)
-        self._garbage.extend(changes.closed_jobs)
+        self._closed.add(changes.closed_jobs)
         if changes.forgotten_actions:
             self._look_for_space()
 
@@ -371,8 +393,8 @@ class Journal:
 
     @property
     def has_garbage(self) -> bool:
-        """Whether there are rows of closed jobs, or space that deleted ones left; `purge` sees to both."""
-        return bool(self._garbage) or self._gives_back
+        """Whether rows of closed jobs are to go, or space that deleted ones left; `purge` sees to both."""
+        return self._closed.has_garbage or self._gives_back
 
     def purge(self, limit: int) -> None:
         """Delete up to `limit` rows of a closed job in one transaction, so that a large job stalls nobody.
@@ -382,20 +404,12 @@ class Journal:
         Raises:
             StaleEpochError: Another scheduler has begun a newer epoch.
         """
-        if not self._garbage:
+        if not self._closed.has_garbage:
             self._give_back()
             return
-        number = self._garbage[0]
         with self._transaction() as connection:
-            left = limit
-            for table in _OF_JOBS:
-                key = table.primary_key.columns
-                some = select(*key).where(table.c.job_number == number).limit(left)
-                left -= connection.execute(delete(table).where(tuple_(*key).in_(some))).rowcount
-            if left > 0:
-                connection.execute(delete(closed_jobs).where(closed_jobs.c.number == number))
-        if left > 0:
-            self._garbage.pop(0)
+            freed = self._closed.purge(connection, limit)
+        if freed:
             self._look_for_space()
 
     def _give_back(self) -> None:
@@ -442,8 +456,12 @@ class Journal:
 _DERIVED: Final[dict[str, ColumnElement[Any]]] = {
     "job_id": jobs.c.job_id,
     "left": jobs.c.lease_left.label("left"),
-    "outcome_bytes": func.coalesce(func.length(actions.c.outcome), 0).label("outcome_bytes"),
+    "outcome_bytes": case(
+        (actions.c.outcome.is_not(None), func.length(actions.c.outcome) + func.length(actions.c.spec)), else_=0
+    ).label("outcome_bytes"),
 }
+# What is kept of the specs of finished actions is not for the core.
+_OPEN_SPEC: Final = case((actions.c.outcome.is_(None), actions.c.spec), else_=b"").label("spec")
 
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
@@ -455,7 +473,8 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
 
 def _load(connection: Connection, kind: type[Loaded], table: Table, by: str) -> tuple[Loaded, ...]:
     """What open jobs have in a table; the columns are the fields of `kind`."""
-    columns = [_DERIVED[field.name] if field.name in _DERIVED else table.c[field.name] for field in fields(kind)]
+    derived = {**_DERIVED, "spec": _OPEN_SPEC} if table is actions else _DERIVED
+    columns = [derived[field.name] if field.name in derived else table.c[field.name] for field in fields(kind)]
     wanted = select(*columns)
     if table is not jobs:
         wanted = wanted.select_from(table).join(jobs, jobs.c.number == table.c.job_number)

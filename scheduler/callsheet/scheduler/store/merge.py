@@ -84,9 +84,13 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
     number = numbering.open_jobs.pop(record.job_id, None)
     if number is None:
         return
-    for table in changes.of_jobs:
-        table.drop_job(number)
-    changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
+    if (number,) in changes.jobs.new:
+        # Nothing of it is in the journal yet.
+        for table in changes.of_jobs:
+            table.drop_job(number)
+        changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
+    else:
+        changes.closed_jobs[number] = record.job_id
     changes.jobs.remove((number,))
 
 
@@ -148,6 +152,8 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "end": "",
         "reason": "",
         "closed_at": None,
+        "group_id": record.group_id,
+        "reward": None,
         "spec": record.spec,
     }
     numbering.next_trajectory += 1
@@ -168,7 +174,7 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
 
 def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:
     row = _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)
-    row.update(end=record.end, reason=_storable(record.reason), closed_at=record.closed_at)
+    row.update(end=record.end, reason=_storable(record.reason), closed_at=record.closed_at, reward=record.reward)
 
 
 def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
@@ -195,6 +201,7 @@ def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubm
         "job_number": number,
         "action_id": record.action_id,
         "trajectory_id": record.trajectory_id,
+        "kind": record.kind,
         "state": QUEUED,
         "attempt": 0,
         "epoch": 0,
@@ -232,13 +239,15 @@ def _requeue_action(changes: RowChanges, numbering: Numbering, record: ActionReq
 
 
 def _finish_action(changes: RowChanges, numbering: Numbering, record: ActionFinished) -> None:
-    _unfinished_row(changes, numbering, record).update(
+    row = _unfinished_row(changes, numbering, record)
+    row.update(
         state=record.state,
         outcome=record.outcome,
         finished_at=record.finished_at,
-        spec=b"",
         summary=encode_summary(record.summary, with_story=False) if record.summary is not None else None,
     )
+    if not record.keeps_spec:
+        row["spec"] = b""
 
 
 def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: ClosedActionsKept) -> None:

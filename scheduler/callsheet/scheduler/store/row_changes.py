@@ -78,6 +78,7 @@ class RowChanges:
         jobs: By number; the rows of a job that is closed are removed later.
         of_jobs: The tables of rows under a job, by its number and their ids in it.
         forgotten_actions: What stays of actions and trajectories that were removed.
+        closed_jobs: Ids of the jobs that were closed, by number.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
         alive_at: When the scheduler was last known to run; None if that is not told.
         times_away: Times without a scheduler.
@@ -94,12 +95,8 @@ class RowChanges:
         self.of_jobs = (self.trajectories, self.actions, self.rollouts, self.buffered, self.batches)
         self.forgotten_actions: list[Row] = []
         self.closed_actions: list[Row] = []
+        self.closed_jobs: dict[int, str] = {}
         self.forgotten_up_to = 0
         self.alive_at: float | None = None
         self.times_away: list[Row] = []
         self.away_before = 0.0
-
-    @property
-    def closed_jobs(self) -> list[int]:
-        """Numbers of the jobs that were closed."""
-        return [int(number) for (number,) in self.jobs.removed]

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Double,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -34,7 +35,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA: Final = "journal-1"
+SCHEMA: Final = "journal-2"
 """Of these tables and of the meaning of their rows. Any change of them takes another name."""
 
 metadata: Final = MetaData(
@@ -114,9 +115,10 @@ closed_jobs: Final = Table(
     "closed_jobs",
     metadata,
     Column("number", _Identifier, primary_key=True, autoincrement=False),
+    Column("job_id", Text, nullable=False),
     postgresql_with=_CHANGING,
 )
-"""Numbers of closed jobs whose other rows are still to be deleted."""
+"""Closed jobs that have other rows: some are kept for a while, the rest is still to be deleted."""
 
 trajectories: Final = Table(
     "trajectories",
@@ -138,11 +140,22 @@ trajectories: Final = Table(
     Column("end", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("closed_at", Double),
+    Column("group_id", Text, nullable=False),
+    Column("reward", Double),
     Column("spec", LargeBinary, nullable=False),
     UniqueConstraint("job_number", "trajectory_id"),
+    Index(None, "job_number", "policy_version", "id"),
     postgresql_with=_IN_PLACE,
 )
-"""Trajectories; `command_timeout` is in seconds."""
+"""Trajectories; `command_timeout` is in seconds, `reward` null until there is one. The index is for their history."""
+
+Index(
+    None,
+    trajectories.c.job_number,
+    trajectories.c.group_id,
+    sqlite_where=trajectories.c.group_id != "",
+    postgresql_where=trajectories.c.group_id != "",
+)
 
 # The two bodies come last: SQLite then reads the short columns of a row without the pages its bodies overflow to.
 actions: Final = Table(
@@ -152,6 +165,7 @@ actions: Final = Table(
     Column("job_number", BigInteger, nullable=False),
     Column("action_id", Text, nullable=False),
     Column("trajectory_id", Text, nullable=False),
+    Column("kind", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("epoch", BigInteger, nullable=False),
@@ -166,9 +180,13 @@ actions: Final = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("outcome", LargeBinary),
     UniqueConstraint("job_number", "action_id"),
+    Index(None, "job_number", "trajectory_id", "id", "kind"),
     postgresql_with=_IN_PLACE,
 )
-"""Actions. `outcome` and `summary` are null until there is one; `spec` is emptied then: nothing reads it any more."""
+"""Actions. `outcome` and `summary` are null until there is one; then `spec` is emptied, unless it is short.
+
+The index is for their history. None of its columns ever changes.
+"""
 
 forgotten_actions: Final = Table(
     "forgotten_actions",

@@ -158,7 +158,7 @@ class ChangeWriter:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
         if changes.jobs:
-            self._closed_jobs.execute(cursor, list(changes.jobs.removed))
+            self._closed_jobs.execute(cursor, list(changes.closed_jobs.items()))
             self._jobs.write(cursor, changes.jobs)
         for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
             if table:

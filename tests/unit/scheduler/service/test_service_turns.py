@@ -90,7 +90,7 @@ async def turns_of_others(ask: Callable[[], Awaitable[object]]) -> int:
 
 def servicers(world: CoreWorld) -> tuple[AdminServicer, ClientServicer]:
     limits, loop = PeerLimits(LimitSettings()), cast("Any", Loop(world))
-    admin = AdminServicer(loop, Predictors(), FirstComePlanner(), NOBODY, limits)
+    admin = AdminServicer(loop, Predictors(), FirstComePlanner(), NOBODY, limits, history=NOBODY)
     return admin, ClientServicer(loop, NOBODY, limits, NOBODY, NOBODY)
 
 

@@ -274,7 +274,7 @@ class FinishedAction:
 
     Attributes:
         finished_at: When it got its outcome, in seconds since the epoch; later by what no scheduler ran since.
-        size: Bytes of its outcome.
+        size: Bytes of its outcome, and of what is kept of its spec.
         tells_of: The trajectory that it may be the last to tell of that it began; empty where something else does.
     """
 

@@ -410,10 +410,12 @@ class TrajectoryResult:
     Attributes:
         encoded: As the contract has it.
         payloads: SHA-256 of the stored payloads that it refers to.
+        reward: What it was worth.
     """
 
     encoded: bytes
     payloads: tuple[str, ...] = ()
+    reward: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,14 @@ class RolloutChanged(Record):
 
 @dataclass(slots=True)
 class TrajectoryOpened(Record):
-    """A trajectory was opened; `spec` is a serialized TrajectorySpec."""
+    """A trajectory was opened; `spec` is a serialized TrajectorySpec, `group_id` empty if it has no group."""
 
     job_id: str
     trajectory_id: str
     spec: bytes
     policy_version: int
     opened_at: float
+    group_id: str = ""
 
 
 @dataclass(slots=True)
@@ -122,13 +123,14 @@ class TrajectoryPlaced(Record):
 
 @dataclass(slots=True)
 class TrajectoryClosed(Record):
-    """A trajectory ended; `end` is a value of `TrajectoryEnd`, `reason` a sentence."""
+    """A trajectory ended; `end` is a value of `TrajectoryEnd`, `reason` a sentence, `reward` that of its result."""
 
     job_id: str
     trajectory_id: str
     end: str
     reason: str
     closed_at: float
+    reward: float | None = None
 
 
 @dataclass(slots=True)
@@ -152,7 +154,7 @@ class GroupCancelled(Record):
 class ActionSubmitted(Record):
     """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch.
 
-    `copies_sandbox`: it was settled that it runs in a copy of its trajectory's sandbox.
+    `copies_sandbox`: it was settled that it runs in a copy of its trajectory's sandbox. `kind` is its kind's number.
     """
 
     job_id: str
@@ -162,6 +164,7 @@ class ActionSubmitted(Record):
     spec: bytes
     submitted_at: float
     copies_sandbox: bool = False
+    kind: int = 0
 
 
 @dataclass(slots=True)
@@ -201,6 +204,7 @@ class ActionSummary:
     Attributes:
         kind: Number of its kind.
         state: Name of its terminal state.
+        service: The service that it asked for; empty for any of its kind.
         failure: Name of the kind of failure; empty if it did not fail.
         reason: Of a failure, a cancel or an expiry; else empty.
         manager_id: The manager of its last attempt; empty if there was none.
@@ -222,12 +226,18 @@ class ActionSummary:
     queue_s: float
     execution_s: float
     traceparent: str
+    task: str
+    service: str
     story: list[tuple[float, str]]
+
+
+KEPT_SPEC_BYTES = 4_096
+"""Specs of finished actions up to this size are kept with their outcomes."""
 
 
 @dataclass(slots=True)
 class ActionFinished(Record):
-    """The action has its outcome: a terminal state name and a serialized Outcome."""
+    """The action has its outcome: a terminal state name and a serialized Outcome. `keeps_spec`: its spec stays."""
 
     job_id: str
     action_id: str
@@ -235,6 +245,7 @@ class ActionFinished(Record):
     outcome: bytes
     finished_at: float
     summary: ActionSummary | None = None
+    keeps_spec: bool = False
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ class RecoveredAction:
     """An action of an open job as the journal has it.
 
     `state` is "queued", "dispatched" or a terminal state. For a finished action `spec` is empty: its outcome is read
-    from the journal when somebody asks.
+    from the journal when somebody asks. `outcome_bytes` are those of its outcome and of what is kept of its spec.
     """
 
     job_id: str

@@ -28,6 +28,7 @@ from callsheet.scheduler.core.words.commands import (
 from callsheet.scheduler.core.words.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionRequest, ActionState, FailureKind
 from callsheet.scheduler.core.words.records import (
+    KEPT_SPEC_BYTES,
     ActionCancelRequested,
     ActionFinished,
     ActionRequeued,
@@ -396,12 +397,14 @@ def finish(
     action.tell(now, f"outcome: {state_name}{_in_brackets(failure, reason)}")
     summary = _summary(action, facts, failure, reason)
     state.summaries.add(summary)
-    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary))
+    size = len(action.request.spec)
+    kept = size if size <= KEPT_SPEC_BYTES else 0
+    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary, bool(kept)))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, encoded))
     if isinstance(result, AttemptFailed):
         _count_failure(action.job, result)
-    _forget(state, action, len(encoded), now)
+    _forget(state, action, len(encoded) + kept, now)
 
 
 def _note_waits(action: Action, last: LastAttempt | None, facts: OutcomeFacts, until: float) -> None:
@@ -433,6 +436,8 @@ def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> 
         facts.queue_s,
         facts.execution_s,
         request.traceparent,
+        request.task,
+        request.service,
         action.story,
     )
 
@@ -460,7 +465,7 @@ def _count_failure(job: Job, failed: AttemptFailed) -> None:
     job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
 
 
-def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: float) -> None:
+def _forget(state: SchedulerState, action: Action, kept_bytes: int, now: float) -> None:
     job, key, trajectory = action.job, action.request.key, action.trajectory
     state.ready.remove(action)
     state.timers.drop(("action", key))
@@ -476,7 +481,7 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
         # An attempt that never ends would keep its body, which nobody counts any more.
         action.request = replace(action.request, spec=b"")
     tells_of = action.request.trajectory_id if trajectory is not None and not trajectory.had_sandbox else ""
-    finished = FinishedAction(action.request.body_hash, action.state, now, outcome_bytes, tells_of)
+    finished = FinishedAction(action.request.body_hash, action.state, now, kept_bytes, tells_of)
     keep(state, job, key.action_id, finished)
     if trajectory is None:
         return

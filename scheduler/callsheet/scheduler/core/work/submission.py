@@ -182,7 +182,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     if event.watcher is not None:
         action.watchers.append(event.watcher)
     submitted = (*request.key, request.trajectory_id, request.body_hash, request.spec, now, request.copies_sandbox)
-    state.persist(ActionSubmitted(*submitted))
+    state.persist(ActionSubmitted(*submitted, kind=request.kind))
     if trajectory is not None and request.kind is ActionKind.ENV_RESET:
         _take_command_timeout(state, trajectory, request)
     state.accept(event.reply_to, patient=True)

@@ -148,7 +148,9 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
         check_room_for_trajectory(state, job, request)
         _check_group(state, job, request)
         trajectory = add_trajectory(state, job, request, job.policy_version, now)
-        state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
+        group_id = request.group.group_id if request.group is not None else ""
+        opened_with = request.spec, job.policy_version, now, group_id
+        state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, *opened_with))
         if request.group is not None:
             group = job.groups[request.group.group_id]
             if group.has_quorum:
@@ -284,7 +286,8 @@ def close_trajectory(
     if trajectory.sandbox_id:
         drop_sandbox(state, trajectory, now, lost=False)
     if not job.over:
-        state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now))
+        reward = result.reward if result is not None else None
+        state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now, reward))
         if result is not None:
             buffer_result(state, trajectory, result, now)
     if trajectory.open_actions:

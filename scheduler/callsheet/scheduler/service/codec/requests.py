@@ -65,7 +65,7 @@ def decode_result(message: buffer_pb2.TrajectoryResult) -> tuple[TrajectoryResul
             raise invalid("result.payload.inline", f"{size} bytes", rule)
     payloads = tuple(each.sha256 for each in references)
     encoded = message.SerializeToString(deterministic=True)
-    return TrajectoryResult(encoded, payloads), references
+    return TrajectoryResult(encoded, payloads, message.reward), references
 
 
 def decode_result_of(

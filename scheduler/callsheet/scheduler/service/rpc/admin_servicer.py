@@ -9,11 +9,13 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
-from callsheet.scheduler.access.identity import Scope
+from callsheet.scheduler.access.identity import Scope, denied
 from callsheet.scheduler.core.state.entities import LostManager, Manager
 from callsheet.scheduler.core.state.ledger import Node, Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
+from callsheet.scheduler.history.live import complete_actions, complete_trajectories
+from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_in_parts
 from callsheet.scheduler.planner.answers.what_if import ask_in_parts
 from callsheet.scheduler.planner.predictors import Predictors
@@ -37,16 +39,27 @@ from callsheet.v1 import (
 )
 
 MOST_SANDBOXES_TOLD: Final = 1_000
+READERS: Final = 2
+"""Pages of history that are read at once, of all callers together."""
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """See the contract. Reads take the core's state as it is between two steps of the loop."""
 
     def __init__(
-        self, loop: CoreLoop, predictors: Predictors, planner: Reviewer, audit: AuditTrail, limits: PeerLimits
+        self,
+        loop: CoreLoop,
+        predictors: Predictors,
+        planner: Reviewer,
+        audit: AuditTrail,
+        limits: PeerLimits,
+        *,
+        history: HistoryReader,
     ) -> None:
         self._loop = loop
         self._audit = audit
+        self._history = history
+        self._readers = anyio.CapacityLimiter(READERS)
         self._limits = limits
         self._predictors = predictors
         self._planner = planner
@@ -93,6 +106,29 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state, now = self._loop.state, self._loop.clock.now()
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
             return await list_actions(state, request, now, self._planner, sees_job=identity.sees_job)
+
+    async def ListTrajectoryHistory(  # noqa: N802
+        self, request: admin_service_pb2.ListTrajectoryHistoryRequest, context: Context
+    ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
+        """What became of a job's trajectories: read beside the loop, and completed on it, in turns."""
+        caller().require_job("job_id", request.job_id)
+        async with self._limits.question(peer_of(context)):
+            page = await anyio.to_thread.run_sync(self._history.trajectories, request, limiter=self._readers)
+            await in_turns(complete_trajectories(self._loop.state, request.job_id, page))
+        return page
+
+    async def ListActionHistory(  # noqa: N802
+        self, request: admin_service_pb2.ListActionHistoryRequest, context: Context
+    ) -> admin_service_pb2.ListActionHistoryResponse:
+        """What became of a job's actions; likewise."""
+        identity = caller()
+        identity.require_job("job_id", request.job_id)
+        if request.contents and identity.scope is Scope.READ_ONLY:
+            raise denied("contents", "true", "takes a token of the job or of scope admin; this one has scope read-only")
+        async with self._limits.question(peer_of(context)):
+            page = await anyio.to_thread.run_sync(self._history.actions, request, limiter=self._readers)
+            await in_turns(complete_actions(self._loop.state, page, self._loop.clock.now()))
+        return page
 
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context

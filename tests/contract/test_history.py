@@ -1,0 +1,242 @@
+"""Pages of history, read from a journal on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.records import (
+    ActionDispatched,
+    ActionFinished,
+    ActionSubmitted,
+    ActionSummary,
+    JobClosed,
+    JobOpened,
+    TrajectoryClosed,
+    TrajectoryOpened,
+)
+from callsheet.scheduler.history.reader import CONTENT_BYTES, READ_BYTES, HistoryReader
+from callsheet.scheduler.store.journal import Journal
+from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
+
+from tests.support.journals import JournalPlace
+
+ListTrajectories = admin_service_pb2.ListTrajectoryHistoryRequest
+ListActions = admin_service_pb2.ListActionHistoryRequest
+GENERATE, REWARD = action_pb2.ACTION_KIND_GENERATE, action_pb2.ACTION_KIND_REWARD
+
+
+def given(action_id: str, *, prompt: int = 1) -> bytes:
+    """The spec of a generate."""
+    spec = action_pb2.ActionSpec(action_id=action_id, label="short", task="sum", service="policy")
+    spec.generate.prompt_token_ids.extend([1] * prompt)
+    return spec.SerializeToString()
+
+
+def generated(tokens: int = 3) -> bytes:
+    """The outcome of a generate."""
+    outcome = outcome_pb2.Outcome(attempts=1, manager_id="m")
+    outcome.timeline.ended.seconds = 20
+    outcome.usage.cpu_s = 0.5
+    outcome.succeeded.generate.token_ids.extend([7] * tokens)
+    outcome.succeeded.generate.cached_tokens = 2
+    outcome.succeeded.generate.policy_versions.add(version=4, begin=0, end=tokens)
+    return outcome.SerializeToString()
+
+
+def scored(score: float) -> bytes:
+    """The outcome of a reward."""
+    outcome = outcome_pb2.Outcome()
+    outcome.succeeded.reward.score = score
+    return outcome.SerializeToString()
+
+
+def submitted(action_id: str, trajectory_id: str = "t", kind: int = GENERATE, **about: int) -> ActionSubmitted:
+    return ActionSubmitted("job", action_id, trajectory_id, b"hash", given(action_id, **about), 12.5, kind=kind)
+
+
+def finished(action_id: str, outcome: bytes, kind: int = GENERATE, *, keeps_spec: bool = True) -> ActionFinished:
+    told = ("succeeded", "short", "", "", 1, "m", 12.5, 20.0, 1.5, 6.0, "", "sum", "policy")
+    story: list[tuple[float, str]] = []
+    summary = ActionSummary("job", action_id, kind, *told, story)
+    return ActionFinished("job", action_id, "succeeded", outcome, 20.0, summary, keeps_spec)
+
+
+def opened(trajectory_id: str, version: int = 0, group_id: str = "") -> TrajectoryOpened:
+    return TrajectoryOpened("job", trajectory_id, b"", version, 10.0, group_id)
+
+
+@pytest.fixture
+def journal(place: JournalPlace) -> Iterator[Journal]:
+    with place.begun() as journal:
+        journal.commit([JobOpened("job", b"")])
+        yield journal
+
+
+def test_trajectories_come_newest_first_page_by_page(journal: Journal) -> None:
+    journal.commit([opened(f"t{number}", version=number // 3, group_id=f"g{number % 2}") for number in range(10)])
+    reader = HistoryReader(journal.reader)
+    request, names = ListTrajectories(job_id="job", page_size=4), []
+    for size in (4, 4, 2):
+        page = reader.trajectories(request)
+        assert len(page.trajectories) == size
+        names += [each.trajectory_id for each in page.trajectories]
+        request.page_token = page.next_page_token
+    assert names == ["t9", "t8", "t7", "t6", "t5", "t4", "t3", "t2", "t1", "t0"]
+    assert not request.page_token
+    of_step = reader.trajectories(ListTrajectories(job_id="job", policy_version=1))
+    assert [each.trajectory_id for each in of_step.trajectories] == ["t5", "t4", "t3"]
+    of_group = reader.trajectories(ListTrajectories(job_id="job", group_id="g1", page_size=3))
+    assert [each.trajectory_id for each in of_group.trajectories] == ["t9", "t7", "t5"]
+    rest = ListTrajectories(job_id="job", group_id="g1", page_token=of_group.next_page_token)
+    assert [each.trajectory_id for each in reader.trajectories(rest).trajectories] == ["t3", "t1"]
+    named = reader.trajectories(ListTrajectories(job_id="job", trajectory_ids=["t2", "unknown", "t8"]))
+    assert [each.trajectory_id for each in named.trajectories] == ["t8", "t2"]
+
+
+def test_a_trajectory_has_its_end_its_rewards_and_the_task_of_its_first_action(journal: Journal) -> None:
+    journal.commit([opened("t", 3, "g"), submitted("a"), submitted("r", kind=REWARD), submitted("q", kind=REWARD)])
+    journal.commit([finished("a", generated()), finished("r", scored(0.25), REWARD)])
+    journal.commit([finished("q", scored(1.0), REWARD), TrajectoryClosed("job", "t", "completed", "why", 30.0, 0.75)])
+    (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
+    assert (told.group_id, told.policy_version, told.task, list(told.scores)) == ("g", 3, "sum", [0.25, 1.0])
+    assert (told.end, told.reason, told.reward) == (job_pb2.TRAJECTORY_END_COMPLETED, "why", 0.75)
+    assert (told.opened.seconds, told.closed.seconds) == (10, 30)
+
+
+def test_an_open_trajectory_has_no_end_and_no_reward(journal: Journal) -> None:
+    journal.commit([opened("t"), submitted("a")])
+    (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
+    assert not told.HasField("closed")
+    assert not told.HasField("reward")
+    assert (told.end, told.task) == (job_pb2.TRAJECTORY_END_UNSPECIFIED, "sum")
+
+
+def test_actions_come_by_trajectory_and_submit_page_by_page(journal: Journal) -> None:
+    journal.commit([opened(name) for name in "tu"])
+    journal.commit([submitted(f"a{number}", "ut"[number % 2]) for number in range(7)] + [submitted("alone", "")])
+    reader = HistoryReader(journal.reader)
+    request, names = ListActions(job_id="job", page_size=3), []
+    for size in (3, 3, 2):
+        page = reader.actions(request)
+        assert len(page.actions) == size
+        names += [each.key.action_id for each in page.actions]
+        request.page_token = page.next_page_token
+    assert names == ["alone", "a1", "a3", "a5", "a0", "a2", "a4", "a6"]
+    assert not request.page_token
+    some = reader.actions(ListActions(job_id="job", trajectory_ids=["u", "t"], page_size=4))
+    assert [each.key.action_id for each in some.actions] == ["a1", "a3", "a5", "a0"]
+    rest = ListActions(job_id="job", trajectory_ids=["u", "t"], page_token=some.next_page_token)
+    assert [each.key.action_id for each in reader.actions(rest).actions] == ["a2", "a4", "a6"]
+
+
+def test_a_finished_action_has_all_but_its_contents_unless_they_are_asked_for(journal: Journal) -> None:
+    journal.commit([opened("t"), submitted("a"), ActionDispatched("job", "a", 1, 1, 1, "m")])
+    journal.commit([finished("a", generated(3))])
+    reader = HistoryReader(journal.reader)
+    (told,) = reader.actions(ListActions(job_id="job")).actions
+    assert (told.label, told.task, told.service, told.manager_id) == ("short", "sum", "policy", "m")
+    assert told.state == admin_service_pb2.ACTION_STATE_SUCCEEDED
+    assert (told.timeline.submitted.ToNanoseconds(), told.timeline.ended.seconds) == (12_500_000_000, 20)
+    assert (told.usage.cpu_s, told.output_tokens, told.cached_tokens) == (0.5, 3, 2)
+    assert [span.version for span in told.policy_versions] == [4]
+    assert not told.HasField("spec")
+    assert not told.HasField("outcome")
+    (whole,) = reader.actions(ListActions(job_id="job", contents=True)).actions
+    assert whole.spec.SerializeToString() == given("a")
+    assert whole.outcome.SerializeToString() == generated(3)
+    assert whole.outcome_bytes == len(generated(3))
+
+
+def test_of_a_finished_action_a_long_spec_is_not_kept(journal: Journal) -> None:
+    journal.commit([opened("t"), submitted("a"), submitted("b")])
+    journal.commit([finished("a", generated(), keeps_spec=False), finished("b", generated())])
+    told = HistoryReader(journal.reader).actions(ListActions(job_id="job", contents=True)).actions
+    assert [each.HasField("spec") for each in told] == [False, True]
+    assert [each.label for each in told] == ["short", "short"]
+    # Not for the core: there may be many.
+    assert [each.spec for each in journal.load().actions] == [b"", b""]
+
+
+def test_a_page_is_over_once_it_is_large(journal: Journal) -> None:
+    large, names = generated(READ_BYTES // 2), ("a", "b", "c")
+    journal.commit([opened("t"), *map(submitted, names)])
+    journal.commit([finished(name, large) for name in names])
+    reader = HistoryReader(journal.reader)
+    page = reader.actions(ListActions(job_id="job"))
+    assert [each.output_tokens for each in page.actions] == [READ_BYTES // 2]
+    following = ListActions(job_id="job", page_token=page.next_page_token)
+    assert reader.actions(following).actions[0].key.action_id == "b"
+    # One that fits into no page goes without, and says how large it is.
+    (whole,) = reader.actions(ListActions(job_id="job", contents=True, page_size=1)).actions
+    assert not whole.HasField("outcome")
+    assert whole.outcome_bytes == len(large) > CONTENT_BYTES
+
+
+def test_the_newest_actions_of_closed_jobs_are_kept_with_their_trajectories(place: JournalPlace) -> None:
+    with place.begun(kept_actions=5) as journal:
+        journal.commit([JobOpened("job", b""), opened("old"), opened("new")])
+        journal.commit([submitted(f"a{number}", "old" if number < 4 else "new") for number in range(8)])
+        journal.commit([finished(f"a{number}", generated()) for number in range(8)] + [JobClosed("job")])
+        while journal.has_garbage:
+            journal.purge(3)
+        reader = HistoryReader(journal.reader)
+        kept = reader.actions(ListActions(job_id="job", trajectory_ids=["old", "new"]))
+        assert [each.key.action_id for each in kept.actions] == ["a4", "a5", "a6", "a7", "a3"]
+        assert kept.job_closed
+        journal.commit([JobOpened("next", b""), ActionSubmitted("next", "b", "", b"", b"", 30.0)])
+    with place.begun(kept_actions=5) as journal:
+        # "b" of the next job takes the place of the only one that "old" has left.
+        journal.commit([JobClosed("next")])
+        while journal.has_garbage:
+            journal.purge(3)
+        reader = HistoryReader(journal.reader)
+        page = reader.trajectories(ListTrajectories(job_id="job"))
+        assert [each.trajectory_id for each in page.trajectories] == ["new"]
+        assert [each.end for each in page.trajectories] == [job_pb2.TRAJECTORY_END_ABANDONED]
+        assert [each.key.action_id for each in reader.actions(ListActions(job_id="next")).actions] == ["b"]
+        # An open job of the name comes first.
+        journal.commit([JobOpened("job", b"")])
+        assert not reader.actions(ListActions(job_id="job")).actions
+        # Ids that were given out are not given out again.
+        journal.commit([submitted("a0", "")])
+        assert [each.key.action_id for each in reader.actions(ListActions(job_id="job")).actions] == ["a0"]
+    with place.begun() as journal:
+        journal.commit([JobClosed("job")])
+        while journal.has_garbage:
+            journal.purge(3)
+    assert [place.count(table) for table in ("actions", "trajectories", "closed_jobs")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (ListActions(job_id="job", page_size=1001), "page_size"),
+        (ListActions(job_id="job", page_size=-1), "page_size"),
+        (ListActions(job_id="job", page_token="x"), "page_token"),
+        (ListActions(job_id="job", page_token=f"{2**63}.t"), "page_token"),
+        (ListActions(job_id="job", page_token="1.\0"), "page_token"),
+        (ListTrajectories(job_id="job", page_token="1.x"), "page_token"),
+        (ListTrajectories(job_id="job", page_token=f"1.{2**63}"), "page_token"),
+        (ListTrajectories(job_id="job", group_id="\0"), "group_id"),
+        (ListTrajectories(job_id="job", trajectory_ids=["\0"]), "trajectory_ids"),
+        (ListTrajectories(job_id="job", trajectory_ids=["t"] * 257), "trajectory_ids"),
+    ],
+)
+def test_what_makes_no_page_is_refused(journal: Journal, request_: ListActions | ListTrajectories, field: str) -> None:
+    reader = HistoryReader(journal.reader)
+    with pytest.raises(RefusedError) as caught:
+        reader.actions(request_) if isinstance(request_, ListActions) else reader.trajectories(request_)
+    assert (caught.value.code, caught.value.field) == (RefusalCode.INVALID_ARGUMENT, field)
+
+
+@pytest.mark.parametrize("job_id", ["unknown", "closed"])
+def test_a_job_of_which_nothing_is_kept_is_not_found(journal: Journal, job_id: str) -> None:
+    journal.commit([JobOpened("closed", b"")])
+    journal.commit([JobClosed("closed")])
+    while journal.has_garbage:
+        journal.purge(10)
+    with pytest.raises(RefusedError) as caught:
+        HistoryReader(journal.reader).actions(ListActions(job_id=job_id))
+    assert (caught.value.code, caught.value.field) == (RefusalCode.NOT_FOUND, "job_id")
