@@ -24,6 +24,7 @@ import anyio.to_thread
 from callsheet.client import (
     CallsheetError,
     Client,
+    Cost,
     Failed,
     FailureKind,
     Job,
@@ -191,8 +192,9 @@ async def ask_again(accounts: Accounts) -> None:
 
 def canonical(outcome: Outcome[Any]) -> str:
     """The whole outcome as text, equal for equal outcomes: mappings come in no order."""
-    usage = replace(outcome.usage, granted_unit_s=dict(sorted(outcome.usage.granted_unit_s.items())))
-    return repr(replace(outcome, usage=usage))
+    cost = outcome.usage.cost
+    in_order = Cost(dict(sorted(cost.held.items())), dict(sorted(cost.used.items())))
+    return repr(replace(outcome, usage=replace(outcome.usage, cost=in_order)))
 
 
 async def main() -> None:

@@ -59,7 +59,7 @@ def submitted(action_id: str, trajectory_id: str = "t", kind: int = GENERATE, **
 def finished(action_id: str, outcome: bytes, kind: int = GENERATE, *, keeps_spec: bool = True) -> ActionFinished:
     told = ("succeeded", "short", "", "", 1, "m", 12.5, 20.0, 1.5, 6.0, "", "sum", "policy")
     story: list[tuple[float, str]] = []
-    summary = ActionSummary("job", action_id, kind, *told, story)
+    summary = ActionSummary("job", action_id, kind, *told, {}, {}, story)
     return ActionFinished("job", action_id, "succeeded", outcome, 20.0, summary, keeps_spec)
 
 

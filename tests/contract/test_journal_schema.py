@@ -79,8 +79,8 @@ def test_a_scheduler_does_not_start_on_such_a_journal_and_leaves_each_byte(tmp_p
 def test_a_journal_of_another_schema_is_refused(place: JournalPlace) -> None:
     place.open().close()
     with place.outside() as connection:
-        connection.execute("UPDATE journal_schema SET name = 'journal-2'")
-    assert_is_refused(place, "a journal of schema 'journal-2'")
+        connection.execute("UPDATE journal_schema SET name = 'journal-1'")
+    assert_is_refused(place, "a journal of schema 'journal-1'")
     with place.outside() as connection:
         connection.execute(f"UPDATE journal_schema SET name = '{SCHEMA}'")
     place.open().close()

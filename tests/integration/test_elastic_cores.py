@@ -96,5 +96,5 @@ async def test_a_competitor_takes_a_core_of_a_wide_command_and_gives_it_back(sta
             assert outcome.value.stdout == b"2\n1\n2\n"
             # Two cores, but for the time of the competitor, which had one.
             execution_s, competitor_s = outcome.timeline.execution_s, beside.timeline.execution_s
-            assert execution_s < outcome.usage.granted_unit_s["cpu"] <= 2 * execution_s - competitor_s
-            assert beside.usage.granted_unit_s["cpu"] == pytest.approx(competitor_s)
+            assert execution_s < outcome.usage.cost.held["cpu"] <= 2 * execution_s - competitor_s
+            assert beside.usage.cost.held["cpu"] == pytest.approx(competitor_s)

@@ -48,7 +48,7 @@ async def test_a_completed_attempt_says_what_it_took() -> None:
     assert (end.token, end.key.job_id, end.key.action_id, end.attempt) == (token(1), "j", "a", 3)
     assert end.succeeded.tool_call.response.inline == b"done"
     assert end.usage.cpu_s == 0.5
-    assert end.usage.granted_unit_s["cpu"] == pytest.approx(2 * end.execution_s)
+    assert end.usage.cost.held["cpu"] == pytest.approx(2 * end.execution_s)
     assert end.started
     assert end.body_hash == b"hash"
     # A slow machine hears of further heartbeats.
@@ -166,7 +166,7 @@ async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_res
     assert end.failed.reason == "start_to_close"
     assert end.execution_s == 0.2
     # What it waited for is told by name, and was not granted.
-    assert end.usage.granted_unit_s["cpu"] == pytest.approx(0.2)
+    assert end.usage.cost.held["cpu"] == pytest.approx(0.2)
     assert end.waited_s.keys() == {"cores"}
     assert end.waited_s["cores"] > 0.05
 
@@ -183,7 +183,7 @@ async def test_a_wait_is_told_by_name_and_nothing_is_granted_meanwhile() -> None
         (end,) = await session.wait_ends()
     assert end.waited_s.keys() == {"image"}
     assert end.waited_s["image"] > 0.1
-    assert end.usage.granted_unit_s["cpu"] == pytest.approx(2 * end.execution_s)
+    assert end.usage.cost.held["cpu"] == pytest.approx(2 * end.execution_s)
 
 
 async def test_a_resize_replaces_the_grant_as_a_whole() -> None:
@@ -201,7 +201,7 @@ async def test_a_resize_replaces_the_grant_as_a_whole() -> None:
         (end,) = await session.wait_ends()
     assert (dict(before.resources), list(before.cores)) == ({"cpu": 1}, [0])
     assert (dict(grant.resources), list(grant.cores), grant.token) == ({"cpu": 3}, [4, 5, 6], token(1))
-    assert end.execution_s < end.usage.granted_unit_s["cpu"] < 3 * end.execution_s
+    assert end.execution_s < end.usage.cost.held["cpu"] < 3 * end.execution_s
 
 
 async def test_orders_for_unknown_attempts_are_ignored() -> None:

@@ -35,7 +35,7 @@ async def test_each_kind_gets_a_result_of_its_own(kind: str, execution_s: float)
     assert end.succeeded.WhichOneof("result") == kind
     assert end.started
     assert end.execution_s >= execution_s
-    assert end.usage.granted_unit_s["cpu"] >= execution_s
+    assert end.usage.cost.held["cpu"] >= execution_s
 
 
 @pytest.mark.parametrize("execution_s", EXECUTION_S)

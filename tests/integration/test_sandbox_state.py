@@ -85,7 +85,7 @@ async def test_a_timeout_keeps_the_shell(trajectory: Trajectory) -> None:
         outcome = await trajectory.env_step(endless, session="main", timeouts=Timeouts(start_to_close_s=limit_s))
         assert isinstance(outcome, Failed)
         assert outcome.kind is FailureKind.TIMEOUT
-        assert outcome.usage.granted_unit_s["cpu"] >= limit_s
+        assert outcome.usage.cost.held["cpu"] >= limit_s
         partial = outcome.partial
         if partial is not None and partial.stdout:
             break

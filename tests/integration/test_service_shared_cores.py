@@ -96,7 +96,7 @@ async def test_time_that_was_not_granted_is_not_charged(stack: Stack) -> None:
         assert limit_s - CLOCK_TOLERANCE_S <= outcome.timeline.execution_s <= passed_s
         timeline = outcome.timeline
         assert timeline.waited_s.keys() <= {"cores"}
-        assert outcome.usage.granted_unit_s["cpu"] == pytest.approx(timeline.execution_s)
+        assert outcome.usage.cost.held["cpu"] == pytest.approx(timeline.execution_s)
         assert timeline.submitted_at is not None
         assert timeline.ended_at is not None
         told_s = timeline.queue_s + timeline.waiting_s + timeline.execution_s + timeline.overhead_s

@@ -13,6 +13,7 @@ from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job,
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.summaries import ClosedTogether
+from callsheet.scheduler.core.words.costs import Account
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.work.adoption import is_of
@@ -89,6 +90,8 @@ def check_invariants(state: SchedulerState) -> None:
         live = [action for action in job.actions.values() if isinstance(action, Action)]
         open_actions += len(live)
         _check_counts(job, live)
+        if not job.over:
+            _check_costs(job)
         for action in live:
             _check_action(state, action)
         _check_lease(state, job)
@@ -105,6 +108,23 @@ def check_invariants(state: SchedulerState) -> None:
     assert state.open_trajectories == sum(job.open_trajectories for job in jobs), "trajectories are miscounted"
     assert state.open_bytes == sum(job.open_bytes for job in jobs), "bytes of open actions are miscounted"
     assert state.spec_bytes == sum(job.spec_bytes for job in jobs), "bytes of specs are miscounted"
+
+
+def _check_costs(job: Job) -> None:
+    """Checks that a job costs what is under it does: trajectories, and actions and forgotten work besides."""
+    now = max([job.account.since, *(each.account.since for each in job.trajectories.values())])
+    under = Account()
+    for trajectory in job.trajectories.values():
+        under.rate = under.rate.copy()
+        under.rate.add(trajectory.account.rate)
+        under.spent.add(trajectory.account.until(now))
+    for closed in job.closed_trajectories.values():
+        under.spent.add(closed.cost)
+    told, known = job.account.until(now), under.spent
+    assert job.account.rate == under.rate, f"{job.account.rate} is held under job {job.request.job_id}"
+    for whole, part in ((told.held, known.held), (told.used, known.used)):
+        for resource, amount in part.items():
+            assert amount <= whole.get(resource, 0.0) * (1 + 1e-9) + 1e-9, f"{whole} is less than {part}"
 
 
 def _check_counts(job: Job, live: list[Action]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from callsheet.scheduler.core.recovery import RequestDecoder
 from callsheet.scheduler.core.words import records
@@ -108,6 +108,10 @@ class CoreJournal:
                     had_sandbox=True,
                     died=died,
                 )
+            case records.CostGrown(job_id, of_job, trajectory_id, of_trajectory):
+                self.jobs[job_id] = replace(self.jobs[job_id], cost=of_job)
+                if of_trajectory is not None:
+                    self._change_trajectory(job_id, trajectory_id, cost=of_trajectory)
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._change_trajectory(job_id, trajectory_id, end=end, reason=reason, closed_at=closed_at)
             case records.TrajectoryCommandTimeout(job_id, trajectory_id, timeout):
@@ -218,8 +222,8 @@ class CoreJournal:
     def recovered(self) -> Recovered:
         """What a restarted scheduler continues from."""
         return Recovered(
-            tuple(self.jobs.values()),
-            tuple(self.trajectories.values()),
+            tuple(map(_apart, self.jobs.values())),
+            tuple(map(_apart, self.trajectories.values())),
             tuple(self.actions.values()),
             tuple(self.finished.values()),
             tuple(self.closed),
@@ -230,3 +234,11 @@ class CoreJournal:
             tuple(self.buffered.values()),
             tuple(self.batches.values()),
         )
+
+
+_Accounted = TypeVar("_Accounted", RecoveredJob, RecoveredTrajectory)
+
+
+def _apart(row: _Accounted) -> _Accounted:
+    """A row whose account does not change with the core that takes it over."""
+    return replace(row, cost=row.cost.copy()) if row.cost is not None else row

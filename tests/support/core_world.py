@@ -17,6 +17,7 @@ from callsheet.scheduler.core.state.entities import Action, FinishedAction
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
+from callsheet.scheduler.core.words.costs import Cost, held_for
 from callsheet.scheduler.core.words.events import Assignment, Plan
 from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
 from callsheet.scheduler.core.words.registration import (
@@ -171,12 +172,13 @@ class FakeManager:
         execution_s: float = 0.0,
         waited_s: Mapping[str, float] | None = None,
         held_mib: int = 0,
+        cost: Cost | None = None,
     ) -> commands.Dispatch:
         """Ends an attempt, well unless told otherwise; a reset makes the sandbox named after its action and attempt."""
         grant = self.grant(action) if isinstance(action, str) else action
         end = ended(self.manager_id, grant, result, started=started)
         end.execution_s, end.waited_s = execution_s or end.execution_s, waited_s or {}
-        end.sandbox_held_mib = held_mib
+        end.sandbox_held_mib, end.cost = held_mib, end.cost if cost is None else cost
         self.world.handle(end)
         return grant
 
@@ -237,7 +239,15 @@ def ended(
         started,
         0.5,
         grant.request.body_hash,
+        cost=cost_of(grant, 0.5) if started else Cost(),
     )
+
+
+def cost_of(grant: commands.Dispatch, seconds: float) -> Cost:
+    """What an attempt costs that executed so long and used one core for half of that."""
+    cost = held_for(grant.resources, seconds)
+    cost.used["cpu"] = seconds / 2
+    return cost
 
 
 class CoreWorld(CoreClients):

@@ -22,6 +22,7 @@ from callsheet.client import (
     Client,
     ClientOptions,
     Command,
+    Cost,
     Demand,
     EnvReset,
     EnvStep,
@@ -117,8 +118,9 @@ def _open_log(path: str) -> Iterator[ArrivalLog]:
 
 def canonical(outcome: Outcome[Any]) -> str:
     """The whole outcome as text, equal for equal outcomes: mappings come in no order."""
-    usage = replace(outcome.usage, granted_unit_s=dict(sorted(outcome.usage.granted_unit_s.items())))
-    return repr(replace(outcome, usage=usage))
+    cost = outcome.usage.cost
+    in_order = Cost(dict(sorted(cost.held.items())), dict(sorted(cost.used.items())))
+    return repr(replace(outcome, usage=replace(outcome.usage, cost=in_order)))
 
 
 async def run_load(load: Load) -> None:

@@ -68,6 +68,7 @@ from callsheet.client.words.actions import (
     Where,
 )
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
+from callsheet.client.words.costs import Cost
 from callsheet.client.words.jobs import (
     BatchContent,
     BufferStatus,
@@ -164,6 +165,7 @@ __all__ = [
     "CommandResult",
     "ConnectionLostError",
     "ConversationText",
+    "Cost",
     "Demand",
     "DownloadedFile",
     "Elastic",

@@ -227,9 +227,10 @@ class AttemptRunner:
         for due in Due:
             self._deadlines.drop((due, live))
         executed_s = live.executed_s(now)
-        units_s, held_mib = live.meter.unit_seconds(executed_s), live.attempt.sandbox_held_mib
-        spent = Spent(executed_s, units_s, live.waited_s(now), held_mib)
-        self.report_end((live.attempt.grant, live.attempt.action), result, live.order, spent)
+        attempt, units_s = live.attempt, live.meter.unit_seconds(executed_s)
+        memory_mib = attempt.sandbox_held_mib, attempt.rest_mib, attempt.thawed_mib
+        spent = Spent(executed_s, units_s, live.waited_s(now), *memory_mib)
+        self.report_end((attempt.grant, attempt.action), result, live.order, spent)
         if isinstance(result, Broken):
             log.info("attempt_failed", reason=result.failed.reason, **live.log_context())
         else:

@@ -97,6 +97,35 @@ async def after_waiting(cause: Cause, wanted: AbstractAsyncContextManager[T]) ->
         yield entered
 
 
+class SharedTime:
+    """Shares out the time in which anything runs among all that does: n at once have an n-th each, so none is lost."""
+
+    def __init__(self) -> None:
+        """Nothing runs."""
+        self._running = 0
+        self._share_s = 0.0
+        self._at = 0.0
+
+    @contextmanager
+    def part(self) -> Iterator[Callable[[], float]]:
+        """Takes part for the length of a block; gives what tells its share so far, in seconds."""
+        began_s = self._advance()
+        self._running += 1
+        try:
+            yield lambda: self._advance() - began_s
+        finally:
+            self._advance()
+            self._running -= 1
+
+    def _advance(self) -> float:
+        """What one that ran from the beginning would have had."""
+        now = monotonic()
+        if self._running:
+            self._share_s += (now - self._at) / self._running
+        self._at = now
+        return self._share_s
+
+
 class GrantMeter:
     """Integrates granted units over the seconds that an attempt executes, following resizes. Pure.
 

@@ -10,6 +10,8 @@ from callsheet.managers.executor import AttemptResult, Broken, Completed, Stoppe
 from callsheet.v1 import manager_service_pb2, outcome_pb2
 
 AttemptEnded = manager_service_pb2.AttemptEnded
+_MIB = 1 << 20
+_MIB_A_GIB = 1024
 
 
 class StopReport(Enum):
@@ -30,15 +32,23 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an attempt took: execution seconds, granted unit-seconds by resource, and seconds of waiting by cause.
+    """What an attempt took.
 
-    `sandbox_held_mib` is what its trajectory's sandbox holds after it.
+    Attributes:
+        execution_s: Seconds that it executed.
+        granted_unit_s: Unit-seconds that it was granted meanwhile, by resource; of memory MiB-seconds.
+        waited_s: Seconds that it waited, by cause.
+        sandbox_held_mib: What its trajectory's sandbox holds after it.
+        rest_mib: What that held before it, which its trajectory is charged for anyway; 0 if that is not known.
+        thawed_mib: What that had beyond it while the attempt executed.
     """
 
     execution_s: float
     granted_unit_s: Mapping[str, float]
     waited_s: Mapping[str, float] = field(default_factory=dict)
     sandbox_held_mib: int = 0
+    rest_mib: int = 0
+    thawed_mib: int = 0
 
 
 def describe_end(
@@ -63,8 +73,7 @@ def describe_end(
         waited_s=spent.waited_s,
         sandbox_held_mib=spent.sandbox_held_mib,
     )
-    if spent.granted_unit_s:
-        end.usage.granted_unit_s.update(spent.granted_unit_s)
+    _add_cost(end.usage, spent)
     if isinstance(result, Completed):
         end.succeeded.CopyFrom(result.succeeded)
     elif isinstance(result, Broken):
@@ -72,6 +81,25 @@ def describe_end(
     else:
         _describe_stop(end, result, order)
     return end
+
+
+def _add_cost(usage: outcome_pb2.Usage, spent: Spent) -> None:
+    """Adds the time of its grant, and what was measured, to the cost that its executor told; see the contract's Cost.
+
+    Memory is used at its peak for all of the time: a bound from above, as nothing measures it in between.
+    """
+    granted, held, used = spent.granted_unit_s, usage.cost.held, usage.cost.used
+    of_memory = granted.get("memory", 0.0) + spent.thawed_mib * spent.execution_s
+    peak_mib = max(usage.peak_memory_bytes / _MIB - spent.rest_mib, 0.0)
+    for kept, resource, amount in (
+        (held, "cpu", granted.get("cpu", 0.0)),
+        (held, "gpu", granted.get("gpu", 0.0)),
+        (held, "memory", of_memory / _MIB_A_GIB),
+        (used, "cpu", usage.cpu_s),
+        (used, "memory", peak_mib * spent.execution_s / _MIB_A_GIB),
+    ):
+        if amount:
+            kept[resource] += amount
 
 
 def _describe_stop(end: AttemptEnded, result: Stopped, order: StopOrder | None) -> None:

@@ -126,6 +126,8 @@ class Attempt:
         stands_for: What it waits for while that clock stands.
         waits: What it waits for while that clock runs, which limits such waits as well.
         sandbox_held_mib: What its trajectory's sandbox holds once it has ended, see AttemptEnded; 0 if it is not known.
+        rest_mib: What that held before it began, likewise.
+        thawed_mib: What that has beyond it while the attempt executes.
         report_output: Sends a part of what it prints to those who watch it, or drops it if there is no room. Called on
             the event loop, for actions that ask for it.
     """
@@ -138,6 +140,8 @@ class Attempt:
     stands_for: Cause = Cause.CORES
     waits: Waits = field(default_factory=Waits)
     sandbox_held_mib: int = 0
+    rest_mib: int = 0
+    thawed_mib: int = 0
     report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 
 

@@ -258,12 +258,29 @@ class GetServerInfoResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class PricesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     VERSION_FIELD_NUMBER: builtins.int
     CONTRACT_FIELD_NUMBER: builtins.int
     OLDEST_CONTRACT_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     CALLER_SCOPE_FIELD_NUMBER: builtins.int
     CALLER_SUBJECT_FIELD_NUMBER: builtins.int
+    PRICES_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The scheduler's version."""
     contract: builtins.int
@@ -278,6 +295,10 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     """
     caller_subject: builtins.str
     """The one job or manager that the caller's token is for; empty for the others."""
+    @property
+    def prices(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """Money for one unit of a resource of Cost, as the scheduler's settings have it; "calls" is any "calls:SERVICE"."""
+
     def __init__(
         self,
         *,
@@ -287,8 +308,9 @@ class GetServerInfoResponse(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         caller_scope: builtins.str = ...,
         caller_subject: builtins.str = ...,
+        prices: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["caller_scope", b"caller_scope", "caller_subject", b"caller_subject", "contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caller_scope", b"caller_scope", "caller_subject", b"caller_subject", "contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "prices", b"prices", "version", b"version"]) -> None: ...
 
 global___GetServerInfoResponse = GetServerInfoResponse
 

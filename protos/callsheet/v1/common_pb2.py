@@ -15,15 +15,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63\x61llsheet/v1/common.proto\x12\x0c\x63\x61llsheet.v1\x1a\x1egoogle/protobuf/duration.proto\"|\n\x0b\x45rrorDetail\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12.\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tforgotten\x18\x05 \x01(\x08\"0\n\x10PayloadReference\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\"X\n\x04\x42lob\x12\x10\n\x06inline\x18\x01 \x01(\x0cH\x00\x12\x33\n\treference\x18\x02 \x01(\x0b\x32\x1e.callsheet.v1.PayloadReferenceH\x00\x42\t\n\x07\x63ontent\"Z\n\x0bOutputChunk\x12*\n\x06stream\x18\x01 \x01(\x0e\x32\x1a.callsheet.v1.OutputStream\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\".\n\tActionKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\taction_id\x18\x02 \x01(\t*a\n\x0cOutputStream\x12\x1d\n\x19OUTPUT_STREAM_UNSPECIFIED\x10\x00\x12\x18\n\x14OUTPUT_STREAM_STDOUT\x10\x01\x12\x18\n\x14OUTPUT_STREAM_STDERR\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63\x61llsheet/v1/common.proto\x12\x0c\x63\x61llsheet.v1\x1a\x1egoogle/protobuf/duration.proto\"|\n\x0b\x45rrorDetail\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12.\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tforgotten\x18\x05 \x01(\x08\"0\n\x10PayloadReference\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\"X\n\x04\x42lob\x12\x10\n\x06inline\x18\x01 \x01(\x0cH\x00\x12\x33\n\treference\x18\x02 \x01(\x0b\x32\x1e.callsheet.v1.PayloadReferenceH\x00\x42\t\n\x07\x63ontent\"Z\n\x0bOutputChunk\x12*\n\x06stream\x18\x01 \x01(\x0e\x32\x1a.callsheet.v1.OutputStream\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\".\n\tActionKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\taction_id\x18\x02 \x01(\t\"\xb8\x01\n\x04\x43ost\x12*\n\x04held\x18\x01 \x03(\x0b\x32\x1c.callsheet.v1.Cost.HeldEntry\x12*\n\x04used\x18\x02 \x03(\x0b\x32\x1c.callsheet.v1.Cost.UsedEntry\x1a+\n\tHeldEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a+\n\tUsedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*a\n\x0cOutputStream\x12\x1d\n\x19OUTPUT_STREAM_UNSPECIFIED\x10\x00\x12\x18\n\x14OUTPUT_STREAM_STDOUT\x10\x01\x12\x18\n\x14OUTPUT_STREAM_STDERR\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'callsheet.v1.common_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_OUTPUTSTREAM']._serialized_start=481
-  _globals['_OUTPUTSTREAM']._serialized_end=578
+  _globals['_COST_HELDENTRY']._options = None
+  _globals['_COST_HELDENTRY']._serialized_options = b'8\001'
+  _globals['_COST_USEDENTRY']._options = None
+  _globals['_COST_USEDENTRY']._serialized_options = b'8\001'
+  _globals['_OUTPUTSTREAM']._serialized_start=668
+  _globals['_OUTPUTSTREAM']._serialized_end=765
   _globals['_ERRORDETAIL']._serialized_start=75
   _globals['_ERRORDETAIL']._serialized_end=199
   _globals['_PAYLOADREFERENCE']._serialized_start=201
@@ -34,4 +38,10 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_OUTPUTCHUNK']._serialized_end=431
   _globals['_ACTIONKEY']._serialized_start=433
   _globals['_ACTIONKEY']._serialized_end=479
+  _globals['_COST']._serialized_start=482
+  _globals['_COST']._serialized_end=666
+  _globals['_COST_HELDENTRY']._serialized_start=578
+  _globals['_COST_HELDENTRY']._serialized_end=621
+  _globals['_COST_USEDENTRY']._serialized_start=623
+  _globals['_COST_USEDENTRY']._serialized_end=666
 # @@protoc_insertion_point(module_scope)

@@ -4,8 +4,10 @@ isort:skip_file
 Messages shared by every other file of the contract."""
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
@@ -179,3 +181,66 @@ class ActionKey(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["action_id", b"action_id", "job_id", b"job_id"]) -> None: ...
 
 global___ActionKey = ActionKey
+
+@typing.final
+class Cost(google.protobuf.message.Message):
+    """What something cost, by resource. Costs add up: a job's is the sum over its trajectories and its actions without one.
+
+    "cpu" is in core-seconds, "memory" in GiB-seconds and "gpu" in GPU-seconds. "tokens_in" are tokens of prompts that an
+    engine or a provider computed, "tokens_cached" those that it had in its cache, and "tokens_out" those that it made.
+    "calls:SERVICE" are calls of an API outside, by the name of the service.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class HeldEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class UsedEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    HELD_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
+    @property
+    def held(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """What it kept from others, whether it used that or not: "cpu", "memory" and "gpu" alone. Nothing that waits holds."""
+
+    @property
+    def used(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """What it used, as far as that was measured: all but "gpu"."""
+
+    def __init__(
+        self,
+        *,
+        held: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        used: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held", b"held", "used", b"used"]) -> None: ...
+
+global___Cost = Cost

@@ -49,12 +49,14 @@ _CAME_WITH: Final = {
     4: """
     ActionHistory ActionSpec.traceparent AdminService.ListActionHistory AdminService.ListTrajectoryHistory
     ListActionHistoryRequest ListActionHistoryResponse ListTrajectoryHistoryRequest ListTrajectoryHistoryResponse
-    TrajectoryHistory AttemptEnded.sandbox_held_mib DrainManagerRequest.deadline_s DrainManagerRequest.dry_run
+    TrajectoryHistory AttemptEnded.sandbox_held_mib Cost DrainManagerRequest.deadline_s
+    DrainManagerRequest.dry_run
     DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
-    EnvResetInput.guaranteed_memory GetServerInfoRequest.token_id GetStatusResponse.lost GetStatusResponse.wanted
-    HostedService.demand LostManager
+    EnvResetInput.guaranteed_memory GetServerInfoRequest.token_id GetServerInfoResponse.prices GetStatusResponse.lost
+    GetStatusResponse.wanted GroupStatus.cost HostedService.demand JobStatus.cost LostManager
     ManagerStatus.leaves_by ManagerStatus.leaving ManagerStatus.sandbox_memory_mib ManagerStatus.waiting_for_memory
-    REWARD_PLACE_EMPTY SandboxState.held_mib ServiceState.demand ServiceState.waiting_for_memory WantedUnits
+    REWARD_PLACE_EMPTY SandboxState.held_mib ServiceState.demand ServiceState.waiting_for_memory TrajectoryStatus.cost
+    Usage.cost WantedUnits
     """,
 }
 """By contract: rpcs, values of enums and fields; a message, or a service, for all that it had at first."""

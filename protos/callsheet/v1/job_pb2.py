@@ -13,11 +13,12 @@ _sym_db = _symbol_database.Default()
 
 
 from callsheet.v1 import buffer_pb2 as callsheet_dot_v1_dot_buffer__pb2
+from callsheet.v1 import common_pb2 as callsheet_dot_v1_dot_common__pb2
 from callsheet.v1 import weights_pb2 as callsheet_dot_v1_dot_weights__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x63\x61llsheet/v1/job.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/buffer.proto\x1a\x1a\x63\x61llsheet/v1/weights.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc0\x02\n\x07JobSpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12\x33\n\x0epriority_class\x18\x03 \x01(\x0e\x32\x1b.callsheet.v1.PriorityClass\x12\x13\n\x0bmax_actions\x18\x04 \x01(\x03\x12*\n\tstaleness\x18\x05 \x01(\x0b\x32\x17.callsheet.v1.Staleness\x12(\n\x05grace\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64\x65tached\x18\x07 \x01(\x08\x12/\n\x0cidle_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15\x64\x65\x61\x64_sandbox_is_infra\x18\x0c \x01(\x08\x12\x14\n\x0cmax_buffered\x18\x11 \x01(\x03\"{\n\tStaleness\x12\x14\n\x0cmax_versions\x18\x01 \x01(\x03\x12\x19\n\x0c\x61\x64mit_within\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rselect_within\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_admit_withinB\x10\n\x0e_select_within\"\x90\x01\n\tGroupSpec\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x05\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\x12\'\n\x08on_infra\x18\x04 \x01(\x0e\x32\x15.callsheet.v1.OnInfra\x12\x19\n\x0cinfra_budget\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_infra_budget\"\xbd\x01\n\x0eTrajectorySpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rtrajectory_id\x18\x02 \x01(\t\x12&\n\x05group\x18\x03 \x01(\x0b\x32\x17.callsheet.v1.GroupSpec\x12/\n\x0cidle_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa1\x05\n\tJobStatus\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.callsheet.v1.JobSpec\x12\x19\n\x11open_trajectories\x18\x02 \x01(\x03\x12\x1c\n\x14waiting_trajectories\x18\x03 \x01(\x03\x12\x35\n\x07\x61\x63tions\x18\x04 \x03(\x0b\x32$.callsheet.v1.JobStatus.ActionsEntry\x12\x37\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32%.callsheet.v1.JobStatus.FailuresEntry\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x03\x12\x10\n\x08sessions\x18\x07 \x01(\x03\x12-\n\nexpires_in\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x65xpired\x18\t \x01(\x08\x12,\n\tcloses_in\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0eidle_closes_in\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11\x66orgotten_actions\x18\x0c \x01(\x03\x12\x16\n\x0e\x64\x65\x61\x64_sandboxes\x18\x0f \x01(\x03\x12-\n\x08rollouts\x18\x10 \x03(\x0b\x32\x1b.callsheet.v1.RolloutStatus\x12*\n\x06\x62uffer\x18\x11 \x01(\x0b\x32\x1a.callsheet.v1.BufferStatus\x12\x0c\n\x04life\x18\x12 \x01(\t\x1a.\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xe0\x01\n\x10TrajectoryStatus\x12*\n\x04spec\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.TrajectorySpec\x12(\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0copen_actions\x18\x04 \x01(\x03\x12\x10\n\x08\x61\x64mitted\x18\x05 \x01(\x08\x12\x12\n\nsandbox_id\x18\x06 \x01(\t\x12\x12\n\nmanager_id\x18\x07 \x01(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\x03\"\xab\x01\n\x0bGroupStatus\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.GroupSpec\x12\x0c\n\x04open\x18\x02 \x03(\t\x12\x11\n\tcompleted\x18\x03 \x03(\t\x12\x11\n\tabandoned\x18\x04 \x03(\t\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\x12\n\nhas_quorum\x18\x06 \x01(\x08\x12\x0e\n\x06masked\x18\x07 \x03(\t\x12\x0f\n\x07\x64ropped\x18\x08 \x03(\t*|\n\rPriorityClass\x12\x1e\n\x1aPRIORITY_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13PRIORITY_CLASS_EVAL\x10\x01\x12\x18\n\x14PRIORITY_CLASS_TRAIN\x10\x02\x12\x18\n\x14PRIORITY_CLASS_BATCH\x10\x03*a\n\x07Opening\x12\x17\n\x13OPENING_UNSPECIFIED\x10\x00\x12\x13\n\x0fOPENING_CREATED\x10\x01\x12\x14\n\x10OPENING_ATTACHED\x10\x02\x12\x12\n\x0eOPENING_CLOSED\x10\x03*s\n\x07OnInfra\x12\x18\n\x14ON_INFRA_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_INFRA_REPLACE\x10\x01\x12\x12\n\x0eON_INFRA_RETRY\x10\x02\x12\x11\n\rON_INFRA_MASK\x10\x03\x12\x11\n\rON_INFRA_DROP\x10\x04*\x84\x01\n\rTrajectoryEnd\x12\x1e\n\x1aTRAJECTORY_END_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRAJECTORY_END_COMPLETED\x10\x01\x12\x1c\n\x18TRAJECTORY_END_ABANDONED\x10\x02\x12\x17\n\x13TRAJECTORY_END_LOST\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x63\x61llsheet/v1/job.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/buffer.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1a\x63\x61llsheet/v1/weights.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc0\x02\n\x07JobSpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12\x33\n\x0epriority_class\x18\x03 \x01(\x0e\x32\x1b.callsheet.v1.PriorityClass\x12\x13\n\x0bmax_actions\x18\x04 \x01(\x03\x12*\n\tstaleness\x18\x05 \x01(\x0b\x32\x17.callsheet.v1.Staleness\x12(\n\x05grace\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64\x65tached\x18\x07 \x01(\x08\x12/\n\x0cidle_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15\x64\x65\x61\x64_sandbox_is_infra\x18\x0c \x01(\x08\x12\x14\n\x0cmax_buffered\x18\x11 \x01(\x03\"{\n\tStaleness\x12\x14\n\x0cmax_versions\x18\x01 \x01(\x03\x12\x19\n\x0c\x61\x64mit_within\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rselect_within\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_admit_withinB\x10\n\x0e_select_within\"\x90\x01\n\tGroupSpec\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x05\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\x12\'\n\x08on_infra\x18\x04 \x01(\x0e\x32\x15.callsheet.v1.OnInfra\x12\x19\n\x0cinfra_budget\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_infra_budget\"\xbd\x01\n\x0eTrajectorySpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rtrajectory_id\x18\x02 \x01(\t\x12&\n\x05group\x18\x03 \x01(\x0b\x32\x17.callsheet.v1.GroupSpec\x12/\n\x0cidle_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc3\x05\n\tJobStatus\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.callsheet.v1.JobSpec\x12\x19\n\x11open_trajectories\x18\x02 \x01(\x03\x12\x1c\n\x14waiting_trajectories\x18\x03 \x01(\x03\x12\x35\n\x07\x61\x63tions\x18\x04 \x03(\x0b\x32$.callsheet.v1.JobStatus.ActionsEntry\x12\x37\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32%.callsheet.v1.JobStatus.FailuresEntry\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x03\x12\x10\n\x08sessions\x18\x07 \x01(\x03\x12-\n\nexpires_in\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x65xpired\x18\t \x01(\x08\x12,\n\tcloses_in\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0eidle_closes_in\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11\x66orgotten_actions\x18\x0c \x01(\x03\x12\x16\n\x0e\x64\x65\x61\x64_sandboxes\x18\x0f \x01(\x03\x12-\n\x08rollouts\x18\x10 \x03(\x0b\x32\x1b.callsheet.v1.RolloutStatus\x12*\n\x06\x62uffer\x18\x11 \x01(\x0b\x32\x1a.callsheet.v1.BufferStatus\x12\x0c\n\x04life\x18\x12 \x01(\t\x12 \n\x04\x63ost\x18\x13 \x01(\x0b\x32\x12.callsheet.v1.Cost\x1a.\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x82\x02\n\x10TrajectoryStatus\x12*\n\x04spec\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.TrajectorySpec\x12(\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x1b.callsheet.v1.TrajectoryEnd\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0copen_actions\x18\x04 \x01(\x03\x12\x10\n\x08\x61\x64mitted\x18\x05 \x01(\x08\x12\x12\n\nsandbox_id\x18\x06 \x01(\t\x12\x12\n\nmanager_id\x18\x07 \x01(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\x03\x12 \n\x04\x63ost\x18\t \x01(\x0b\x32\x12.callsheet.v1.Cost\"\xcd\x01\n\x0bGroupStatus\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.GroupSpec\x12\x0c\n\x04open\x18\x02 \x03(\t\x12\x11\n\tcompleted\x18\x03 \x03(\t\x12\x11\n\tabandoned\x18\x04 \x03(\t\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\x12\n\nhas_quorum\x18\x06 \x01(\x08\x12\x0e\n\x06masked\x18\x07 \x03(\t\x12\x0f\n\x07\x64ropped\x18\x08 \x03(\t\x12 \n\x04\x63ost\x18\t \x01(\x0b\x32\x12.callsheet.v1.Cost*|\n\rPriorityClass\x12\x1e\n\x1aPRIORITY_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13PRIORITY_CLASS_EVAL\x10\x01\x12\x18\n\x14PRIORITY_CLASS_TRAIN\x10\x02\x12\x18\n\x14PRIORITY_CLASS_BATCH\x10\x03*a\n\x07Opening\x12\x17\n\x13OPENING_UNSPECIFIED\x10\x00\x12\x13\n\x0fOPENING_CREATED\x10\x01\x12\x14\n\x10OPENING_ATTACHED\x10\x02\x12\x12\n\x0eOPENING_CLOSED\x10\x03*s\n\x07OnInfra\x12\x18\n\x14ON_INFRA_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_INFRA_REPLACE\x10\x01\x12\x12\n\x0eON_INFRA_RETRY\x10\x02\x12\x11\n\rON_INFRA_MASK\x10\x03\x12\x11\n\rON_INFRA_DROP\x10\x04*\x84\x01\n\rTrajectoryEnd\x12\x1e\n\x1aTRAJECTORY_END_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRAJECTORY_END_COMPLETED\x10\x01\x12\x1c\n\x18TRAJECTORY_END_ABANDONED\x10\x02\x12\x17\n\x13TRAJECTORY_END_LOST\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -28,30 +29,30 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_JOBSTATUS_ACTIONSENTRY']._serialized_options = b'8\001'
   _globals['_JOBSTATUS_FAILURESENTRY']._options = None
   _globals['_JOBSTATUS_FAILURESENTRY']._serialized_options = b'8\001'
-  _globals['_PRIORITYCLASS']._serialized_start=1991
-  _globals['_PRIORITYCLASS']._serialized_end=2115
-  _globals['_OPENING']._serialized_start=2117
-  _globals['_OPENING']._serialized_end=2214
-  _globals['_ONINFRA']._serialized_start=2216
-  _globals['_ONINFRA']._serialized_end=2331
-  _globals['_TRAJECTORYEND']._serialized_start=2334
-  _globals['_TRAJECTORYEND']._serialized_end=2466
-  _globals['_JOBSPEC']._serialized_start=128
-  _globals['_JOBSPEC']._serialized_end=448
-  _globals['_STALENESS']._serialized_start=450
-  _globals['_STALENESS']._serialized_end=573
-  _globals['_GROUPSPEC']._serialized_start=576
-  _globals['_GROUPSPEC']._serialized_end=720
-  _globals['_TRAJECTORYSPEC']._serialized_start=723
-  _globals['_TRAJECTORYSPEC']._serialized_end=912
-  _globals['_JOBSTATUS']._serialized_start=915
-  _globals['_JOBSTATUS']._serialized_end=1588
-  _globals['_JOBSTATUS_ACTIONSENTRY']._serialized_start=1493
-  _globals['_JOBSTATUS_ACTIONSENTRY']._serialized_end=1539
-  _globals['_JOBSTATUS_FAILURESENTRY']._serialized_start=1541
-  _globals['_JOBSTATUS_FAILURESENTRY']._serialized_end=1588
-  _globals['_TRAJECTORYSTATUS']._serialized_start=1591
-  _globals['_TRAJECTORYSTATUS']._serialized_end=1815
-  _globals['_GROUPSTATUS']._serialized_start=1818
-  _globals['_GROUPSTATUS']._serialized_end=1989
+  _globals['_PRIORITYCLASS']._serialized_start=2120
+  _globals['_PRIORITYCLASS']._serialized_end=2244
+  _globals['_OPENING']._serialized_start=2246
+  _globals['_OPENING']._serialized_end=2343
+  _globals['_ONINFRA']._serialized_start=2345
+  _globals['_ONINFRA']._serialized_end=2460
+  _globals['_TRAJECTORYEND']._serialized_start=2463
+  _globals['_TRAJECTORYEND']._serialized_end=2595
+  _globals['_JOBSPEC']._serialized_start=155
+  _globals['_JOBSPEC']._serialized_end=475
+  _globals['_STALENESS']._serialized_start=477
+  _globals['_STALENESS']._serialized_end=600
+  _globals['_GROUPSPEC']._serialized_start=603
+  _globals['_GROUPSPEC']._serialized_end=747
+  _globals['_TRAJECTORYSPEC']._serialized_start=750
+  _globals['_TRAJECTORYSPEC']._serialized_end=939
+  _globals['_JOBSTATUS']._serialized_start=942
+  _globals['_JOBSTATUS']._serialized_end=1649
+  _globals['_JOBSTATUS_ACTIONSENTRY']._serialized_start=1554
+  _globals['_JOBSTATUS_ACTIONSENTRY']._serialized_end=1600
+  _globals['_JOBSTATUS_FAILURESENTRY']._serialized_start=1602
+  _globals['_JOBSTATUS_FAILURESENTRY']._serialized_end=1649
+  _globals['_TRAJECTORYSTATUS']._serialized_start=1652
+  _globals['_TRAJECTORYSTATUS']._serialized_end=1910
+  _globals['_GROUPSTATUS']._serialized_start=1913
+  _globals['_GROUPSTATUS']._serialized_end=2118
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ Jobs, groups and trajectories: what owns actions."""
 
 import builtins
 import callsheet.v1.buffer_pb2
+import callsheet.v1.common_pb2
 import callsheet.v1.weights_pb2
 import collections.abc
 import google.protobuf.descriptor
@@ -383,6 +384,7 @@ class JobStatus(google.protobuf.message.Message):
     ROLLOUTS_FIELD_NUMBER: builtins.int
     BUFFER_FIELD_NUMBER: builtins.int
     LIFE_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
     open_trajectories: builtins.int
     """Open trajectories."""
     waiting_trajectories: builtins.int
@@ -433,6 +435,10 @@ class JobStatus(google.protobuf.message.Message):
     def buffer(self) -> callsheet.v1.buffer_pb2.BufferStatus:
         """Its finished trajectories that no trainer has acknowledged yet."""
 
+    @property
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """All that its attempts and sandboxes cost until now, over restarts of the scheduler."""
+
     def __init__(
         self,
         *,
@@ -452,9 +458,10 @@ class JobStatus(google.protobuf.message.Message):
         rollouts: collections.abc.Iterable[callsheet.v1.weights_pb2.RolloutStatus] | None = ...,
         buffer: callsheet.v1.buffer_pb2.BufferStatus | None = ...,
         life: builtins.str = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["buffer", b"buffer", "closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "buffer", b"buffer", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "life", b"life", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["buffer", b"buffer", "closes_in", b"closes_in", "cost", b"cost", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "buffer", b"buffer", "closes_in", b"closes_in", "cost", b"cost", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "life", b"life", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 
@@ -472,6 +479,7 @@ class TrajectoryStatus(google.protobuf.message.Message):
     SANDBOX_ID_FIELD_NUMBER: builtins.int
     MANAGER_ID_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
     end: global___TrajectoryEnd.ValueType
     """How it ended; unset while it is open."""
     reason: builtins.str
@@ -490,6 +498,10 @@ class TrajectoryStatus(google.protobuf.message.Message):
     def spec(self) -> global___TrajectorySpec:
         """The trajectory, with its defaults filled in."""
 
+    @property
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """What its attempts cost, repeated ones too, and what its sandbox holds between its commands."""
+
     def __init__(
         self,
         *,
@@ -501,9 +513,10 @@ class TrajectoryStatus(google.protobuf.message.Message):
         sandbox_id: builtins.str = ...,
         manager_id: builtins.str = ...,
         policy_version: builtins.int = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "end", b"end", "manager_id", b"manager_id", "open_actions", b"open_actions", "policy_version", b"policy_version", "reason", b"reason", "sandbox_id", b"sandbox_id", "spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["cost", b"cost", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "cost", b"cost", "end", b"end", "manager_id", b"manager_id", "open_actions", b"open_actions", "policy_version", b"policy_version", "reason", b"reason", "sandbox_id", b"sandbox_id", "spec", b"spec"]) -> None: ...
 
 global___TrajectoryStatus = TrajectoryStatus
 
@@ -521,6 +534,7 @@ class GroupStatus(google.protobuf.message.Message):
     HAS_QUORUM_FIELD_NUMBER: builtins.int
     MASKED_FIELD_NUMBER: builtins.int
     DROPPED_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
     has_quorum: builtins.bool
     """Whether it has its quorum."""
     @property
@@ -551,6 +565,10 @@ class GroupStatus(google.protobuf.message.Message):
     def dropped(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Ids of lost members that were dropped; they are among `abandoned` too."""
 
+    @property
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """What all of its members cost, lost ones too, except those that are forgotten."""
+
     def __init__(
         self,
         *,
@@ -562,8 +580,9 @@ class GroupStatus(google.protobuf.message.Message):
         has_quorum: builtins.bool = ...,
         masked: collections.abc.Iterable[builtins.str] | None = ...,
         dropped: collections.abc.Iterable[builtins.str] | None = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "dropped", b"dropped", "has_quorum", b"has_quorum", "lost", b"lost", "masked", b"masked", "open", b"open", "spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["cost", b"cost", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "cost", b"cost", "dropped", b"dropped", "has_quorum", b"has_quorum", "lost", b"lost", "masked", b"masked", "open", b"open", "spec", b"spec"]) -> None: ...
 
 global___GroupStatus = GroupStatus

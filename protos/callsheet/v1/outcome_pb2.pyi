@@ -413,43 +413,26 @@ class Usage(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    @typing.final
-    class GrantedUnitSEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.float
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.float = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
     CPU_S_FIELD_NUMBER: builtins.int
     PEAK_MEMORY_BYTES_FIELD_NUMBER: builtins.int
-    GRANTED_UNIT_S_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
     cpu_s: builtins.float
     """CPU seconds, user and system, of all its processes."""
     peak_memory_bytes: builtins.int
     """Largest memory use in bytes; 0 if not measured."""
     @property
-    def granted_unit_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """Units granted over the time that it executed, in unit-seconds by resource ("cpu": core-seconds). Nothing that waits
-        is granted.
-        """
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """What it cost. In an Outcome: all of the action's attempts together, since the scheduler's start."""
 
     def __init__(
         self,
         *,
         cpu_s: builtins.float = ...,
         peak_memory_bytes: builtins.int = ...,
-        granted_unit_s: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cpu_s", b"cpu_s", "granted_unit_s", b"granted_unit_s", "peak_memory_bytes", b"peak_memory_bytes"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["cost", b"cost"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cost", b"cost", "cpu_s", b"cpu_s", "peak_memory_bytes", b"peak_memory_bytes"]) -> None: ...
 
 global___Usage = Usage
 

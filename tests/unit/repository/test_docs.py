@@ -92,7 +92,7 @@ def test_the_glossary_answers_ten_questions() -> None:
 # Of clients, the scheduler and managers none may import another: what crosses between them has a class on each side.
 _ON_BOTH_SIDES = frozenset(
     """
-    Action ActionKind ActionState Attempt CommandDefaults Demand EngineWeights Explanation FailureKind FinishReason
+    Action ActionKind ActionState Attempt CommandDefaults Cost Demand EngineWeights Explanation FailureKind FinishReason
     Generation Group Holder Job Lane LeasedBatch LengthShare LiveOutput LogProbsMode LostManager Manager OnInfra
     Opened Opening Outbox Outlook PayloadError PayloadTooLargeError PriorityClass RefusalCode RefusedError Sampling
     Session Settlement SharedCores Shortage TimeoutKind Timeouts Token Trajectory TrajectoryEnd Usage WaitReason

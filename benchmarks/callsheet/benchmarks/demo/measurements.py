@@ -71,7 +71,7 @@ def record_of(kind: ActionKind, label: str, outcome: Outcome[T]) -> ActionRecord
         execution_s=timeline.execution_s,
         overhead_s=timeline.overhead_s,
         cpu_s=usage.cpu_s,
-        core_s=usage.granted_unit_s.get("cpu", 0.0),
+        core_s=usage.cost.held.get("cpu", 0.0),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from callsheet.client.codec.actions import KINDS
-from callsheet.client.codec.fields import BlobReader, by_number, in_seconds, take_seconds
+from callsheet.client.codec.fields import BlobReader, by_number, decode_cost, in_seconds, take_seconds
 from callsheet.client.errors import ForgottenError, RefusalCode, RefusedError, refused
+from callsheet.client.words.costs import NO_COST
 from callsheet.client.words.outcomes import (
     Cancelled,
     Expired,
@@ -104,12 +105,8 @@ def _timeline(message: outcome_pb2.Timeline) -> Timeline:
 
 
 def _usage(message: outcome_pb2.Usage) -> Usage:
-    granted = message.granted_unit_s
-    # To walk over an empty map costs more than all else here.
-    granted_unit_s = dict(granted) if granted else {}
-    return Usage(
-        cpu_s=message.cpu_s, peak_memory_bytes=message.peak_memory_bytes or None, granted_unit_s=granted_unit_s
-    )
+    cost = decode_cost(message.cost) if message.HasField("cost") else NO_COST
+    return Usage(cpu_s=message.cpu_s, peak_memory_bytes=message.peak_memory_bytes or None, cost=cost)
 
 
 def _failed(message: outcome_pb2.Failed, blobs: BlobReader, ended: dict[str, Any]) -> Failed[Any]:

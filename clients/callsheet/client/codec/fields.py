@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invalid
 from callsheet.client.words.arguments import items
+from callsheet.client.words.costs import Cost
 from callsheet.v1 import common_pb2
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -168,6 +169,13 @@ def take(made: type[T], message: Message, /, **others: object) -> T:
     """
     names = [field.name for field in fields(made) if field.name not in others]  # type: ignore[arg-type]
     return made(**{name: _taken(message, name) for name in names}, **others)
+
+
+def decode_cost(message: common_pb2.Cost) -> Cost:
+    """Returns a cost. By attributes, which is faster than `take`: this comes once for every action."""
+    held, used = message.held, message.used
+    # To walk over an empty map costs more than all else here.
+    return Cost(dict(held) if held else {}, dict(used) if used else {})
 
 
 def take_seconds(message: Message, name: str) -> float | None:

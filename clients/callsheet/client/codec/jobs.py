@@ -13,6 +13,7 @@ from callsheet.client.codec.fields import (
     BlobWriter,
     at_least_one,
     by_number,
+    decode_cost,
     duration,
     in_seconds,
     is_number,
@@ -171,6 +172,7 @@ def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
         idle_closes_in_s=take_seconds(message, "idle_closes_in"),
         rollouts=tuple(map(decode_rollout, message.rollouts)),
         buffer=decode_buffer_status(message.buffer),
+        cost=decode_cost(message.cost),
     )
 
 
@@ -183,12 +185,12 @@ def decode_trajectory_status(message: job_pb2.TrajectoryStatus) -> TrajectorySta
         idle_timeout_s=take_seconds(message.spec, "idle_timeout"),
         deadline_s=take_seconds(message.spec, "deadline"),
     )
-    return take(TrajectoryStatus, message, spec=described, end=end_of(message.end))
+    return take(TrajectoryStatus, message, spec=described, end=end_of(message.end), cost=decode_cost(message.cost))
 
 
 def decode_group_status(message: job_pb2.GroupStatus) -> GroupStatus:
     """Returns the status of a group."""
-    return take(GroupStatus, message, spec=_group(message.spec))
+    return take(GroupStatus, message, spec=_group(message.spec), cost=decode_cost(message.cost))
 
 
 def _job(spec: job_pb2.JobSpec) -> JobDescription:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Final
 
+from callsheet.client.words.costs import NO_COST, Cost
 from callsheet.client.words.outcomes import FailureKind
 from callsheet.client.words.weights import RolloutStatus
 
@@ -334,6 +335,7 @@ class JobStatus:
         rollouts: How far the weights are that it published last for each service.
         buffer: Its finished trajectories that no trainer has acknowledged yet.
         life: Tells it from jobs that had its id before and were closed; later ones sort behind earlier ones.
+        cost: What all of its work cost until now, over restarts of the scheduler.
     """
 
     spec: JobDescription
@@ -352,6 +354,7 @@ class JobStatus:
     rollouts: tuple[RolloutStatus, ...] = ()
     buffer: BufferStatus = field(default_factory=BufferStatus)
     life: str = ""
+    cost: Cost = NO_COST
 
     @property
     def job_id(self) -> str:
@@ -372,6 +375,7 @@ class TrajectoryStatus:
         sandbox_id: Its live sandbox; empty if it has none.
         manager_id: The manager that holds the sandbox.
         policy_version: The newest policy version when it was opened.
+        cost: What its actions cost until now, and its sandbox between them.
     """
 
     spec: TrajectoryDescription
@@ -382,6 +386,7 @@ class TrajectoryStatus:
     sandbox_id: str = ""
     manager_id: str = ""
     policy_version: int = 0
+    cost: Cost = NO_COST
 
     @property
     def trajectory_id(self) -> str:
@@ -402,6 +407,7 @@ class GroupStatus:
         has_quorum: Whether it has its quorum.
         masked: Ids of lost members that are masked; they are among `abandoned` too.
         dropped: Ids of lost members that were dropped; they are among `abandoned` too.
+        cost: What its members cost until now, lost ones too, except those that are forgotten.
     """
 
     spec: GroupDescription
@@ -412,6 +418,7 @@ class GroupStatus:
     has_quorum: bool = False
     masked: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    cost: Cost = NO_COST
 
     @property
     def group_id(self) -> str:

@@ -31,6 +31,7 @@ from callsheet.client.errors import (
     QuotaError,
     ResourceLimitError,
 )
+from callsheet.client.words.costs import NO_COST, Cost
 
 
 class Reason(StrEnum):
@@ -265,18 +266,17 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The resources that the last attempt used.
+    """What an action used.
 
     Attributes:
-        cpu_s: CPU seconds, user and system, of all processes of the attempt.
-        peak_memory_bytes: Largest memory use; None if nothing measured it.
-        granted_unit_s: Units granted during the execution, in unit-seconds by resource ("cpu": core-seconds). A waiting
-            attempt has no grant.
+        cpu_s: CPU seconds, user and system, of all processes of the last attempt.
+        peak_memory_bytes: Largest memory use of the last attempt; None if nothing measured it.
+        cost: What all of its attempts cost, as far as they ended since the scheduler's start.
     """
 
     cpu_s: float = 0.0
     peak_memory_bytes: int | None = None
-    granted_unit_s: Mapping[str, float] = field(default_factory=dict)
+    cost: Cost = NO_COST
 
 
 _NO_TIMELINE = Timeline()

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import structlog
-from callsheet.managers.clock import waiting
+from callsheet.managers.clock import SharedTime, waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import (
     Attempt,
@@ -87,6 +87,7 @@ class InferenceExecutor(Executor):
         self._description = description
         self._settings = settings
         self._report: Callable[[], None] = _tell_nobody
+        self._busy = SharedTime()
         self._weights = WeightsKeeper(settings.policy_version, self._weights_changed)
 
     @override
@@ -139,21 +140,35 @@ class InferenceExecutor(Executor):
             return Broken(infra_failure("engine_failed", str(error)))
         if admission is None:
             return Stopped() if attempt.stop_requested.is_set() else _unproved("the engine's weights are not proved")
-        outcome = await _generate(driver, attempt, replace(request, kv_namespace=admission.namespace))
+        with self._busy.part() as share_s:
+            outcome = await _generate(driver, attempt, replace(request, kv_namespace=admission.namespace))
+            usage = self._usage(request, outcome, share_s())
         if isinstance(outcome, EngineError):
-            return _broken_by(outcome)
+            return replace(_broken_by(outcome), usage=usage)
         attempt.waits.add(Cause.ENGINE, outcome.waited_s)
         with waiting(Cause.ENGINE):
             vouched = await self._weights.vouch(admission, outcome, driver, attempt.stop_requested)
         if not vouched:
-            return _unproved("it ran into new weights that were not proved")
+            return replace(_unproved("it ran into new weights that were not proved"), usage=usage)
         result = result_of(outcome, request.sampling.log_probs_mode)
         result.begun_version = admission.version
         succeeded = outcome_pb2.Succeeded(generate=result)
-        usage = outcome_pb2.Usage(cpu_s=outcome.cpu_s)
         if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
             return Stopped(partial=succeeded, usage=usage)
         return Completed(succeeded, usage)
+
+    def _usage(self, request: GenerateRequest, outcome: Generation | EngineError, share_s: float) -> outcome_pb2.Usage:
+        """What a request used; of what the engine has for itself it held its share of the time."""
+        usage = outcome_pb2.Usage()
+        for resource, units in {**self._reserved, "gpu": self._settings.gpus}.items():
+            if units:
+                usage.cost.held[resource] = units * share_s
+        if isinstance(outcome, Generation):
+            usage.cpu_s = outcome.cpu_s
+            computed = max(len(request.prompt_token_ids) - outcome.cached_tokens, 0)
+            counted = (("in", computed), ("cached", outcome.cached_tokens), ("out", len(outcome.token_ids)))
+            usage.cost.used.update({f"tokens_{name}": count for name, count in counted if count})
+        return usage
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:

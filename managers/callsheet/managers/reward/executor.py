@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.clock import waiting
+from callsheet.managers.clock import SharedTime, waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.models.first_use import FirstUse, LoadError
@@ -17,7 +17,7 @@ from callsheet.managers.reward.hosted.model_spec import HostedSettings
 from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.timing.waits import Cause
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
 SCORER_SERVICE = "scorer"
@@ -38,6 +38,7 @@ class ScorerExecutor(Executor):
         self._scorer = scorer
         self._config = config
         self._settings = settings
+        self._busy = SharedTime()
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -76,9 +77,13 @@ class ScorerExecutor(Executor):
             return Broken(infra_failure("scorer_failed", str(error)))
         except ScorerError as error:
             return Broken(infra_failure(error.reason, str(error)))
-        answer = await _answer(scorer, attempt, ticket)
+        with self._busy.part() as share_s:
+            answer = await _answer(scorer, attempt, ticket)
+            usage = outcome_pb2.Usage(cost=common_pb2.Cost(used={"tokens_in": len(tokens)}))
+            if self._settings.gpus:
+                usage.cost.held["gpu"] = self._settings.gpus * share_s()
         attempt.waits.add(Cause.MODEL, ticket.waited_s)
-        return _result(answer)
+        return _result(answer, usage)
 
     @override
     async def close(self) -> None:
@@ -202,7 +207,7 @@ async def _withdraw_when_stopped(scorer: Scores, attempt: Attempt, ticket: Score
     scorer.withdraw(ticket)
 
 
-def _result(answer: ModelScore | ScorerError | None) -> AttemptResult:
+def _result(answer: ModelScore | ScorerError | None, usage: outcome_pb2.Usage) -> AttemptResult:
     if answer is None:
         return Stopped()
     if isinstance(answer, ScorerError):
@@ -211,7 +216,8 @@ def _result(answer: ModelScore | ScorerError | None) -> AttemptResult:
         message = f"the model's score is {answer.value}; its weights are broken"
         return Broken(infra_failure("non_finite_score", message))
     succeeded = outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=answer.value))
-    return Completed(succeeded, outcome_pb2.Usage(cpu_s=answer.cpu_s))
+    usage.cpu_s = answer.cpu_s
+    return Completed(succeeded, usage)
 
 
 # Puts a reward manager's executor together from its settings. Torch is imported when the model is loaded.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 from callsheet.managers.ends import infra_failure
@@ -23,7 +24,7 @@ from callsheet.managers.tools.settings import (
     read_tools,
 )
 from callsheet.timing.waits import Cause
-from callsheet.v1 import manager_service_pb2
+from callsheet.v1 import common_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
 _LONGEST_WAIT_S = 60.0
@@ -99,7 +100,9 @@ class ToolsExecutor(Executor):
             tasks.cancel_scope.cancel()
         if raised:
             raise raised[0]
-        return ended[0] if ended else Stopped()
+        used = {f"calls:{attempt.action.service}" if each == "calls" else each: n for each, n in clock.used.items()}
+        usage = outcome_pb2.Usage(cost=common_pb2.Cost(used=used))
+        return replace(ended[0] if ended else Stopped(), usage=usage)
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:

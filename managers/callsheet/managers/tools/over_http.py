@@ -189,6 +189,7 @@ class HttpJudge(ToolService):
             raise ToolFailedError(ENV, "provider_refused", f"the provider refuses with HTTP {answer.status}")
         if used := _tokens_used(answer):
             self.learn(used)
+            clock.used.update(_tokens_by_kind(answer))
         return self._judged(answer)
 
     @override
@@ -219,6 +220,18 @@ def _without(body: bytes, secrets: Iterable[str]) -> bytes:
 
 def _provider_failed(status: int, partial: outcome_pb2.Succeeded | None = None) -> ToolFailedError:
     return ToolFailedError(INFRA, "provider_failed", f"the provider answered with HTTP {status}", partial=partial)
+
+
+def _tokens_by_kind(answer: ProviderAnswer) -> dict[str, int]:
+    """What the API says of the tokens of a chat completion, in the words of the contract's Cost."""
+    usage = json.loads(answer.body)["usage"]
+    try:
+        details = usage.get("prompt_tokens_details") or {}
+        cached, prompt = int(details.get("cached_tokens") or 0), int(usage["prompt_tokens"])
+        found = {"tokens_in": prompt - cached, "tokens_cached": cached, "tokens_out": int(usage["completion_tokens"])}
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return {}
+    return {name: count for name, count in found.items() if count > 0}
 
 
 def _tokens_used(answer: ProviderAnswer) -> int | None:

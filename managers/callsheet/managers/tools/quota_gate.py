@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -39,12 +40,17 @@ class QuotaAdmission:
 
 
 class QuotaClock:
-    """An attempt's execution clock, which stands while it waits for its quota."""
+    """An attempt's execution clock, which stands while it waits for its quota.
+
+    Attributes:
+        used: What its calls used: "calls", and the tokens of the contract's Cost as far as the API tells them.
+    """
 
     def __init__(self, longest_wait_s: float) -> None:
         """An attempt that starts, and how long it may wait."""
         self._began = monotonic()
         self._longest_wait_s = longest_wait_s
+        self.used: Counter[str] = Counter()
         self._waited_s = 0.0
         self._since: float | None = None
 
@@ -125,6 +131,7 @@ class QuotaGate:
             # A wait that is cut short may have been granted meanwhile.
             with clock.waiting() as deadline:
                 await self._enter(holder, admission.tokens, deadline)
+            clock.used["calls"] += 1
             yield admission
         finally:
             await self._settle(holder, admission)

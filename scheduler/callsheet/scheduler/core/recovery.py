@@ -16,6 +16,7 @@ from callsheet.scheduler.core.state.buffer import BufferedTrajectory
 from callsheet.scheduler.core.state.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.summaries import completed_of, states_of
+from callsheet.scheduler.core.words.costs import NOTHING, Account
 from callsheet.scheduler.core.words.engine_weights import WeightsOffer, WeightsRollout
 from callsheet.scheduler.core.words.model import (
     ActionRequest,
@@ -188,6 +189,8 @@ def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecode
     add_job(state, job)
     worked(state, job, now)
     begin(state, job, now, still_for=state.settings.manager_lease)
+    job.account = row.cost or Account()
+    state.resting.change_rate(NOTHING, job.account.rate, now)
 
 
 def _restore_trajectory(state: SchedulerState, row: RecoveredTrajectory, decode: RequestDecoder, now: float) -> None:
@@ -198,7 +201,7 @@ def _restore_trajectory(state: SchedulerState, row: RecoveredTrajectory, decode:
         group.cancelled = group.cancelled or row.group_cancelled
     if row.end:
         end = TrajectoryEnd(row.end)
-        add_closed(job, request, end, row.reason, row.policy_version)
+        add_closed(job, request, end, row.reason, row.policy_version, cost=(row.cost or Account()).spent)
         job.trajectory_specs[row.trajectory_id] = row.spec
         count_open(state, job, request)
         if group is not None:
@@ -216,6 +219,7 @@ def _restore_trajectory(state: SchedulerState, row: RecoveredTrajectory, decode:
     trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
     trajectory.died = row.died
     trajectory.began_kept = row.began
+    trajectory.account = row.cost or Account()
     if row.manager_id:
         state.awaited.setdefault(row.manager_id, Awaited()).trajectories.append(trajectory)
     if row.had_sandbox or row.sandbox_id or row.began:
@@ -251,6 +255,7 @@ def _restore_action(
     if trajectory is None and row.trajectory_id:
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
         trajectory = Trajectory(closed, job, job.policy_version, now, now, lost=True, admitted_at=0.0)
+        trajectory.account.spent = job.closed_trajectories[row.trajectory_id].cost
         job.closing[row.trajectory_id] = trajectory
     action = add_action(state, job, request, trajectory, now)
     # A clock that was set back since must not put deadlines off.

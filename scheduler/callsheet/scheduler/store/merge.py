@@ -6,10 +6,10 @@ final state. A row is a dict from column name to value; of a row that exists alr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias, cast
 
+from callsheet.scheduler.core.words.costs import Account
 from callsheet.scheduler.core.words.records import (
     ActionCancelRequested,
     ActionDispatched,
@@ -21,6 +21,7 @@ from callsheet.scheduler.core.words.records import (
     BatchTaken,
     BufferedTrajectoriesRemoved,
     ClosedActionsKept,
+    CostGrown,
     GroupCancelled,
     JobClosed,
     JobLease,
@@ -41,6 +42,7 @@ from callsheet.scheduler.core.words.records import (
 )
 from callsheet.scheduler.store.payloads import InconsistentRecordError
 from callsheet.scheduler.store.row_changes import Numbering, Row, RowChanges, TableChanges
+from callsheet.scheduler.store.schema import encode_account, encode_json
 from callsheet.scheduler.store.statements import encode_summary
 
 QUEUED: Final = "queued"
@@ -59,6 +61,11 @@ def merge(records: Iterable[Record], numbering: Numbering) -> RowChanges:
     changes = RowChanges()
     for record in records:
         _MERGERS[type(record)](changes, numbering, record)
+    for table in (changes.jobs, changes.trajectories):
+        for rows in (table.new, table.updates):
+            for row in rows.values():
+                if (account := row.get("cost")) is not None:
+                    row["cost"] = encode_account(cast(Account, account))
     return changes
 
 
@@ -77,6 +84,7 @@ def _open_job(changes: RowChanges, numbering: Numbering, record: JobOpened) -> N
         "lease_left": None,
         "begun_epoch": record.begun_epoch,
         "begun_sequence": record.begun_sequence,
+        "cost": None,
     }
 
 
@@ -154,6 +162,7 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "closed_at": None,
         "group_id": record.group_id,
         "reward": None,
+        "cost": None,
         "spec": record.spec,
     }
     numbering.next_trajectory += 1
@@ -167,9 +176,16 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
         # Only what had a place loses it.
         had_sandbox=True,
         died=record.died,
-        held=_json(record.held),
-        held_cores=_json(record.held_cores),
+        held=encode_json(record.held),
+        held_cores=encode_json(record.held_cores),
     )
+
+
+def _grow_cost(changes: RowChanges, numbering: Numbering, record: CostGrown) -> None:
+    # A row has its account once, as text, when the batch is merged: most batches have many of each.
+    _job_row(changes, numbering, record.job_id)["cost"] = record.of_job
+    if record.of_trajectory is not None:
+        _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)["cost"] = record.of_trajectory
 
 
 def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:
@@ -331,7 +347,7 @@ def _put_batch(
         "lease_s": taken.lease_s if taken is not None else 0.0,
         "policy_version": taken.policy_version if taken is not None else 0,
         "acknowledged": isinstance(record, BatchAcknowledged),
-        "trajectory_ids": _json(taken.trajectory_ids if taken is not None else ()),
+        "trajectory_ids": encode_json(taken.trajectory_ids if taken is not None else ()),
     }
     changes.batches.replace((number, record.batch_id), row)
     numbering.next_batch += 1
@@ -363,10 +379,6 @@ def _number_of_open_job(numbering: Numbering, record: TrajectoryOpened | ActionS
 def _storable(text: str) -> str:
     """A text as every database takes it. PostgreSQL takes no NUL, and one record must not end the service."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-# Made once: `json.dumps` would make an encoder for every row.
-_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _row(table: TableChanges, numbering: Numbering, job_id: str, row_id: str) -> Row:
@@ -402,6 +414,7 @@ _MERGERS: Final = cast(
         RolloutChanged: _change_rollout,
         TrajectoryOpened: _open_trajectory,
         TrajectoryPlaced: _place_trajectory,
+        CostGrown: _grow_cost,
         TrajectoryClosed: _close_trajectory,
         TrajectoryCommandTimeout: _change_command_timeout,
         GroupCancelled: _cancel_group,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from callsheet.scheduler.core.words.costs import Account, Cost
 from callsheet.scheduler.store.payloads import JournalVersionError
 from sqlalchemy import (
     BigInteger,
@@ -66,6 +67,26 @@ class _Json(TypeDecorator[Any]):
         return tuple(found) if isinstance(found, list) else found
 
 
+class _Account(_Json):
+    """The account of a job or a trajectory; null for one without any cost."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Account | None:
+        """Reads it."""
+        found = super().process_result_value(value, dialect)
+        return Account(Cost(*found[1:3]), Cost(*found[3:]), found[0]) if found else None
+
+
+def encode_account(account: Account) -> str:
+    """The text of an account."""
+    spent, rate = account.spent, account.rate
+    return encode_json((account.since, spent.held, spent.used, rate.held, rate.used))
+
+
+# Made once: `json.dumps` would make an encoder for every row.
+encode_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
 # SQLite makes only a column of type INTEGER the row id itself.
 _Identifier: Final = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -103,6 +124,7 @@ jobs: Final = Table(
     Column("lease_left", Double),
     Column("begun_epoch", BigInteger, nullable=False),
     Column("begun_sequence", BigInteger, nullable=False),
+    Column("cost", _Account),
     UniqueConstraint("job_id"),
     postgresql_with=_CHANGING,
 )
@@ -142,6 +164,7 @@ trajectories: Final = Table(
     Column("closed_at", Double),
     Column("group_id", Text, nullable=False),
     Column("reward", Double),
+    Column("cost", _Account),
     Column("spec", LargeBinary, nullable=False),
     UniqueConstraint("job_number", "trajectory_id"),
     Index(None, "job_number", "policy_version", "id"),

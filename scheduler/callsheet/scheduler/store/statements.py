@@ -24,6 +24,7 @@ from callsheet.scheduler.store.schema import (
     buffered,
     closed_actions,
     closed_jobs,
+    encode_json,
     forgotten_actions,
     jobs,
     rollouts,
@@ -176,8 +177,6 @@ class ChangeWriter:
 
 # Summaries of finished actions as the journal's rows have them: one short JSON list each.
 
-# Made once: `json.dumps` would make an encoder for every action.
-_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 # The journal keeps them in this order; the ids have columns of their own, and the story comes last.
 _values_of: Final = attrgetter(*(field.name for field in fields(ActionSummary)[2:-1]))
 # Of a long story the end says the most.
@@ -187,7 +186,7 @@ _LAST_EVENTS: Final = 32
 def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
     """The text of a summary; an open job's have no story, since every action would pay for it."""
     story = summary.story[-_LAST_EVENTS:] if with_story else []
-    return _encode((*_values_of(summary), story))
+    return encode_json((*_values_of(summary), story))
 
 
 def decode_summary(job_id: str, action_id: str, text: str) -> ActionSummary:

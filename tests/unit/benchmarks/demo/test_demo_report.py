@@ -17,7 +17,7 @@ from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
 from callsheet.benchmarks.demo.report import DemoReport, report_of, seconds
 from callsheet.benchmarks.demo.workload import EpisodeResult, ModeRun
 from callsheet.benchmarks.runner import render
-from callsheet.client import Cancelled, CommandResult, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
+from callsheet.client import Cancelled, CommandResult, Cost, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
 from callsheet.client.words.actions import ActionKind
 from rich.console import Console
 
@@ -49,7 +49,7 @@ def test_a_record_holds_the_figures_of_its_outcome() -> None:
     outcome = Succeeded(
         CommandResult(1),
         timeline=Timeline(queue_s=1.0, waited_s={"cores": 2.5, "image": 0.5}, execution_s=2.0, overhead_s=0.25),
-        usage=Usage(cpu_s=1.5, granted_unit_s={"cpu": 4.0, "memory": 9.0}),
+        usage=Usage(cpu_s=1.5, cost=Cost({"cpu": 4.0, "memory": 9.0})),
     )
     made = record_of(ActionKind.ENV_STEP, "look", outcome)
     assert made == ActionRecord(ActionKind.ENV_STEP, "look", None, 1.0, 3.0, 2.0, 0.25, 1.5, 4.0)

@@ -120,12 +120,12 @@ def test_what_every_outcome_tells() -> None:
     message.timeline.submitted.nanos = 500_000_000
     message.timeline.queue_s = 1.25
     message.usage.cpu_s = 2.0
-    message.usage.granted_unit_s["cpu"] = 4.0
+    message.usage.cost.held["cpu"] = 4.0
     outcome = decode_outcome(message, BlobReader({}))
     assert (outcome.job_id, outcome.action_id, outcome.attempts, outcome.manager_id) == ("j", "a", 2, "m")
     assert (outcome.timeline.submitted_at, outcome.timeline.started_at, outcome.timeline.queue_s) == (10.5, None, 1.25)
     assert (outcome.usage.cpu_s, outcome.usage.peak_memory_bytes) == (2.0, None)
-    assert outcome.usage.granted_unit_s == {"cpu": 4.0}
+    assert outcome.usage.cost.held == {"cpu": 4.0}
 
 
 def test_values_newer_than_the_client_do_not_break_it() -> None:

@@ -87,7 +87,7 @@ def test_an_end_carries_ids_and_usage() -> None:
     ended = end(Completed(PARTIAL, outcome_pb2.Usage(cpu_s=1.5, peak_memory_bytes=7)))
     assert (ended.token, ended.key, ended.attempt, ended.body_hash) == (GRANT.token, GRANT.key, 2, b"hash")
     assert (ended.usage.cpu_s, ended.usage.peak_memory_bytes) == (1.5, 7)
-    assert dict(ended.usage.granted_unit_s) == {"cpu": 4.0}
+    assert dict(ended.usage.cost.held) == {"cpu": 4.0}
     assert (ended.execution_s, ended.started) == (2.0, True)
     assert ended.succeeded == PARTIAL
 

@@ -19,7 +19,9 @@ def finished(text: str, times: dict[str, float], *, kind: ActionKind = ActionKin
     outcome = text_format.Parse(text, outcome_pb2.Outcome())
     for name, time in {"submitted": 0.0, **times}.items():
         fill_timestamp(getattr(outcome.timeline, name), BEGAN + time)
-    summary = ActionSummary("j", "a", kind, "ended", "pytest", "", "", 1, "m", BEGAN, 0.0, 0.0, 0.0, "", "", "", [])
+    summary = ActionSummary(
+        "j", "a", kind, "ended", "pytest", "", "", 1, "m", BEGAN, 0.0, 0.0, 0.0, "", "", "", {}, {}, []
+    )
     return ActionFinished("j", "a", "ended", outcome.SerializeToString(), BEGAN, summary)
 
 

@@ -89,7 +89,7 @@ async def test_pages_are_the_same_wherever_they_are_sought(on_loop: int, monkeyp
     request = client_service_pb2.ListTrajectoriesRequest(job_id="job", page_size=10)
     visited: list[str] = []
 
-    def visit(_: object, name: str) -> job_pb2.TrajectoryStatus:
+    def visit(_: object, name: str, now: float) -> job_pb2.TrajectoryStatus:
         visited.append(name)
         return job_pb2.TrajectoryStatus()
 
@@ -97,5 +97,5 @@ async def test_pages_are_the_same_wherever_they_are_sought(on_loop: int, monkeyp
     more = True
     while more:
         request.after = visited[-1] if visited else ""
-        more = (await status_answers.list_trajectories(world.state, request)).more
+        more = (await status_answers.list_trajectories(world.state, request, world.now)).more
     assert visited == names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -118,7 +119,8 @@ class HostedModelsExecutor(Executor):
             finally:
                 self.host.withdraw(ticket)
             tasks.cancel_scope.cancel()
-        return _result(ticket)
+        gpus = 0 if _on_cpu(self._settings) else hosted.spec.gpus
+        return replace(_result(ticket), usage=_usage(ticket, gpus))
 
     @override
     async def close(self) -> None:
@@ -193,7 +195,20 @@ def _result(ticket: ModelRequest) -> AttemptResult:
         if answer.text:
             failed.partial.reward.text = answer.text
         return Broken(failed)
-    return Completed(outcome_pb2.Succeeded(reward=_reward(ticket, answer)), outcome_pb2.Usage(cpu_s=answer.cpu_s))
+    return Completed(outcome_pb2.Succeeded(reward=_reward(ticket, answer)))
+
+
+def _usage(ticket: ModelRequest, gpus: int) -> outcome_pb2.Usage:
+    """What a request used: its part of its batch's time, and its tokens where it came in tokens."""
+    usage = outcome_pb2.Usage()
+    if gpus and ticket.share_s:
+        usage.cost.held["gpu"] = gpus * ticket.share_s
+    if isinstance(ticket.answer, ModelAnswer):
+        usage.cpu_s, asked = ticket.answer.cpu_s, ticket.question
+        tokens = len(asked.get("prompt_token_ids", ())) + len(asked.get("token_ids", ()))
+        if tokens:
+            usage.cost.used["tokens_in"] = tokens
+    return usage
 
 
 def _reward(ticket: ModelRequest, answer: ModelAnswer) -> outcome_pb2.RewardResult:

@@ -273,6 +273,7 @@ class ModelHost:
             now = monotonic()
             self.residency.end(model, now)
         for ticket, outcome in zip(tickets, outcomes, strict=True):
+            ticket.share_s = (now - (ticket.began_at or now)) / len(tickets)
             ticket.settle(outcome, now)
         self._changed()
         self._pump()

@@ -71,6 +71,7 @@ class ModelRequest:
         asked_at: When it came, in seconds.
         began_at: When its batch began; None while it waits.
         ended_at: When that ended.
+        share_s: Its share of the seconds that took.
         restore_s: Seconds that its model's restore took, if it waited for one.
         answer: What came of it; None if it was withdrawn.
         done: Set then.
@@ -82,6 +83,7 @@ class ModelRequest:
     asked_at: float
     began_at: float | None = None
     ended_at: float | None = None
+    share_s: float = 0.0
     restore_s: float = 0.0
     answer: ModelAnswer | NoAnswer | None = None
     done: anyio.Event = field(default_factory=anyio.Event)

@@ -63,6 +63,7 @@ from callsheet.managers.sandbox.rewards.scoring import Script, ScriptRun, Suite,
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped
+from callsheet.managers.sandbox_memory import runs_in_sandbox
 from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
@@ -246,11 +247,16 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     @override
     async def run(self, attempt: Attempt) -> AttemptResult:
-        """Runs an attempt, and notes what its trajectory's sandbox holds after it."""
+        """Runs an attempt, and notes what its trajectory's sandbox holds before and after it."""
+        ledger, trajectory = self.memory.ledger, (attempt.action.job_id, attempt.action.trajectory_id)
+        held = self._held.get(trajectory)
+        if held is not None and runs_in_sandbox(attempt.action):
+            attempt.rest_mib = ledger.held_mib(held.state.sandbox_id)
+            attempt.thawed_mib = held.sandbox.spec.memory_mib - attempt.rest_mib if attempt.rest_mib else 0
         result = await super().run(attempt)
-        held = self._held.get((attempt.action.job_id, attempt.action.trajectory_id))
+        held = self._held.get(trajectory)
         if held is not None:
-            attempt.sandbox_held_mib = self.memory.ledger.held_mib(held.state.sandbox_id)
+            attempt.sandbox_held_mib = ledger.held_mib(held.state.sandbox_id)
         return result
 
     @override

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from callsheet.scheduler.core.state.announced_managers import Awaited
+from callsheet.scheduler.core.state.announced_managers import Awaited, LostManager
 from callsheet.scheduler.core.state.chores import Part
-from callsheet.scheduler.core.state.entities import Attempt, LastAttempt, LostManager, Trajectory
+from callsheet.scheduler.core.state.entities import Attempt, LastAttempt, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import FailureKind
 from callsheet.scheduler.core.work.adoption import take_orphan
+from callsheet.scheduler.core.work.costs import charge_untold
 from callsheet.scheduler.core.work.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
 
 MOST_LOST = 256
@@ -71,6 +72,8 @@ def end_attempt(
 ) -> None:
     """Ends an attempt that its manager will not end."""
     action = attempt.action
+    if started:
+        charge_untold(state, attempt, now)
     if action.attempt is attempt:
         action.attempt = None
         end_unsuccessfully(state, action, failed, now, LastAttempt(attempt, started))

@@ -156,7 +156,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
     for ref in event.sandboxes:
         trajectory = manager.sandboxes.get((ref.job_id, ref.trajectory_id))
         if trajectory is not None and trajectory.sandbox == ref:
-            note_held(state, trajectory, manager, ref.held_mib)
+            note_held(state, trajectory, manager, ref.held_mib, now)
     manager.node.changed.add(manager.node)
     return manager
 
@@ -261,7 +261,7 @@ def _recover_sandboxes(
             manager.sandboxes[trajectory.key] = trajectory
             booked = manager.node.take_existing(trajectory.held, trajectory.held_cores)
             trajectory.held, trajectory.held_cores = booked
-            note_held(state, trajectory, manager, ref.held_mib)
+            note_held(state, trajectory, manager, ref.held_mib, now)
         else:
             drop_sandbox(state, trajectory, now, lost=True)
 

@@ -1,6 +1,6 @@
-"""Managers that have not registered yet: those that were announced, and those that were there before a restart.
+"""Managers that are not there: those that were announced, those that were there before a restart, and lost ones.
 
-Actions that only they may serve wait for them.
+Actions that only the first two may serve wait for them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,23 @@ from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.registration import IMAGE_SERVICE_PREFIX, ServiceDescription, is_meant
 
 ANY_NAME = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LostManager:
+    """A manager that fell silent, or that another process took the place of, and has not come back.
+
+    Attributes:
+        node_id: Its node; empty where that was not known, as it had not registered since the scheduler's start.
+        attempts: What it ran when it was given up.
+        sandboxes: What it held then.
+    """
+
+    manager_id: str
+    node_id: str
+    lost_at: float
+    attempts: int
+    sandboxes: int
 
 
 @dataclass(frozen=True, slots=True)

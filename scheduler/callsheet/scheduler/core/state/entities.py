@@ -12,6 +12,7 @@ from callsheet.scheduler.core.state.buffer import Buffer
 from callsheet.scheduler.core.state.ledger import Node, Service, Stranger, booked_mib, pool_of
 from callsheet.scheduler.core.state.summaries import ClosedTogether, ClosedTrajectory, ForgottenWork
 from callsheet.scheduler.core.words.commands import OutcomeResult
+from callsheet.scheduler.core.words.costs import Account, Cost
 from callsheet.scheduler.core.words.events import AttemptEnded, GrantPrediction, result_bytes
 from callsheet.scheduler.core.words.model import (
     MEMORY,
@@ -128,23 +129,6 @@ class Manager:
         return self.serves_own if pinned else self.accepting
 
 
-@dataclass(frozen=True, slots=True)
-class LostManager:
-    """A manager that fell silent, or that another process took the place of, and has not come back.
-
-    Attributes:
-        node_id: Its node; empty where that was not known, as it had not registered since the scheduler's start.
-        attempts: What it ran when it was given up.
-        sandboxes: What it held then.
-    """
-
-    manager_id: str
-    node_id: str
-    lost_at: float
-    attempts: int
-    sandboxes: int
-
-
 @dataclass(slots=True, eq=False)
 class Attempt:
     """One try at an action, from its dispatch until the manager says it ended or is lost.
@@ -219,6 +203,7 @@ class Action:
         detached: An attempt at it was given up and may run still.
         away_s: Seconds since its submit in which no scheduler ran; its deadlines stand still meanwhile.
         no_deadline_before: After a restart its deadlines wait until managers had the time to come back.
+        cost: What its attempts cost that have ended since the scheduler's start; None if none has.
     """
 
     request: ActionRequest
@@ -242,6 +227,7 @@ class Action:
     detached: bool = False
     away_s: float = 0.0
     no_deadline_before: float = 0.0
+    cost: Cost | None = None
     watchers: list[Watcher] = field(default_factory=list)
     story: list[tuple[float, str]] = field(default_factory=list)
 
@@ -304,6 +290,7 @@ class Trajectory:
         admitted_at: When it was let begin; 0 if that was before a restart, None while it has not been.
         command_timeout: The execution timeout that its newest env_reset gives to commands without one; 0 for none.
         began_kept: The journal has a row that tells that it began, whatever else is forgotten.
+        account: What its attempts cost, and its sandbox between them.
     """
 
     request: TrajectoryRequest
@@ -327,6 +314,7 @@ class Trajectory:
     admitted_at: float | None = None
     command_timeout: float = 0.0
     began_kept: bool = False
+    account: Account = field(default_factory=Account)
 
     @property
     def key(self) -> TrajectoryKey:
@@ -469,6 +457,7 @@ class Job:
         buffer: Its finished trajectories that no trainer has acknowledged yet.
         rewards_asked: Rewards ever asked of each service, by those of its trajectories that this process saw.
         generated_at: Services that it ever had generate; "" where it named none, or that is not known any more.
+        account: What all under it cost, forgotten and repeated attempts too.
     """
 
     request: JobRequest
@@ -502,6 +491,7 @@ class Job:
     buffer: Buffer = field(default_factory=Buffer)
     rewards_asked: dict[str, int] = field(default_factory=dict)
     generated_at: set[str] = field(default_factory=set)
+    account: Account = field(default_factory=Account)
 
     def has_open_members(self, group: Group) -> bool:
         """Whether a member of a group may still finish."""

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-from callsheet.scheduler.core.state.announced_managers import Awaited, ExpectedRole
+from callsheet.scheduler.core.state.announced_managers import Awaited, ExpectedRole, LostManager
 from callsheet.scheduler.core.state.chores import Chores
 from callsheet.scheduler.core.state.entities import (
     Action,
     Attempt,
     FinishedAction,
     Job,
-    LostManager,
     Manager,
     Orphan,
     Trajectory,
@@ -24,6 +23,7 @@ from callsheet.scheduler.core.state.entities import (
 from callsheet.scheduler.core.state.ledger import HeldMemory, Node, TokenBucket
 from callsheet.scheduler.core.state.summaries import Summaries
 from callsheet.scheduler.core.words.commands import Accept, CoreCommand, OutcomeFacts, Persist
+from callsheet.scheduler.core.words.costs import Account, Cost
 from callsheet.scheduler.core.words.engine_weights import WeightsRollout
 from callsheet.scheduler.core.words.events import ReplyTo
 from callsheet.scheduler.core.words.model import (
@@ -357,6 +357,8 @@ class SchedulerState:
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
         service_demands: What an action takes that states no demand, by the name of its service.
         held_memory: What sandboxes held in their lives.
+        spent: What attempts cost since the scheduler's start, by their kind.
+        resting: What sandboxes cost since then between their commands.
         fleet_version: Grows whenever managers come, go, begin or end taking attempts, or are found to go by need.
         summaries: What stays of actions that have their outcome.
     """
@@ -410,6 +412,8 @@ class SchedulerState:
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
         self.service_demands: dict[str, Demand] = {}
         self.held_memory = HeldMemory()
+        self.spent: dict[ActionKind, Cost] = {kind: Cost() for kind in ActionKind}
+        self.resting = Account()
         self.fleet_version = 0
         self._changed_nodes: deque[Node] = deque(maxlen=MOST_CHANGED_NODES)
         self._sequence = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from callsheet.scheduler.core.words.costs import NOTHING, Cost
 from callsheet.scheduler.core.words.model import ActionKey, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.words.records import MAX_FINISHED, ActionSummary, ClosedAction, ClosedActionsKept
 
@@ -135,12 +136,13 @@ class Summaries:
 
 
 class ClosedTrajectory(NamedTuple):
-    """What stays of a trajectory that was closed; `group_id` is empty if it has none."""
+    """What stays of a trajectory that was closed; `group_id` is empty if it has none. Its cost may still grow."""
 
     end: TrajectoryEnd
     reason: str
     policy_version: int
     group_id: str = ""
+    cost: Cost = NOTHING
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.events import AttemptResult, GrantPrediction, ReplyTo
 from callsheet.scheduler.core.words.model import (
     ActionKey,
@@ -240,6 +241,7 @@ class OutcomeFacts:
 
     Attributes:
         waited_s: Seconds that it waited after its dispatch, by cause.
+        cost: What all of its attempts cost.
     """
 
     key: ActionKey
@@ -258,6 +260,7 @@ class OutcomeFacts:
     execution_s: float
     start_wait_s: float = 0.0
     waited_s: dict[str, float] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def overhead_s(self) -> float:

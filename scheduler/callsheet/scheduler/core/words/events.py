@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsOffer
 from callsheet.scheduler.core.words.model import (
     ActionKey,
@@ -368,6 +369,7 @@ class AttemptEnded(Event):
     Attributes:
         waited_s: What it waited for at its manager, in seconds by cause.
         sandbox_held_mib: Memory that its trajectory's sandbox holds now that it rests; 0 if that is not told.
+        cost: What it cost.
     """
 
     manager_id: str
@@ -381,6 +383,7 @@ class AttemptEnded(Event):
     usage: Usage | None = None
     waited_s: Mapping[str, float] = field(default_factory=dict)
     sandbox_held_mib: int = 0
+    cost: Cost = field(default_factory=Cost)
 
 
 def body_bytes(happened: Iterable[Event]) -> int:

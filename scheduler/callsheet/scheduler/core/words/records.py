@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callsheet.scheduler.core.words.costs import Account
+
 MAX_FINISHED = 10_000
 """Finished actions of open jobs of which a summary is kept at hand; those of closed jobs have a setting."""
 
@@ -122,6 +124,16 @@ class TrajectoryPlaced(Record):
 
 
 @dataclass(slots=True)
+class CostGrown(Record):
+    """What a job cost, and one of its trajectories, of which the id is empty if it was none, are these accounts now."""
+
+    job_id: str
+    of_job: Account
+    trajectory_id: str = ""
+    of_trajectory: Account | None = None
+
+
+@dataclass(slots=True)
 class TrajectoryClosed(Record):
     """A trajectory ended; `end` is a value of `TrajectoryEnd`, `reason` a sentence, `reward` that of its result."""
 
@@ -209,6 +221,7 @@ class ActionSummary:
         reason: Of a failure, a cancel or an expiry; else empty.
         manager_id: The manager of its last attempt; empty if there was none.
         traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
+        held: What its attempts held and what they used; see `Cost`.
         story: What happened to it, in order; the journal keeps the last events, and those only once its job is closed.
     """
 
@@ -228,6 +241,8 @@ class ActionSummary:
     traceparent: str
     task: str
     service: str
+    held: dict[str, float]
+    used: dict[str, float]
     story: list[tuple[float, str]]
 
 

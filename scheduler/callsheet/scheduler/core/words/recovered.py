@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callsheet.scheduler.core.words.costs import Account
 from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
 
 
@@ -18,6 +19,7 @@ class RecoveredJob:
     left: float | None = None
     begun_epoch: int = 0
     begun_sequence: int = 0
+    cost: Account | None = None
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class RecoveredTrajectory:
     closed_at: float | None = None
     died: bool = False
     began: bool = False
+    cost: Account | None = None
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from callsheet.scheduler.core.work.adoption import (
     release_stranger,
     waits_for,
 )
+from callsheet.scheduler.core.work.costs import charge
 from callsheet.scheduler.core.work.lifecycle import (
     arm_attempt,
     drop_attempt,
@@ -217,6 +218,7 @@ def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> N
         book_attempt(attempt, manager, attempt.action.request.demand.minimum(), ())
     manager.unlisted.discard(event.token)
     action = attempt.action
+    charge(state, attempt, event.cost, now)
     if action.attempt is not attempt:
         drop_attempt(state, attempt, now)
         discard_end(state, manager, event)
@@ -235,9 +237,9 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
     # Nothing of a copy, or of an attempt that did not begin, stays in the trajectory's sandbox.
     told = event.sandbox_held_mib or (event.started and action.request.changes_sandbox)
     if told and trajectory is not None and manager.sandboxes.get(trajectory.key) is trajectory:
-        note_held(state, trajectory, manager, event.sandbox_held_mib)
+        note_held(state, trajectory, manager, event.sandbox_held_mib, now)
     if isinstance(result, events.AttemptSucceeded) and result.sandbox_id and trajectory is not None:
-        install_sandbox(state, attempt, result.sandbox_id, event.sandbox_held_mib)
+        install_sandbox(state, attempt, result.sandbox_id, event.sandbox_held_mib, now)
         abandoned = trajectory.job.trajectories.get(trajectory.request.trajectory_id) is not trajectory
         if abandoned or action.verdict is not None:
             drop_sandbox(state, trajectory, now, lost=False)

@@ -25,6 +25,7 @@ from callsheet.scheduler.core.words.commands import (
     OutcomeResult,
     ReleaseSandbox,
 )
+from callsheet.scheduler.core.words.costs import NOTHING
 from callsheet.scheduler.core.words.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionRequest, ActionState, FailureKind
 from callsheet.scheduler.core.words.records import (
@@ -36,6 +37,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.work.admission_counts import note_waiting
+from callsheet.scheduler.core.work.costs import note_resting
 from callsheet.scheduler.core.work.resizing import note_dropped
 from callsheet.timing.waits import SHORTEST_WAIT_S, Cause
 
@@ -164,7 +166,7 @@ def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
         advance_line(state, trajectory, now)
 
 
-def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str, held_mib: int) -> None:
+def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str, held_mib: int, now: float) -> None:
     """Makes the sandbox that an env_reset created its trajectory's; what the sandbox keeps stays booked for it."""
     trajectory, manager = attempt.action.trajectory, attempt.manager
     if trajectory is None or manager is None:
@@ -180,7 +182,7 @@ def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str, he
     trajectory.had_sandbox = True
     trajectory.made_as = attempt.action.request.label
     manager.sandboxes[trajectory.key] = trajectory
-    note_held(state, trajectory, manager, held_mib, booked=booked)
+    note_held(state, trajectory, manager, held_mib, now, booked=booked)
     _persist_place(state, trajectory)
 
 
@@ -189,6 +191,7 @@ def note_held(
     trajectory: Trajectory,
     manager: Manager,
     held_mib: int,
+    now: float,
     *,
     booked: Mapping[str, int] | None = None,
 ) -> None:
@@ -199,11 +202,13 @@ def note_held(
         trajectory: Whose sandbox it is.
         manager: Which has it.
         held_mib: What it holds between actions, in MiB; 0 if that is not told.
+        now: Seconds since the epoch.
         booked: What is booked for it; None for what it told last.
     """
     before = (trajectory.booked if booked is None else booked).get(MEMORY, 0)
     trajectory.held_mib = held_mib
     trajectory.most_held_mib = max(trajectory.most_held_mib, held_mib)
+    note_resting(state, trajectory, now)
     less = before - trajectory.booked.get(MEMORY, 0)
     if less:
         manager.node.give_back({MEMORY: less}, ())
@@ -225,6 +230,7 @@ def drop_sandbox(state: SchedulerState, trajectory: Trajectory, now: float, *, l
     trajectory.held, trajectory.held_cores = {}, ()
     trajectory.held_mib = trajectory.most_held_mib = 0
     trajectory.lost = lost
+    note_resting(state, trajectory, now)
     _persist_place(state, trajectory)
     if trajectory.line and trajectory.line[0].request.needs_sandbox:
         state.ready.remove(trajectory.line[0])
@@ -388,6 +394,7 @@ def finish(
         queue_s=action.queue_s + waited_s,
         execution_s=last.execution_s if last is not None else 0.0,
         start_wait_s=action.start_wait_s if admitted else waited_s,
+        cost=action.cost or NOTHING,
     )
     _note_waits(action, last, facts, now - waited_s)
     for cause, seconds in facts.waited_s.items():
@@ -438,6 +445,8 @@ def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> 
         request.traceparent,
         request.task,
         request.service,
+        facts.cost.held,
+        facts.cost.used,
         action.story,
     )
 

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.state.entities import NO_BUDGET, Action, Group, Jo
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.summaries import ClosedTrajectory
 from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionState,
@@ -276,7 +277,7 @@ def close_trajectory(
     job_id, trajectory_id = trajectory.key
     job = trajectory.job
     del job.trajectories[trajectory_id]
-    add_closed(job, trajectory.request, end, reason, trajectory.policy_version)
+    add_closed(job, trajectory.request, end, reason, trajectory.policy_version, cost=trajectory.account.spent)
     state.timers.drop(("trajectory", trajectory.key))
     # The last first: an action that waits for a reset ahead of it would otherwise end as one whose sandbox is gone.
     for action in reversed(list(trajectory.open_actions.values())):
@@ -312,10 +313,12 @@ def _end_redundant(state: SchedulerState, job: Job, group: Group, group_id: str)
         state.chores.add(key, parts)
 
 
-def add_closed(job: Job, request: TrajectoryRequest, end: TrajectoryEnd, reason: str, policy_version: int) -> None:
+def add_closed(
+    job: Job, request: TrajectoryRequest, end: TrajectoryEnd, reason: str, policy_version: int, *, cost: Cost
+) -> None:
     """Adds what stays of a trajectory that was closed."""
     group_id = request.group.group_id if request.group is not None else ""
-    job.closed_trajectories[request.trajectory_id] = ClosedTrajectory(end, reason, policy_version, group_id)
+    job.closed_trajectories[request.trajectory_id] = ClosedTrajectory(end, reason, policy_version, group_id, cost)
     job.completed_trajectories += end is TrajectoryEnd.COMPLETED
 
 

@@ -30,6 +30,7 @@ from callsheet.scheduler.core.words.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
+from callsheet.scheduler.service.codec.costs import cost_of
 from callsheet.scheduler.service.codec.decode import MAX_REASON, decode_told
 from callsheet.scheduler.service.codec.rules import (
     MAX_ID,
@@ -290,6 +291,7 @@ def _decode_ended(manager_id: str, message: manager_service_pb2.AttemptEnded) ->
         usage=message.usage,
         waited_s=_waits(message.waited_s) if message.waited_s else {},
         sandbox_held_mib=min(max(message.sandbox_held_mib, 0), MAX_UNITS),
+        cost=cost_of(message.usage.cost),
     )
 
 

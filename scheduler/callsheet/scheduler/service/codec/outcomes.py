@@ -7,6 +7,7 @@ from typing import Final
 
 from callsheet.scheduler.core.words.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
+from callsheet.scheduler.service.codec.costs import cost_message
 from callsheet.v1 import outcome_pb2
 from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import timestamp_pb2
@@ -34,8 +35,10 @@ def encode_outcome(facts: OutcomeFacts) -> bytes:
         case unexpected:
             raise TypeError(f"{unexpected!r} is no result of an action")
     _fill_durations(outcome.timeline, facts)
-    if isinstance(facts.usage, outcome_pb2.Usage):
-        outcome.usage.CopyFrom(facts.usage)
+    if facts.usage is not None:
+        outcome.usage.cpu_s, outcome.usage.peak_memory_bytes = facts.usage.cpu_s, facts.usage.peak_memory_bytes
+    if facts.cost:
+        outcome.usage.cost.CopyFrom(cost_message(facts.cost))
     # Parts of a message, joined, are the message: see `encoded_fields`.
     times = (facts.submitted, facts.first_dispatched, facts.dispatched, facts.started, facts.ended)
     return outcome.SerializeToString() + succeeded + _encode_course(facts.attempts, facts.manager_id, times)

@@ -11,7 +11,9 @@ from callsheet.timing.waits import Cause
 from callsheet.v1 import outcome_pb2
 
 Value = str | int | float | tuple[int, ...]
-_UNKNOWN: Final = ActionSummary("", "", ActionKind.GENERATE, "", "", "", "", 0, "", 0.0, 0.0, 0.0, 0.0, "", "", "", [])
+_UNKNOWN: Final = ActionSummary(
+    "", "", ActionKind.GENERATE, "", "", "", "", 0, "", 0.0, 0.0, 0.0, 0.0, "", "", "", {}, {}, []
+)
 # These are waited for before the last dispatch, and all else after it.
 _BEFORE_DISPATCH: Final = (Cause.ATTEMPTS.value, Cause.SCHEDULER.value)
 _SHORTEST_NS: Final = 1000

@@ -16,7 +16,9 @@ from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job, Traje
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.engine_weights import EngineWeights, WeightsRollout
 from callsheet.scheduler.core.words.model import Opened, Token, TrajectoryEnd
+from callsheet.scheduler.core.work.costs import group_cost
 from callsheet.scheduler.core.work.trajectories import unknown_group, unknown_trajectory
+from callsheet.scheduler.service.codec.costs import cost_message
 from callsheet.scheduler.service.codec.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.codec.rules import fill_duration, within
 from callsheet.scheduler.service.turns import in_turns, made_of
@@ -234,6 +236,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         rollouts=rollouts_of(state, request.job_id, now),
         buffer=buffer_status(state, job, now),
         life=life_of(job.begun_after),
+        cost=cost_message(job.account.until(now)),
     )
     status.spec.share = request.weight
     status.spec.priority_class = job_pb2.PriorityClass.ValueType(request.priority_class)
@@ -258,7 +261,7 @@ def _fill_idleness(status: job_pb2.JobStatus, state: SchedulerState, job: Job, n
         fill_duration(status.idle_closes_in, max(due - now, 0.0))
 
 
-def trajectory_status(job: Job, trajectory_id: str) -> job_pb2.TrajectoryStatus:
+def trajectory_status(job: Job, trajectory_id: str, now: float) -> job_pb2.TrajectoryStatus:
     """A trajectory of a job, open or closed, with its defaults filled in."""
     status = job_pb2.TrajectoryStatus(spec=job_pb2.TrajectorySpec.FromString(job.trajectory_specs[trajectory_id]))
     if not status.spec.idle_timeout.ByteSize():
@@ -268,10 +271,12 @@ def trajectory_status(job: Job, trajectory_id: str) -> job_pb2.TrajectoryStatus:
     trajectory = job.trajectories.get(trajectory_id)
     if trajectory is not None:
         _fill_open(status, trajectory)
+        status.cost.CopyFrom(cost_message(trajectory.account.until(now)))
     else:
         closed = job.closed_trajectories[trajectory_id]
         status.end, status.reason = to_wire(closed.end), closed.reason
         status.policy_version = closed.policy_version
+        status.cost.CopyFrom(cost_message(closed.cost))
     return status
 
 
@@ -287,7 +292,7 @@ def _fill_group(spec: job_pb2.GroupSpec) -> None:
     spec.on_infra = spec.on_infra or job_pb2.ON_INFRA_REPLACE
 
 
-def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
+def group_status(job: Job, group_id: str, group: Group, now: float) -> job_pb2.GroupStatus:
     """A group of a job."""
     status = job_pb2.GroupStatus(
         spec=job_pb2.GroupSpec(
@@ -301,6 +306,7 @@ def group_status(job: Job, group_id: str, group: Group) -> job_pb2.GroupStatus:
         has_quorum=group.has_quorum,
         masked=sorted(group.masked),
         dropped=sorted(group.dropped),
+        cost=cost_message(group_cost(job, group, now)),
     )
     _fill_group(status.spec)
     for member in group.members:
@@ -335,7 +341,7 @@ async def list_jobs(
 
 
 async def list_trajectories(
-    state: SchedulerState, request: client_service_pb2.ListTrajectoriesRequest
+    state: SchedulerState, request: client_service_pb2.ListTrajectoriesRequest, now: float
 ) -> client_service_pb2.ListTrajectoriesResponse:
     """A page of a job's trajectories, or the one that is asked for, which may be closed.
 
@@ -356,17 +362,17 @@ async def list_trajectories(
         siblings = group.members.keys() | group.lost.keys()
         found = [each for each in found if each in siblings]
     page, more = await _page(found, request.after, request.page_size)
-    told = await in_turns(made_of(page, lambda each: _trajectory_status(job, each)))
+    told = await in_turns(made_of(page, lambda each: _trajectory_status(job, each, now)))
     return client_service_pb2.ListTrajectoriesResponse(trajectories=filter(None, told), more=more)
 
 
-def _trajectory_status(job: Job, trajectory_id: str) -> job_pb2.TrajectoryStatus | None:
+def _trajectory_status(job: Job, trajectory_id: str, now: float) -> job_pb2.TrajectoryStatus | None:
     """A trajectory of a page; None if it was forgotten since the page was chosen."""
-    return trajectory_status(job, trajectory_id) if trajectory_id in job.trajectory_specs else None
+    return trajectory_status(job, trajectory_id, now) if trajectory_id in job.trajectory_specs else None
 
 
 async def list_groups(
-    state: SchedulerState, request: client_service_pb2.ListGroupsRequest
+    state: SchedulerState, request: client_service_pb2.ListGroupsRequest, now: float
 ) -> client_service_pb2.ListGroupsResponse:
     """A page of a job's groups, or the one that is asked for.
 
@@ -379,7 +385,7 @@ async def list_groups(
     found: Iterable[str] = [request.group_id] if request.group_id else job.groups
     page, more = await _page(found, request.after, request.page_size)
     known = [(each, job.groups[each]) for each in page if each in job.groups]
-    told = await in_turns(made_of(known, lambda each: group_status(job, *each)))
+    told = await in_turns(made_of(known, lambda each: group_status(job, *each, now)))
     return client_service_pb2.ListGroupsResponse(groups=told, more=more)
 
 

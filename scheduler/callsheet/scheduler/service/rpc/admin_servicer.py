@@ -10,7 +10,8 @@ from typing import Final
 import anyio
 import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope, denied
-from callsheet.scheduler.core.state.entities import LostManager, Manager
+from callsheet.scheduler.core.state.announced_managers import LostManager
+from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import Node, Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding

@@ -247,7 +247,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         """Trajectories of an open job."""
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
-            return await list_trajectories(self._loop.state, request)
+            return await list_trajectories(self._loop.state, request, self._loop.clock.now())
 
     async def ListGroups(  # noqa: N802
         self, request: client_service_pb2.ListGroupsRequest, context: Context
@@ -255,7 +255,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         """Groups of an open job."""
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
-            return await list_groups(self._loop.state, request)
+            return await list_groups(self._loop.state, request, self._loop.clock.now())
 
     async def TakeBatch(  # noqa: N802
         self, request: client_service_pb2.TakeBatchRequest, context: Context

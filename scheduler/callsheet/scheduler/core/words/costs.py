@@ -1,0 +1,95 @@
+"""What work costs, by resource. Pure, and cheap enough for each end of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from callsheet.scheduler.core.words.model import CPU, GPU, MEMORY
+
+TIMED: Final = (CPU, MEMORY, GPU)
+"""Resources that are held for a time; all others are counted."""
+MIB_A_GIB: Final = 1024
+MAX_RESOURCES: Final = 256
+"""What is told beyond so many is left out."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """The contract's Cost: what was kept from others, and what was used; see there for resources and their units."""
+
+    held: dict[str, float] = field(default_factory=dict)
+    used: dict[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether it is anything."""
+        return bool(self.held or self.used)
+
+    def add(self, other: Cost, times: float = 1.0) -> None:
+        """Adds another one, so many times."""
+        for own, others in ((self.held, other.held), (self.used, other.used)):
+            for resource, amount in others.items():
+                before = own.get(resource)
+                if before is not None:
+                    own[resource] = before + amount * times
+                elif len(own) < MAX_RESOURCES:
+                    own[resource] = amount * times
+
+    def copy(self) -> Cost:
+        """One that does not change with it."""
+        return Cost(self.held.copy(), self.used.copy())
+
+
+def held_for(units: Mapping[str, float], seconds: float) -> Cost:
+    """The cost of units of a node, memory in MiB, for a time, whatever was done with them."""
+    held = {each: units[each] * seconds for each in TIMED if units.get(each)}
+    if MEMORY in held:
+        held[MEMORY] /= MIB_A_GIB
+    return Cost(held)
+
+
+@dataclass(slots=True)
+class Account:
+    """A cost that grows by itself, since a sandbox holds something between its commands.
+
+    Attributes:
+        spent: The cost until `since`.
+        rate: What is added to it each second from then on; replaced as a whole.
+        since: In seconds since the epoch.
+    """
+
+    spent: Cost = field(default_factory=Cost)
+    rate: Cost = field(default_factory=Cost)
+    since: float = 0.0
+
+    def until(self, now: float) -> Cost:
+        """The cost until now."""
+        cost = self.spent.copy()
+        if self.rate and now > self.since:
+            cost.add(self.rate, now - self.since)
+        return cost
+
+    def change_rate(self, before: Cost, after: Cost, now: float) -> None:
+        """From now on another rate replaces one that is a part of its own."""
+        self.settle(now)
+        rate = self.rate.copy()
+        rate.add(before, -1.0)
+        rate.add(after)
+        self.rate = Cost(
+            *({each: amount for each, amount in part.items() if amount} for part in (rate.held, rate.used))
+        )
+
+    def settle(self, now: float) -> None:
+        """Adds what has grown until now."""
+        if self.rate and now > self.since:
+            self.spent.add(self.rate, now - self.since)
+        self.since = max(self.since, now)
+
+    def copy(self) -> Account:
+        """One that does not change with it."""
+        return Account(self.spent.copy(), self.rate, self.since)
+
+
+NOTHING: Final = Cost()
+"""Nobody changes it."""

@@ -1,0 +1,77 @@
+"""What attempts and sandboxes cost, added up for trajectories and jobs as it comes."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core.state.entities import Attempt, Group, Job, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.costs import MIB_A_GIB, Cost, held_for
+from callsheet.scheduler.core.words.model import MEMORY
+from callsheet.scheduler.core.words.records import CostGrown
+
+
+def charge(state: SchedulerState, attempt: Attempt, cost: Cost, now: float) -> None:
+    """Adds what an attempt cost that has ended, once, to its action, its trajectory and its job."""
+    if not cost:
+        return
+    action = attempt.action
+    if action.cost is None:
+        action.cost = cost
+    else:
+        action.cost.add(cost)
+    state.spent[action.request.kind].add(cost)
+    action.job.account.spent.add(cost)
+    trajectory = action.trajectory
+    if trajectory is not None:
+        trajectory.account.spent.add(cost)
+    _persist(state, action.job, trajectory, now)
+
+
+def charge_untold(state: SchedulerState, attempt: Attempt, now: float) -> None:
+    """Charges an attempt whose manager will tell no end: what it used is not known, and it held its grant until now."""
+    since = attempt.started_at or attempt.dispatched_at
+    charge(state, attempt, held_for(attempt.granted, max(now - since, 0.0)), now)
+
+
+def note_resting(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
+    """Counts from now on by what a trajectory's sandbox holds between its commands now."""
+    before, after = trajectory.account.rate, _rate_at_rest(trajectory)
+    if before == after:
+        return
+    for account in (trajectory.account, trajectory.job.account, state.resting):
+        account.change_rate(before, after, now)
+    _persist(state, trajectory.job, trajectory, now)
+
+
+def _rate_at_rest(trajectory: Trajectory) -> Cost:
+    """What a sandbox costs each second at rest: its manager measures what it holds of its memory, or tells nothing."""
+    if not trajectory.sandbox_id:
+        return Cost()
+    measured_mib = trajectory.held_mib
+    rate = held_for({**trajectory.held, MEMORY: measured_mib or trajectory.held.get(MEMORY, 0)}, 1.0)
+    if measured_mib:
+        rate.used[MEMORY] = measured_mib / MIB_A_GIB
+    return rate
+
+
+def _persist(state: SchedulerState, job: Job, trajectory: Trajectory | None, now: float) -> None:
+    job_id = job.request.job_id
+    if job.over or state.jobs.get(job_id) is not job:
+        return
+    job.account.settle(now)
+    if trajectory is None or trajectory.request.trajectory_id not in job.trajectory_specs:
+        state.persist(CostGrown(job_id, job.account.copy()))
+        return
+    trajectory.account.settle(now)
+    state.persist(CostGrown(job_id, job.account.copy(), trajectory.request.trajectory_id, trajectory.account.copy()))
+
+
+def group_cost(job: Job, group: Group, now: float) -> Cost:
+    """What the members of a group cost until now, but for those that are forgotten."""
+    total = Cost()
+    for member in (*group.members, *group.lost):
+        trajectory, closed = job.trajectories.get(member), job.closed_trajectories.get(member)
+        if trajectory is not None:
+            total.add(trajectory.account.until(now))
+        elif closed is not None:
+            total.add(closed.cost)
+    return total
