@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -141,6 +142,18 @@ def test_the_gateway_serves_where_it_is_said_to(whole_stack: RunningStack) -> No
     assert health.stdout == "serving\n"
 
 
+def test_the_dashboard_serves_where_it_is_said_to_and_shows_the_managers(whole_stack: RunningStack) -> None:
+    url = str(whole_stack.announcement["dashboard"])
+    deadline = time.monotonic() + _START_S
+    while whole_stack.run("health", "--gateway", url).exit_code != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with urllib.request.urlopen(f"{url}/now", timeout=_START_S) as answer:
+        page = answer.read().decode()
+    for manager in whole_stack.json("status")["managers"]:
+        assert manager["manager_id"] in page
+
+
 def test_a_step_prints_what_its_program_printed(whole_stack: RunningStack) -> None:
     outcome = whole_stack.json("submit env-step", "--", "python3", "-c", "print(40 + 2)")
     assert outcome["outcome"] == "succeeded"
@@ -188,7 +201,8 @@ def test_both_rewards_score(whole_stack: RunningStack) -> None:
 
 def test_the_logs_are_where_its_data_is(whole_stack: RunningStack) -> None:
     logs = Path(whole_stack.announcement["data_dir"]) / "logs"
-    assert {path.stem for path in logs.glob("*.log")} == {"scheduler", "gateway", "sandbox", "inference", "reward"}
+    roles = {"scheduler", "gateway", "dashboard", "sandbox", "inference", "reward"}
+    assert {path.stem for path in logs.glob("*.log")} == roles
 
 
 def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: RunningStack) -> None:

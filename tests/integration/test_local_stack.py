@@ -51,7 +51,7 @@ async def test_a_stack_serves_tells_which_starts_take_long_and_leaves_no_process
 ) -> None:
     monkeypatch.setattr(stacks, "_LONG_START_S", 1e-3)
     shown: list[str] = []
-    watcher = UpProgress(shown.append, lambda address, gateway: shown.append(address))
+    watcher = UpProgress(shown.append, lambda address, *_: shown.append(address))
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings(tmp_path), watcher=watcher) as stack:
             pids = [stack.pid(role) for role in (Role.SCHEDULER, Role.NOOP)]

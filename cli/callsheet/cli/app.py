@@ -17,6 +17,7 @@ _PLACES: Final = {
     "up": "up_command:up",
     "scheduler": "server_commands:scheduler",
     "gateway": "server_commands:gateway",
+    "dashboard": "server_commands:dashboard",
     "status": "inspect_commands:status",
     "top": "top_command:top",
     "explain": "inspect_commands:explain",

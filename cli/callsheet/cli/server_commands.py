@@ -1,4 +1,4 @@
-"""Commands that serve: the scheduler alone, models by the APIs that agents speak, and sandboxes by those of others."""
+"""Commands that serve: the scheduler alone, pages, models by agents' APIs, and sandboxes by those of others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import anyio
 import typer
 from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
 from callsheet.cli.output import CommandError, first_error, needs
+from callsheet.dashboard.settings import DashboardSettings
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.scheduler_process import SchedulerOptions, run_scheduler_process
 from callsheet.deploy.signals import serve_until_signal
@@ -48,6 +49,29 @@ def gateway(
         from callsheet.deploy.logs import configure_logs
         from callsheet.gateway.server.server import serve
     configure_logs(log_format, log_level, role="gateway")
+    try:
+        anyio.run(serve_until_signal, serve, settings, lambda url: link.report_ready(url=url))
+    except* (OSError, ValueError) as group:
+        raise CommandError(str(first_error(group))) from None
+
+
+@options_of(settings=DashboardSettings)
+def dashboard(
+    *,
+    settings: DashboardSettings,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Serve pages that show what waits, and why.
+
+    A scheduler with tokens shows each viewer what the viewer's token may see, and takes acts from those that may act.
+    One without tokens takes acts from browsers on the dashboard's own machine alone.
+    """
+    link = ParentLink.adopt()
+    with needs("dashboard"):
+        from callsheet.dashboard.server import serve
+        from callsheet.deploy.logs import configure_logs
+    configure_logs(log_format, log_level, role="dashboard")
     try:
         anyio.run(serve_until_signal, serve, settings, lambda url: link.report_ready(url=url))
     except* (OSError, ValueError) as group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from callsheet.cli.fleet_up import Fleet, Nodes, On, ProviderAddress, fleet_of, keep_fleet, of_fleet
@@ -29,7 +30,8 @@ def up(
 
     They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
     line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,
-    of which each shows a line on standard error when it is ready; so does the gateway, with its URL. The demo's models
+    of which each shows a line on standard error when it is ready; so does the gateway, with its URL, and the dashboard,
+    whose line is the last. The demo's models
     are loaded with their first request, and a model of your own at once: `callsheet up --model DIR` serves what Hugging
     Face's format holds.
 
@@ -113,7 +115,7 @@ def run_until_signal(settings: StackSettings, as_json: bool, wanted: FleetSettin
 
         watcher = UpProgress(
             show_progress,
-            lambda address, gateway: announce(settings, address, gateway, as_json=as_json),
+            partial(announce, settings, as_json=as_json),
             lambda: _own_options(settings),
         )
         async with anyio.create_task_group() as tasks:
@@ -139,14 +141,16 @@ def _own_options(settings: StackSettings) -> ClientOptions:
     return ClientOptions(tls=Tls(settings.tls_ca) if settings.access.tls_cert is not None else None, token=token)
 
 
-def announce(settings: StackSettings, address: str, gateway: str | None, *, as_json: bool) -> None:
+def announce(
+    settings: StackSettings, address: str, gateway: str | None, dashboard: str | None, *, as_json: bool
+) -> None:
     """Says that the scheduler serves, and which managers follow."""
     names = settings.managers
     if as_json:
         import json
 
-        told = {"address": address, "gateway": gateway, "managers": list(names), "data_dir": str(settings.data_dir)}
-        say(json.dumps(told))
+        told = {"address": address, "gateway": gateway, "dashboard": dashboard, "managers": list(names)}
+        say(json.dumps(told | {"data_dir": str(settings.data_dir)}))
     else:
         say(f"callsheet is up on {address}; Ctrl-C ends it")
     show_access(settings)

@@ -25,31 +25,39 @@ class UpProgress:
     def __init__(
         self,
         show: Callable[[str], None],
-        announce: Callable[[str, str | None], None],
+        announce: Callable[[str, str | None, str | None], None],
         options: Callable[[], ClientOptions | None] = lambda: None,
     ) -> None:
         """Takes where to show things.
 
         Args:
             show: Shows a line of progress.
-            announce: Told the address, and where the gateway will be, once the scheduler serves.
+            announce: Told the address, and where gateway and dashboard will be, once the scheduler serves.
             options: How to ask the scheduler what is left.
         """
         self._options = options
         self._show = show
         self._announce = announce
+        self._dashboard = ""
 
-    def scheduler_serves(self, address: str, gateway_url: str | None) -> None:
+    def scheduler_serves(self, address: str, gateway_url: str | None, dashboard_url: str | None) -> None:
         """See `StackWatcher`."""
-        self._announce(address, gateway_url)
+        self._announce(address, gateway_url, dashboard_url)
 
     def gateway_serves(self, url: str) -> None:
         """See `StackWatcher`."""
         self._show(f"the gateway serves {url}/v1 to OpenAI's clients and {url} to Anthropic's")
 
-    def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
+    def dashboard_serves(self, url: str) -> None:
         """See `StackWatcher`."""
+        self._dashboard = f"the dashboard is at {url}"
+        self._show(self._dashboard)
+
+    def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
+        """See `StackWatcher`. The dashboard's address is the last line, though a manager came after it."""
         self._show(registered_line(role, took_s, missing))
+        if self._dashboard and not missing:
+            self._show(self._dashboard)
 
     def still_waiting(self, waited_s: float, logs: Mapping[str, Path | None]) -> None:
         """See `StackWatcher`."""

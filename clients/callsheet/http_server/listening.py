@@ -86,15 +86,19 @@ class EmbeddedServer(uvicorn.Server):
 class _NoWebPages:
     """Answers requests that a web page made a browser send."""
 
-    def __init__(self, app: ASGIApp, listen: str, names: Sequence[str], *, has_certificate: bool) -> None:
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, listen: str, names: Sequence[str], *, has_certificate: bool, own_pages: bool
+    ) -> None:
+        self._app, self._own_pages = app, own_pages
         self._listened = split_address(listen)[0].lower()
         self._names, self._has_certificate = names, has_certificate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         here = (scope["server"][0], self._listened)
-        why = why_of_a_web_page(headers, here, self._names, has_certificate=self._has_certificate)
+        why = why_of_a_web_page(
+            headers, here, self._names, has_certificate=self._has_certificate, own_pages=self._own_pages
+        )
         app = self._app if why is None else PlainTextResponse(why, FORBIDDEN)
         await app(scope, receive, send)
 
@@ -107,6 +111,8 @@ def make_server(
     tls_key: Path | None,
     listen: str,
     host_names: Sequence[str] = (),
+    own_pages: bool = False,
+    headers: Sequence[tuple[str, str]] = (),
 ) -> EmbeddedServer:
     """Returns a server that is to be given its socket.
 
@@ -117,12 +123,15 @@ def make_server(
         tls_key: The key of that certificate, as PEM.
         listen: Where its socket listens, as "host:port".
         host_names: Further names of it.
+        own_pages: Whether it has web pages, which may call it.
+        headers: What each answer has, errors included.
 
     Raises:
         ValueError: A file of TLS cannot be used.
     """
     configuration = uvicorn.Config(
-        _NoWebPages(app, listen, host_names, has_certificate=tls_cert is not None),
+        _NoWebPages(app, listen, host_names, has_certificate=tls_cert is not None, own_pages=own_pages),
+        headers=list(headers),
         lifespan="off",
         log_config=None,
         # Below it are lines for each request that is none, from whomever it comes.

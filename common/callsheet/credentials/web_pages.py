@@ -17,7 +17,12 @@ _LOCALHOST: Final = "localhost"
 
 
 def why_of_a_web_page(
-    headers: Iterable[tuple[str, str]], here: Sequence[str], names: Sequence[str], *, has_certificate: bool
+    headers: Iterable[tuple[str, str]],
+    here: Sequence[str],
+    names: Sequence[str],
+    *,
+    has_certificate: bool,
+    own_pages: bool = False,
 ) -> str | None:
     """Returns why a request is refused as that of a web page; None where it is none.
 
@@ -27,10 +32,15 @@ def why_of_a_web_page(
         names: Further names that the operator gave the server.
         has_certificate: Whether the connection has TLS: the certificate's names are the server's then, and a browser
             speaks to a server of no other name.
+        own_pages: Whether the server has web pages itself, which may call it: their origin is the Host that they call.
     """
     given = list(headers)
-    if any(name == "origin" for name, _ in given):
+    origins = {value.strip().lower() for name, value in given if name == "origin"}
+    if origins and not own_pages:
         return "Origin: web pages may not call, and other clients send none"
+    scheme = "https" if has_certificate else "http"
+    if origins - {f"{scheme}://{value.strip().lower()}" for name, value in given if name == "host"}:
+        return "Origin: web pages of others may not call"
     hosts = [_name_of(value) for name, value in given if name == "host"]
     if has_certificate and not names:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from callsheet.deploy.dashboard_process import dashboard_arguments
 from callsheet.deploy.gateway_process import gateway_arguments
 from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.roles import Role
@@ -29,6 +30,7 @@ def role_arguments(
     address: str,
     cores: int,
     gateway: str | None = None,
+    dashboard: str | None = None,
     metrics: str | None = None,
 ) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
@@ -41,6 +43,7 @@ def role_arguments(
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
         gateway: Where the gateway listens; None where there is none.
+        dashboard: The same of the dashboard.
         metrics: Where the scheduler has its metrics; None for nowhere.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
@@ -59,6 +62,9 @@ def role_arguments(
     if role == Role.GATEWAY:
         assert gateway is not None
         return [*gateway_arguments(settings, gateway, to_dial), *command_line(ManagerOptions, logs), *extra]
+    if role == Role.DASHBOARD:
+        assert dashboard is not None
+        return [*dashboard_arguments(settings, dashboard, to_dial), *command_line(ManagerOptions, logs), *extra]
     common = {
         "scheduler": to_dial,
         "tls_ca": settings.tls_ca if settings.access.tls_cert is not None else None,

@@ -28,11 +28,11 @@ def gateway_listen(settings: StackSettings) -> str | None:
     if settings.gateway is None or Role.INFERENCE not in settings.managers:
         return None
     if settings.gateway != AUTO_GATEWAY:
-        return _with_port(settings.gateway)
+        return with_port(settings.gateway)
     if why_no_gateway(settings) is not None:
         return None
     host, _, port = settings.listen.rpartition(":")
-    return _with_port(f"{host}:{int(port) + 1 if 0 < int(port) < 0xFFFF else 0}", or_free=True)
+    return with_port(f"{host}:{int(port) + 1 if 0 < int(port) < 0xFFFF else 0}", or_free=True)
 
 
 def why_no_gateway(settings: StackSettings) -> str | None:
@@ -102,8 +102,13 @@ def _has_template(config: Path) -> bool:
         return False
 
 
-def _with_port(listen: str, *, or_free: bool = False) -> str:
-    """An address with a port that is free now, where it names none."""
+def with_port(listen: str, *, or_free: bool = False) -> str:
+    """Returns an address with a port that is free now, where it names none.
+
+    Args:
+        listen: "host:port".
+        or_free: Whether another port will do where the one that it names is taken.
+    """
     host, _, port = listen.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET

@@ -15,6 +15,7 @@ class Role(StrEnum):
 
     SCHEDULER = "scheduler"
     GATEWAY = "gateway"
+    DASHBOARD = "dashboard"
     SANDBOX = "sandbox"
     INFERENCE = "inference"
     REWARD = "reward"

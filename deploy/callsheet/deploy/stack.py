@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 from callsheet.deploy.command_lines import published_weights, role_arguments, secret_variables
+from callsheet.deploy.dashboard_process import dashboard_environment, dashboard_listen
 from callsheet.deploy.gateway_process import gateway_environment, gateway_listen, gateway_url
 from callsheet.deploy.roles import Role
 from callsheet.deploy.signals import LONGEST_END_S
@@ -33,12 +34,16 @@ _LOADING_TIMEOUT_S = 900.0
 MANAGER_END_S = 30.0
 LONGEST_STACK_END_S = 2 * LONGEST_END_S + MANAGER_END_S + 10.0
 """A stack that was asked to ends within so many seconds beside its managers' drain: gateway, managers, scheduler."""
+# A dashboard waits so long for managers, whose start takes all cores.
+_MANAGERS_FIRST_S = 10.0
 # The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
 _OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "USE_PROXY")
 _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
 _OF_FACADES = ("FACADE_TOKEN", "FACADE_TOKEN_FILE")
 _OF_GATEWAYS = ("GATEWAY_CERT", "GATEWAY_KEY", "GATEWAY_DATABASE_URL", "GATEWAY_DATABASE_URL_FILE")
-_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES + _OF_GATEWAYS}
+_OF_DASHBOARDS = ("DASHBOARD_CERT", "DASHBOARD_KEY")
+_ALL_OF_THESE = _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES + _OF_GATEWAYS + _OF_DASHBOARDS
+_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _ALL_OF_THESE}
 # The tables that a file has for single processes are not the stack's.
 _NO_CREDENTIALS["CALLSHEET_CONFIG"] = ""
 # Passwords may stand there, and managers have no use for them.
@@ -50,11 +55,14 @@ _OF_TOOLS = ("CALLSHEET_QUOTA_REDIS", "CALLSHEET_QUOTA_REDIS_FILE")
 class StackWatcher(Protocol):
     """Is told how a stack is doing."""
 
-    def scheduler_serves(self, address: str, gateway_url: str | None) -> None:
-        """The scheduler takes calls; managers, and the gateway if there is to be one, are started now."""
+    def scheduler_serves(self, address: str, gateway_url: str | None, dashboard_url: str | None) -> None:
+        """The scheduler takes calls; managers, a gateway and a dashboard are started now."""
 
     def gateway_serves(self, url: str) -> None:
         """The gateway takes calls."""
+
+    def dashboard_serves(self, url: str) -> None:
+        """The dashboard takes calls."""
 
     def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
         """A manager has registered for the first time; those of `missing` have not."""
@@ -100,6 +108,7 @@ class Stack:
         settings: What it was started with.
         address: Where the scheduler listens, "host:port"; the same after its restarts.
         gateway_url: Where the gateway is; None where there is none.
+        dashboard_url: Where the dashboard is; None where there is none.
         metrics_url: Where its metrics are; None for nowhere.
     """
 
@@ -108,12 +117,15 @@ class Stack:
         self.address = settings.listen
         self.metrics_url: str | None = None
         self._metrics_listen = settings.metrics_listen
+        self._managers_ready = anyio.Event()
         self._cores = check_machine(settings)
         self._gateway = gateway_listen(settings)
         self.gateway_url = None if self._gateway is None else gateway_url(settings, self._gateway)
+        self._dashboard = dashboard_listen(settings)
+        self.dashboard_url = None if self._dashboard is None else gateway_url(settings, self._dashboard)
         roles: tuple[str, ...] = (Role.SCHEDULER, *settings.managers)
-        if self._gateway is not None:
-            roles += (Role.GATEWAY,)
+        roles += (Role.GATEWAY,) if self._gateway is not None else ()
+        roles += (Role.DASHBOARD,) if self._dashboard is not None else ()
         self._supervisors = {role: self._supervisor(role) for role in roles}
 
     def supervisor(self, role: str) -> Supervisor:
@@ -132,7 +144,7 @@ class Stack:
         return process.pid
 
     def _supervisor(self, role: str) -> Supervisor:
-        is_manager = role not in {Role.SCHEDULER, Role.GATEWAY}
+        is_manager = role not in {Role.SCHEDULER, Role.GATEWAY, Role.DASHBOARD}
         grace_s = self.settings.drain_s + MANAGER_END_S if is_manager else LONGEST_END_S
         # A manager that was drained leaves in good order.
         may_leave = role != Role.SCHEDULER
@@ -141,6 +153,8 @@ class Stack:
     def _spec(self, role: str) -> ProcessSpec:
         if role == Role.GATEWAY:
             own = gateway_environment(self.settings)
+        elif role == Role.DASHBOARD:
+            own = dashboard_environment(self.settings)
         else:
             own = {} if role == Role.SCHEDULER else secret_variables(role, self.settings)
         return ProcessSpec(
@@ -152,6 +166,7 @@ class Stack:
                 address=self.address,
                 cores=self._cores,
                 gateway=self._gateway,
+                dashboard=self._dashboard,
                 metrics=self._metrics_listen,
             ),
             environment=environment_of(self.settings, role) | own,
@@ -175,7 +190,8 @@ class Stack:
         began, wait_s = anyio.current_time(), _LONG_START_S
         while True:
             await anyio.sleep_until(began + wait_s)
-            late = [role for role, supervisor in self._supervisors.items() if not supervisor.standing.served]
+            served = {role for role, supervisor in self._supervisors.items() if supervisor.standing.served}
+            late = [role for role in self._supervisors if role not in served and role != Role.DASHBOARD]
             if not late:
                 return
             watcher.still_waiting(wait_s, {role: self._log_path(role) for role in late})
@@ -200,6 +216,16 @@ class Stack:
         if watcher is not None:
             watcher.gateway_serves(self.gateway_url)
 
+    async def run_dashboard(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
+        """Starts the dashboard, if there is one, after the managers, unless these take long."""
+        if self.dashboard_url is None:
+            return
+        with anyio.move_on_after(_MANAGERS_FIRST_S):
+            await self._managers_ready.wait()
+        await tasks.start(self._supervisors[Role.DASHBOARD].run)
+        if watcher is not None:
+            watcher.dashboard_serves(self.dashboard_url)
+
     async def run_managers(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
         """Starts all managers, together, and waits until each is registered.
 
@@ -219,6 +245,7 @@ class Stack:
         async with anyio.create_task_group() as starts:
             for role in self.settings.managers:
                 starts.start_soon(start, role)
+        self._managers_ready.set()
 
     async def drain(self, watcher: StackWatcher | None) -> None:
         """Asks the managers to end for good and waits until all have; shielded, as each has its deadline."""
@@ -275,15 +302,20 @@ async def local_stack(
         exits.callback(stack.stop, Role.SCHEDULER)
         await stack.run_scheduler(scheduler)
         if watcher is not None:
-            watcher.scheduler_serves(stack.address, stack.gateway_url)
+            watcher.scheduler_serves(stack.address, stack.gateway_url, stack.dashboard_url)
         managers = await exits.enter_async_context(anyio.create_task_group())
         exits.push_async_callback(stack.drain, watcher)
         gateway_tasks = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.GATEWAY)
+        dashboard_tasks = await exits.enter_async_context(anyio.create_task_group())
+        exits.callback(stack.stop, Role.DASHBOARD)
+        exits.callback(dashboard_tasks.cancel_scope.cancel)
         if wait_for_managers:
             await stack.run_gateway(gateway_tasks, watcher)
             await stack.run_managers(managers, watcher)
+            await stack.run_dashboard(dashboard_tasks, watcher)
         else:
+            dashboard_tasks.start_soon(stack.run_dashboard, dashboard_tasks, watcher)
             gateway_tasks.start_soon(stack.run_gateway, gateway_tasks, watcher)
             managers.start_soon(stack.run_managers, managers, watcher)
         yield stack

@@ -28,15 +28,17 @@ from callsheet.scheduler.access.settings import AccessSettings
 
 AUTO_GATEWAY = "auto"
 """A gateway at the port after the scheduler's, where its extra is installed."""
-_NO_GATEWAY = "none"
+AUTO_DASHBOARD = "auto"
+"""A dashboard at the second port after the scheduler's, where its extra is installed."""
+_NONE = "none"
 STACK_RESTARTS = RestartRule(initial_s=0.2, longest_s=10.0, healthy_after_s=30.0, first_failures=0, most_failures=8)
 """A first start that fails ends the stack, and so do nine failures of a process in a row."""
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
 
 
-def gateway_or_none(text: str) -> str | None:
-    """Reads where a gateway is to listen; raises ValueError that names the rule."""
-    if text == _NO_GATEWAY:
+def auto_or_none(text: str) -> str | None:
+    """Reads where a gateway or a dashboard is to listen; raises ValueError that names the rule."""
+    if text == _NONE:
         return None
     return text if text == AUTO_GATEWAY else host_and_port(text)
 
@@ -92,7 +94,18 @@ class StackSettings:
             metavar="HOST:PORT|auto|none",
             default=AUTO_GATEWAY,
             text=str,
-            parse=gateway_or_none,
+            parse=auto_or_none,
+        ),
+    ] = None
+    dashboard: Annotated[
+        str | None,
+        Setting(
+            "Where the dashboard listens: auto is the second port after the scheduler's, none runs no dashboard.",
+            variable="CALLSHEET_DASHBOARD_LISTEN",
+            metavar="HOST:PORT|auto|none",
+            default=AUTO_DASHBOARD,
+            text=str,
+            parse=auto_or_none,
         ),
     ] = None
     cpus: Cpus = None

@@ -71,3 +71,31 @@ def test_a_page_is_refused_wherever_it_is(origin: str) -> None:
 def test_each_of_several_hosts_must_be_known() -> None:
     for hosts in (("localhost", "page.example"), ("page.example", "localhost")):
         assert why_of_a_web_page([("host", host) for host in hosts], LOOPBACK, (), has_certificate=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "has_certificate", "is_refused"),
+    [
+        ("127.0.0.1:7079", "http://127.0.0.1:7079", False, False),
+        ("localhost:7079", "http://LOCALHOST:7079", False, False),
+        ("dash:7079", "https://dash:7079", True, False),
+        ("127.0.0.1:7079", "", False, False),
+        ("127.0.0.1:7079", "https://127.0.0.1:7079", False, True),
+        ("127.0.0.1:7079", "http://127.0.0.1:7079", True, True),
+        ("127.0.0.1:7079", "http://127.0.0.1:7078", False, True),
+        ("127.0.0.1:7079", "http://localhost:7079", False, True),
+        ("127.0.0.1:7079", "http://page.example", False, True),
+        ("127.0.0.1:7079", "null", False, True),
+        ("page.example:7079", "http://page.example:7079", False, True),
+        ("", "http://127.0.0.1:7079", False, True),
+    ],
+)
+def test_a_server_with_pages_answers_its_own_alone(
+    host: str, origin: str, has_certificate: bool, is_refused: bool
+) -> None:
+    headers = [("host", host)] if host else []
+    headers += [("origin", origin)] if origin else []
+    why = why_of_a_web_page(headers, LOOPBACK, (), has_certificate=has_certificate, own_pages=True)
+    assert (why is not None) == is_refused
+    twice = [*headers, ("origin", "http://page.example")]
+    assert why_of_a_web_page(twice, LOOPBACK, (), has_certificate=has_certificate, own_pages=True) is not None

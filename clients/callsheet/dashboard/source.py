@@ -1,0 +1,187 @@
+"""Where pages have their numbers from: a scheduler that runs, or the journal of one that does not."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import anyio
+import grpc.aio
+from callsheet.client.codec.handshake import greeting, mismatch
+from callsheet.client.session.channel import answer_of, open_channel
+from callsheet.client.settings import ClientOptions
+from callsheet.dashboard.shared_answers import SharedAnswers
+from callsheet.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    client_service_pb2,
+    client_service_pb2_grpc,
+)
+from google.protobuf.message import Message
+
+T = TypeVar("T")
+KEEP_S: Final = 1.0
+"""How old an answer may be that viewers with one token share."""
+CALL_S: Final = 10.0
+"""Deadline of a question."""
+_CLOSE_S: Final = 2.0
+
+
+class Source(Protocol):
+    """What pages ask. The methods are the rpcs of their names, with their messages.
+
+    All may raise RefusedError, and ConnectionLostError if there is no answer.
+    """
+
+    @property
+    def last_alive(self) -> float | None:
+        """When the run was last alive, in seconds since 1970; None while it is."""
+
+    async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
+        """Who the viewer is. Its scope is empty where no tokens are asked for."""
+
+    async def get_status(self, request: admin_service_pb2.GetStatusRequest) -> admin_service_pb2.GetStatusResponse:
+        """Jobs, managers and nodes."""
+
+    async def list_jobs(self, request: client_service_pb2.ListJobsRequest) -> client_service_pb2.ListJobsResponse:
+        """Open jobs that the viewer may see."""
+
+    async def list_groups(self, request: client_service_pb2.ListGroupsRequest) -> client_service_pb2.ListGroupsResponse:
+        """Groups of an open job."""
+
+    async def list_actions(
+        self, request: admin_service_pb2.ListActionsRequest
+    ) -> admin_service_pb2.ListActionsResponse:
+        """The oldest open actions of a job."""
+
+    async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
+        """Why an action is where it is."""
+
+    async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
+        """What more nodes would do."""
+
+    async def cancel_action(
+        self, request: client_service_pb2.CancelActionRequest
+    ) -> client_service_pb2.CancelActionResponse:
+        """Asks for the cancel of an action."""
+
+    async def close_job(self, request: client_service_pb2.CloseJobRequest) -> client_service_pb2.CloseJobResponse:
+        """Closes a job."""
+
+    async def drain_manager(
+        self, request: admin_service_pb2.DrainManagerRequest
+    ) -> admin_service_pb2.DrainManagerResponse:
+        """Takes a manager out of service, or only tells what would die."""
+
+
+class SchedulerConnection:
+    """A connection to a scheduler, and what its viewers share."""
+
+    def __init__(self, target: str, options: ClientOptions) -> None:
+        """Opens the connection, which is made when it is first used.
+
+        Args:
+            target: Where the scheduler is.
+            options: How to connect; each viewer has a token of its own, so these must hold none.
+
+        Raises:
+            InvalidArgumentError: A file of the options cannot be read.
+        """
+        self.target, self.options = target, options
+        self._channel: grpc.aio.Channel = open_channel(target, options)
+        self.client: Any = client_service_pb2_grpc.ClientServiceStub(self._channel)
+        self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+        self.answers = SharedAnswers(time.monotonic)
+
+    def source(self, token: str | None) -> GrpcSource:
+        """What a viewer with this token, or with none, may ask."""
+        return GrpcSource(self, token)
+
+    async def close(self) -> None:
+        """Closes the connection, also where the caller is cancelled."""
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            await self._channel.close()
+
+
+class GrpcSource:
+    """A running scheduler, as it shows itself to one token."""
+
+    last_alive: float | None = None
+
+    def __init__(self, connection: SchedulerConnection, token: str | None) -> None:
+        self._connection = connection
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._viewer = hashlib.sha256((token or "").encode()).digest()
+
+    async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
+        """See `Source`.
+
+        Raises:
+            RefusedError: FAILED_PRECONDITION: the scheduler is of another time than this program.
+        """
+        info: client_service_pb2.GetServerInfoResponse = await self._shared(
+            self._connection.client.GetServerInfo, greeting()
+        )
+        if wrong := mismatch(self._connection.target, info):
+            raise wrong
+        return info
+
+    async def get_status(self, request: admin_service_pb2.GetStatusRequest) -> admin_service_pb2.GetStatusResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.GetStatus, request)
+
+    async def list_jobs(self, request: client_service_pb2.ListJobsRequest) -> client_service_pb2.ListJobsResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.client.ListJobs, request)
+
+    async def list_groups(self, request: client_service_pb2.ListGroupsRequest) -> client_service_pb2.ListGroupsResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.client.ListGroups, request)
+
+    async def list_actions(
+        self, request: admin_service_pb2.ListActionsRequest
+    ) -> admin_service_pb2.ListActionsResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.ListActions, request)
+
+    async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.Explain, request)
+
+    async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.WhatIf, request)
+
+    async def cancel_action(
+        self, request: client_service_pb2.CancelActionRequest
+    ) -> client_service_pb2.CancelActionResponse:
+        """See `Source`."""
+        return await self._act(self._connection.client.CancelAction, request)
+
+    async def close_job(self, request: client_service_pb2.CloseJobRequest) -> client_service_pb2.CloseJobResponse:
+        """See `Source`."""
+        return await self._act(self._connection.client.CloseJob, request)
+
+    async def drain_manager(
+        self, request: admin_service_pb2.DrainManagerRequest
+    ) -> admin_service_pb2.DrainManagerResponse:
+        """See `Source`."""
+        drain = self._connection.admin.DrainManager
+        return await (self._shared if request.dry_run else self._act)(drain, request)
+
+    async def _shared(self, rpc: Callable[..., Awaitable[T]], request: Message) -> T:
+        """An answer that is at most `KEEP_S` old."""
+        question = (self._viewer, type(request), request.SerializeToString(deterministic=True))
+        return await self._connection.answers.of(question, KEEP_S, lambda: self._call(rpc, request))
+
+    async def _act(self, rpc: Callable[..., Awaitable[T]], request: Message) -> T:
+        """Asks at once, and forgets what was known before."""
+        try:
+            return await self._call(rpc, request)
+        finally:
+            self._connection.answers.forget()
+
+    async def _call(self, rpc: Callable[..., Awaitable[T]], request: Message) -> T:
+        return await answer_of(rpc(request, timeout=CALL_S, metadata=self._metadata))

@@ -1,0 +1,109 @@
+"""Who looks at a page: the token in the browser's cookie, and whether this request may act. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl
+
+from callsheet.credentials.channel import checked_token
+from callsheet.credentials.sandboxes import is_sandbox, plain_address
+from callsheet.dashboard.source import Source
+
+TOKEN_COOKIE: Final = "callsheet_token"
+THEME_COOKIE: Final = "callsheet_theme"
+THEMES: Final = ("auto", "light", "dark")
+ACTING: Final = frozenset({"admin", "job"})
+_LONGEST_TOKEN: Final = 1024
+_MOST_FIELDS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Whoever sent a request.
+
+    Attributes:
+        source: What the viewer may ask.
+        scope: Of the viewer's token; empty where the scheduler asks for none.
+        subject: The one job that the token is for; empty for other tokens.
+        is_local: Whether the browser is on this machine, outside of all sandboxes.
+    """
+
+    source: Source
+    scope: str
+    subject: str
+    is_local: bool
+
+    @property
+    def why_no_acts(self) -> str | None:
+        """Why nothing may be changed from here; None where the scheduler decides."""
+        if self.source.last_alive is not None:
+            return "This run is over, and nothing in it can be changed."
+        if not self.scope and not self.is_local:
+            return "This scheduler asks for no tokens, so its dashboard acts for browsers on its own machine alone."
+        return None
+
+    @property
+    def is_offered_acts(self) -> bool:
+        """Whether pages show what acts."""
+        return self.why_no_acts is None and (not self.scope or self.scope in ACTING)
+
+    @property
+    def name(self) -> str:
+        """What the page says of the viewer."""
+        return f"{self.scope} {self.subject}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a view is told.
+
+    Attributes:
+        viewer: Who looks.
+        query: Of the page's address, or of a form.
+        now: When, in seconds since 1970; of a dead run when it was last alive.
+    """
+
+    viewer: Viewer
+    query: Mapping[str, str] = field(default_factory=dict)
+    now: float = 0.0
+
+    @property
+    def source(self) -> Source:
+        """What is asked."""
+        return self.viewer.source
+
+    def of(self, name: str) -> str:
+        """A field of the query; empty if it is not there."""
+        return self.query.get(name, "")
+
+
+def token_of(cookie: str | None) -> str | None:
+    """Returns the token in a cookie or a form; None for what is none, which is then as good as nothing."""
+    try:
+        return checked_token(cookie) if cookie and len(cookie) <= _LONGEST_TOKEN else None
+    except ValueError:
+        return None
+
+
+def is_local(peer: str) -> bool:
+    """Whether a connection comes from this machine, and from no sandbox on it."""
+    address = plain_address(peer)
+    return address is not None and address.is_loopback and not is_sandbox(peer)
+
+
+def fields_of(body: bytes) -> dict[str, str]:
+    """Returns the fields of a form; of several with one name the last.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    text = body.decode("ascii", "replace")
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="replace"))
+
+
+def own_page(wanted: str) -> str:
+    """Returns the page to go on with, if it is one of the dashboard's own; else the first one."""
+    plain = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    return wanted if plain and wanted.isascii() and wanted.isprintable() and len(wanted) <= 2048 else "/"

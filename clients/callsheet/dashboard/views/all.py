@@ -1,0 +1,21 @@
+"""The views by the name of their page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from callsheet.dashboard.blocks import View
+from callsheet.dashboard.viewer import Asked
+from callsheet.dashboard.views import action, engines, job, manager, now, stuck, what_if
+
+VIEWS: Final[Mapping[str, Callable[[Asked], Awaitable[View]]]] = {
+    "stuck": stuck.look,
+    "now": now.look,
+    "job": job.look,
+    "action": action.look,
+    "manager": manager.look,
+    "engines": engines.look,
+    "what-if": what_if.look,
+}
+"""What answers a page."""

@@ -1,0 +1,46 @@
+"""One job: its settings, its actions by state, and where its pages are."""
+
+from __future__ import annotations
+
+from callsheet.dashboard.blocks import Cell, Facts, Table, View, WebForm, count, link
+from callsheet.dashboard.plain_text import plain_line
+from callsheet.dashboard.viewer import Asked
+from callsheet.dashboard.views.now import failures_table
+from callsheet.dashboard.views.stuck import client_sentence
+from callsheet.dashboard.words import duration, number
+from callsheet.v1 import client_service_pb2, job_pb2
+
+
+async def look(asked: Asked) -> View:
+    """Asks for an open job."""
+    found = await asked.source.list_jobs(client_service_pb2.ListJobsRequest(job_id=asked.of("job")))
+    return job_view(found.jobs[0], offers_acts=asked.viewer.is_offered_acts)
+
+
+def job_view(job: job_pb2.JobStatus, *, offers_acts: bool) -> View:
+    """Returns the page."""
+    name, spec = job.spec.job_id, job.spec
+    oldest = link("stuck", job=name).href
+    rows = [(plain_line(state), count(number(times), oldest)) for state, times in sorted(job.actions.items())]
+    facts: list[tuple[str, Cell | str]] = [
+        ("trajectories open", Cell(number(job.open_trajectories), link("trajectories", job=name).href)),
+        ("not begun yet", number(job.waiting_trajectories)),
+        ("policy version", Cell(number(job.policy_version), "/engines")),
+        ("class", job_pb2.PriorityClass.Name(spec.priority_class).removeprefix("PRIORITY_CLASS_").lower()),
+        ("share", number(spec.share or 1)),
+        ("client", client_sentence(job).removeprefix("Its client: ")),
+        ("forgotten actions", number(job.forgotten_actions)),
+        ("dead sandboxes", Cell(number(job.dead_sandboxes), tone="bad" if job.dead_sandboxes else "")),
+        ("detached", "yes" if spec.detached else "no"),
+    ]
+    if job.HasField("idle_closes_in"):
+        facts.append(("closed as idle in", duration(job.idle_closes_in.seconds)))
+    blocks: list[object] = [
+        Facts(facts),
+        Table("Actions by state", ("state", "actions"), rows, "there was none yet"),
+        failures_table([job]),
+    ]
+    if offers_acts:
+        blocks.append(WebForm("/close", "Close this job\N{HORIZONTAL ELLIPSIS}", hidden={"job": name}))
+    waits = number(job.actions.get("queued", 0))
+    return View(plain_line(name), blocks, f"{waits} actions wait.", trail=(Cell("Jobs", "/now"),))

@@ -1,0 +1,75 @@
+"""Numbers, times and names of the contract as a reader takes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from callsheet.v1 import action_pb2, admin_service_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+
+NOTHING: Final = "\N{EN DASH}"
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+
+
+def duration(seconds: float | None) -> str:
+    """Returns a time span with two units at most."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0.0:
+        return f"-{duration(-seconds)}"
+    for unit, name, below, small in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1.0, "s")):
+        if seconds >= unit:
+            rest = int(seconds % unit / below)
+            return f"{int(seconds / unit)} {name} {rest} {small}" if rest else f"{int(seconds / unit)} {name}"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
+    return f"{seconds:.1f} s"
+
+
+def number(value: float) -> str:
+    """Returns a number with as many digits as a reader takes in."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def clock_time(seconds: float | None) -> str:
+    """Returns a time of day, in UTC."""
+    if not seconds:
+        return NOTHING
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds_of(stamp: Timestamp) -> float:
+    """Returns a timestamp in seconds since 1970."""
+    return stamp.seconds + stamp.nanos / 1e9
+
+
+def units(amounts: Mapping[str, float]) -> str:
+    """Returns amounts by resource in one line."""
+    return ", ".join(f"{number(amount)} {name}" for name, amount in sorted(amounts.items())) or NOTHING
+
+
+def kind_name(kind: int) -> str:
+    """Returns a kind of action as commands spell it."""
+    if kind in action_pb2.ActionKind.values() and kind:
+        return action_pb2.ActionKind.Name(action_pb2.ActionKind.ValueType(kind)).removeprefix("ACTION_KIND_").lower()
+    return "action"
+
+
+def state_name(state: int) -> str:
+    """Returns a state of an action in small letters."""
+    if state in admin_service_pb2.ActionState.values() and state:
+        name = admin_service_pb2.ActionState.Name(admin_service_pb2.ActionState.ValueType(state))
+        return name.removeprefix("ACTION_STATE_").lower()
+    return "unknown"
+
+
+def wait_name(reason: int) -> str:
+    """Returns why an action waits, in a few words."""
+    if reason in admin_service_pb2.WaitReason.values() and reason:
+        name = admin_service_pb2.WaitReason.Name(admin_service_pb2.WaitReason.ValueType(reason))
+        return name.removeprefix("WAIT_REASON_").lower().replace("_", " ")
+    return ""
