@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from callsheet.scheduler.core.words.costs import Account, Cost
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.records import (
     ActionDispatched,
     ActionFinished,
     ActionSubmitted,
     ActionSummary,
+    CostGrown,
     JobClosed,
     JobOpened,
     TrajectoryClosed,
@@ -98,11 +100,14 @@ def test_trajectories_come_newest_first_page_by_page(journal: Journal) -> None:
 def test_a_trajectory_has_its_end_its_rewards_and_the_task_of_its_first_action(journal: Journal) -> None:
     journal.commit([opened("t", 3, "g"), submitted("a"), submitted("r", kind=REWARD), submitted("q", kind=REWARD)])
     journal.commit([finished("a", generated()), finished("r", scored(0.25), REWARD)])
+    account = Account(Cost({"cpu": 2.0}, {"tokens_out": 3.0}))
+    journal.commit([CostGrown("job", account, "t", account)])
     journal.commit([finished("q", scored(1.0), REWARD), TrajectoryClosed("job", "t", "completed", "why", 30.0, 0.75)])
     (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
     assert (told.group_id, told.policy_version, told.task, list(told.scores)) == ("g", 3, "sum", [0.25, 1.0])
     assert (told.end, told.reason, told.reward) == (job_pb2.TRAJECTORY_END_COMPLETED, "why", 0.75)
     assert (told.opened.seconds, told.closed.seconds) == (10, 30)
+    assert (dict(told.cost.held), dict(told.cost.used)) == ({"cpu": 2.0}, {"tokens_out": 3.0})
 
 
 def test_an_open_trajectory_has_no_end_and_no_reward(journal: Journal) -> None:

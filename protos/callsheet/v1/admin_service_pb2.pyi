@@ -899,6 +899,7 @@ class TrajectoryHistory(google.protobuf.message.Message):
     SANDBOX_ID_FIELD_NUMBER: builtins.int
     MANAGER_ID_FIELD_NUMBER: builtins.int
     NODE_ID_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
     trajectory_id: builtins.str
     """Its id."""
     group_id: builtins.str
@@ -933,6 +934,10 @@ class TrajectoryHistory(google.protobuf.message.Message):
     def scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """Scores of its reward actions that succeeded and are kept, in the order of their submits."""
 
+    @property
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """What it cost, its sandbox between commands included."""
+
     def __init__(
         self,
         *,
@@ -950,9 +955,10 @@ class TrajectoryHistory(google.protobuf.message.Message):
         sandbox_id: builtins.str = ...,
         manager_id: builtins.str = ...,
         node_id: builtins.str = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_reward", b"_reward", "closed", b"closed", "opened", b"opened", "reward", b"reward"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_reward", b"_reward", "admitted", b"admitted", "closed", b"closed", "end", b"end", "group_id", b"group_id", "manager_id", b"manager_id", "node_id", b"node_id", "opened", b"opened", "policy_version", b"policy_version", "reason", b"reason", "reward", b"reward", "sandbox_id", b"sandbox_id", "scores", b"scores", "task", b"task", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_reward", b"_reward", "closed", b"closed", "cost", b"cost", "opened", b"opened", "reward", b"reward"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_reward", b"_reward", "admitted", b"admitted", "closed", b"closed", "cost", b"cost", "end", b"end", "group_id", b"group_id", "manager_id", b"manager_id", "node_id", b"node_id", "opened", b"opened", "policy_version", b"policy_version", "reason", b"reason", "reward", b"reward", "sandbox_id", b"sandbox_id", "scores", b"scores", "task", b"task", "trajectory_id", b"trajectory_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_reward", b"_reward"]) -> typing.Literal["reward"] | None: ...
 
 global___TrajectoryHistory = TrajectoryHistory

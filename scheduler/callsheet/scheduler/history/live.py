@@ -9,7 +9,7 @@ from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionKey
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.history.messages import fill_time, state_named
+from callsheet.scheduler.history.messages import fill_cost, fill_time, state_named
 from callsheet.v1 import action_pb2, admin_service_pb2, outcome_pb2
 
 _EVENTS: Final = 32
@@ -18,7 +18,7 @@ _STORY_BYTES: Final = 512 * 1024
 
 
 def complete_trajectories(
-    state: SchedulerState, job_id: str, page: admin_service_pb2.ListTrajectoryHistoryResponse
+    state: SchedulerState, job_id: str, page: admin_service_pb2.ListTrajectoryHistoryResponse, now: float
 ) -> Generator[None, None, None]:
     """Completes a page, in parts: one for each trajectory."""
     for each in page.trajectories:
@@ -26,6 +26,8 @@ def complete_trajectories(
         trajectory = state.find_trajectory(job_id, each.trajectory_id) if not page.job_closed else None
         if trajectory is not None:
             each.admitted = trajectory.admitted_at is not None
+            each.ClearField("cost")
+            fill_cost(each.cost, trajectory.account.until(now))
         yield
 
 

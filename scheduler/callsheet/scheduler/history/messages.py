@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.store.statements import decode_summary
-from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 from google.protobuf import timestamp_pb2
 
 JOB_CLOSED = "its job was closed"
@@ -25,6 +26,8 @@ def trajectory_message(row: Any, *, job_closed: bool) -> admin_service_pb2.Traje
         manager_id=row.manager_id,
     )
     fill_time(message.opened, row.opened_at)
+    if row.cost is not None:
+        fill_cost(message.cost, row.cost.spent)
     if row.end:
         message.end = job_pb2.TrajectoryEnd.Value(f"TRAJECTORY_END_{row.end.upper()}")
         fill_time(message.closed, row.closed_at)
@@ -80,6 +83,12 @@ def state_named(name: str) -> admin_service_pb2.ActionState.ValueType:
 def fill_time(message: timestamp_pb2.Timestamp, time: float) -> None:
     """Sets a Timestamp from seconds since the epoch."""
     message.FromNanoseconds(round(time * 1e9))
+
+
+def fill_cost(message: common_pb2.Cost, cost: Cost) -> None:
+    """Sets an empty Cost."""
+    message.held.update(cost.held)
+    message.used.update(cost.used)
 
 
 def _fill_outcome(message: admin_service_pb2.ActionHistory, outcome: outcome_pb2.Outcome) -> None:

@@ -17,6 +17,7 @@ from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.nodes import Changes, Path, SavedNode
 from callsheet.scheduler.planner.predictors.predictors import observation_of, with_attempts
 from callsheet.scheduler.store.journal import Journal
+from callsheet.scheduler.store.read_only import DeadJournal
 from sqlalchemy.exc import SQLAlchemyError
 
 # Taken from the predictors on the event loop, written in one transaction that commits wait for: a millisecond or two.
@@ -117,7 +118,7 @@ class Learning:
             _log.debug("predictors_saved", nodes=nodes)
 
 
-def load_predictors(journal: Journal) -> Predictors:
+def load_predictors(journal: Journal | DeadJournal) -> Predictors:
     """Predictors as they were saved; what an earlier version saved in another form is left out."""
     predictors = Predictors()
     rows = journal.load_predictors()

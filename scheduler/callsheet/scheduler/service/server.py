@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.abc
@@ -90,6 +90,16 @@ CLOSE_TIMEOUT = 10.0
 UNUSED_SWEEP = 3600.0
 
 _log = structlog.get_logger(__name__)
+
+
+JOURNALLED: Final = RequestDecoder(
+    job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
+    trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
+    action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
+    weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
+    result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
+)
+"""Of what the journal has of requests."""
 
 
 class JournalFailedError(RuntimeError):
@@ -255,14 +265,7 @@ def _recover(
     state = SchedulerState(epoch, tally.counting(encode_outcome), core)
     if isinstance(planning, SolverPlanning):
         planning.attach(state)
-    decoder = RequestDecoder(
-        job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
-        trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
-        action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
-        weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
-        result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
-    )
-    restore(state, journal.load(), decoder, Clock().now())
+    restore(state, journal.load(), JOURNALLED, Clock().now())
     return state
 
 

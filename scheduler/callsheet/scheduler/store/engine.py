@@ -35,11 +35,21 @@ def create_journal_engine(data_dir: Path, database_url: str | None) -> Engine:
         # Readable for its owner alone, whatever the mask is; SQLite makes the files beside it like it.
         file.touch(mode=0o600)
         return sqlite_engine(str(file))
+    return postgresql_engine(postgresql_url(database_url))
+
+
+def postgresql_url(database_url: str) -> URL:
+    """The URL of a PostgreSQL database, with the driver.
+
+    Raises:
+        ValueError: It is not of PostgreSQL.
+        sqlalchemy.exc.ArgumentError: It is no URL.
+    """
     url = make_url(database_url)
     name = url.get_backend_name()
     if name != "postgresql":
         raise ValueError(f"database_url: {name!r} is not supported: it must start with 'postgresql://'")
-    return postgresql_engine(url.set(drivername="postgresql+psycopg"))
+    return url.set(drivername="postgresql+psycopg")
 
 
 def shown_url(url: URL) -> str:

@@ -6,23 +6,14 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 from callsheet.options.private_files import make_private_directory
-from callsheet.scheduler.core.words.records import MAX_FINISHED, Record
-from callsheet.scheduler.core.words.recovered import (
-    Recovered,
-    RecoveredAction,
-    RecoveredBatch,
-    RecoveredFinished,
-    RecoveredJob,
-    RecoveredRollout,
-    RecoveredTrajectory,
-)
+from callsheet.scheduler.core.words.records import Record
+from callsheet.scheduler.core.words.recovered import Recovered
 from callsheet.scheduler.store.closed_jobs import ClosedJobs
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.merge import merge
@@ -32,30 +23,25 @@ from callsheet.scheduler.store.payloads import (
     DataDirectoryUnusableError,
     StaleEpochError,
 )
+from callsheet.scheduler.store.recovered_rows import load_recovered
 from callsheet.scheduler.store.row_changes import Numbering
 from callsheet.scheduler.store.schema import (
     actions,
     batches,
-    buffered,
     closed_jobs,
     forgotten_actions,
     jobs,
     make_tables,
     predictor_nodes,
-    rollouts,
     scheduler,
-    times_away,
     trajectories,
 )
-from callsheet.scheduler.store.statements import ChangeWriter, load_closed, load_finished
+from callsheet.scheduler.store.statements import ChangeWriter
 from filelock import FileLock, Timeout
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
-    Table,
     bindparam,
-    case,
     delete,
     func,
     insert,
@@ -94,7 +80,7 @@ class DataDirectoryLock:
             self._holder_file.touch(mode=0o600)
             self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
         except Timeout:
-            raise DataDirectoryLockedError(data_dir, self._holder()) from None
+            raise DataDirectoryLockedError(data_dir, holder_of(data_dir)) from None
         except OSError as error:
             self._lock.release()
             raise DataDirectoryUnusableError(data_dir, error) from error
@@ -105,11 +91,13 @@ class DataDirectoryLock:
             self._holder_file.unlink(missing_ok=True)
             self._lock.release()
 
-    def _holder(self) -> int | None:
-        try:
-            return int(self._holder_file.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            return None
+
+def holder_of(data_dir: Path) -> int | None:
+    """The process that took the lock of a data directory last, where that can be read."""
+    try:
+        return int((data_dir / HOLDER_FILE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def lock_database(connection: Connection, timeout_s: float) -> None:
@@ -129,11 +117,14 @@ def lock_database(connection: Connection, timeout_s: float) -> None:
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
             raise
-        holder = _database_holder(connection)
+        holder = database_holder(connection)
         raise DatabaseLockedError(shown_url(connection.engine.url), holder) from None
 
 
-def _database_holder(connection: Connection) -> str | None:
+def database_holder(connection: Connection) -> str | None:
+    """The name of the connection that holds a PostgreSQL database's lock; None if nobody does, and on SQLite."""
+    if connection.dialect.name != "postgresql":
+        return None
     query = text(
         "SELECT activity.application_name FROM pg_locks AS lock JOIN pg_stat_activity AS activity USING (pid)"
         " WHERE lock.locktype = 'advisory' AND lock.granted"
@@ -219,10 +210,6 @@ def _name(path: str) -> str:
     return sha256(path.encode()).hexdigest()
 
 
-Loaded = TypeVar(
-    "Loaded",
-    bound=RecoveredJob | RecoveredTrajectory | RecoveredAction | RecoveredRollout | RecoveredFinished | RecoveredBatch,
-)
 _KEEP_OR_MOVE: Final = "finish or drop its work with the Callsheet that wrote it; then "
 _log = structlog.get_logger(__name__)
 
@@ -330,19 +317,7 @@ class Journal:
             StaleEpochError: Another scheduler has begun a newer epoch.
         """
         with self._transaction() as connection:
-            return Recovered(
-                _load(connection, RecoveredJob, jobs, "number"),
-                _load(connection, RecoveredTrajectory, trajectories, "id"),
-                _load(connection, RecoveredAction, actions, "id"),
-                load_finished(connection, MAX_FINISHED),
-                load_closed(connection),
-                _load_forgotten(connection),
-                connection.scalar(select(scheduler.c.alive_at)),
-                _load_times_away(connection),
-                _load(connection, RecoveredRollout, rollouts, "service"),
-                _load(connection, RecoveredFinished, buffered, "number"),
-                _load(connection, RecoveredBatch, batches, "number"),
-            )
+            return load_recovered(connection)
 
     def commit(self, records: Sequence[Record]) -> None:
         """Write `records`, in their order, in one transaction. They are durable when it returns.
@@ -452,42 +427,8 @@ class Journal:
             raise StaleEpochError(self._epoch, stored)
 
 
-# Fields of recovered rows that are no column of their table.
-_DERIVED: Final[dict[str, ColumnElement[Any]]] = {
-    "job_id": jobs.c.job_id,
-    "left": jobs.c.lease_left.label("left"),
-    "outcome_bytes": case(
-        (actions.c.outcome.is_not(None), func.length(actions.c.outcome) + func.length(actions.c.spec)), else_=0
-    ).label("outcome_bytes"),
-}
-# What is kept of the specs of finished actions is not for the core.
-_OPEN_SPEC: Final = case((actions.c.outcome.is_(None), actions.c.spec), else_=b"").label("spec")
-
-
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
     open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
     newest = (trajectories.c.id, actions.c.id, forgotten_actions.c.number, batches.c.number)
     following = [1 + (connection.scalar(select(func.max(column))) or 0) for column in newest]
     return Numbering(open_jobs, 1 + max([0, *open_jobs.values(), *garbage]), *following)
-
-
-def _load(connection: Connection, kind: type[Loaded], table: Table, by: str) -> tuple[Loaded, ...]:
-    """What open jobs have in a table; the columns are the fields of `kind`."""
-    derived = {**_DERIVED, "spec": _OPEN_SPEC} if table is actions else _DERIVED
-    columns = [derived[field.name] if field.name in derived else table.c[field.name] for field in fields(kind)]
-    wanted = select(*columns)
-    if table is not jobs:
-        wanted = wanted.select_from(table).join(jobs, jobs.c.number == table.c.job_number)
-    return tuple(kind(*row) for row in connection.execute(wanted.order_by(table.c[by])))
-
-
-def _load_forgotten(connection: Connection) -> tuple[tuple[str, bytes], ...]:
-    rows = connection.execute(
-        select(jobs.c.job_id, forgotten_actions.c.entries).join(jobs, jobs.c.number == forgotten_actions.c.job_number)
-    )
-    return tuple((row.job_id, row.entries) for row in rows)
-
-
-def _load_times_away(connection: Connection) -> tuple[tuple[float, float], ...]:
-    rows = connection.execute(select(times_away.c.since, times_away.c.until).order_by(times_away.c.epoch))
-    return tuple((row.since, row.until) for row in rows)

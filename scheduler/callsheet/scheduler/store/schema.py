@@ -307,8 +307,18 @@ def make_tables(connection: Connection, database: str, advice: str) -> None:
             connection.execute(insert(journal_schema).values(name=SCHEMA))
             connection.execute(insert(scheduler).values(id=1, epoch=0))
             return
-        found = connection.scalar(select(journal_schema.c.name)) if journal_schema.name in present else None
-        if found is None and "alembic_version" in present:
-            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
-        if found != SCHEMA:
-            raise JournalVersionError(database, found, SCHEMA, advice)
+        check_schema(connection, database, advice)
+
+
+def check_schema(connection: Connection, database: str, advice: str) -> None:
+    """Checks that a database has these tables; see `make_tables`, and `connection` may be in a transaction.
+
+    Raises:
+        JournalVersionError: It has others, or none.
+    """
+    present = set(inspect(connection).get_table_names())
+    found = connection.scalar(select(journal_schema.c.name)) if journal_schema.name in present else None
+    if found is None and "alembic_version" in present:
+        found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    if found != SCHEMA:
+        raise JournalVersionError(database, found, SCHEMA, advice)

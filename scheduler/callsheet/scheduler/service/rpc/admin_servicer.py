@@ -13,6 +13,7 @@ from callsheet.scheduler.access.identity import Scope, denied
 from callsheet.scheduler.core.state.announced_managers import LostManager
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import Node, Service
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.history.live import complete_actions, complete_trajectories
@@ -72,17 +73,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_service_pb2.GetStatusRequest, context: Context
     ) -> admin_service_pb2.GetStatusResponse:
         """Jobs, managers, nodes and counts."""
-        state, now = self._loop.state, self._loop.clock.now()
-        response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
-        fill_timestamp(response.started, self._started)
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
-            jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append
-            await in_turns(made_of(state.jobs.values(), lambda each: jobs(job_status(state, each, now))))
-            await in_turns(made_of(state.managers.values(), lambda each: managers(_manager_status(each))))
-            await in_turns(made_of(state.nodes.values(), lambda each: nodes(_node_status(each))))
-            response.lost.extend(map(_lost, state.lost_managers.values()))
-            response.wanted.extend(map(_wanted, await in_turns(wanted_in_parts(state))))
-        return response
+            return await status_of(self._loop.state, self._started, self._loop.clock.now())
 
     async def Explain(  # noqa: N802
         self, request: admin_service_pb2.ExplainRequest, context: Context
@@ -115,7 +107,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)):
             page = await anyio.to_thread.run_sync(self._history.trajectories, request, limiter=self._readers)
-            await in_turns(complete_trajectories(self._loop.state, request.job_id, page))
+            state, now = self._loop.state, self._loop.clock.now()
+            await in_turns(complete_trajectories(state, request.job_id, page, now))
         return page
 
     async def ListActionHistory(  # noqa: N802
@@ -165,6 +158,19 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             async with self._limits.one_answer:
                 question = await in_turns(ask_in_parts(state, request.pool, request.nodes, now, self._predictors))
             return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
+
+
+async def status_of(state: SchedulerState, started: float, now: float) -> admin_service_pb2.GetStatusResponse:
+    """Jobs, managers, nodes and counts of a scheduler that began at `started`; told in turns."""
+    response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
+    fill_timestamp(response.started, started)
+    jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append
+    await in_turns(made_of(state.jobs.values(), lambda each: jobs(job_status(state, each, now))))
+    await in_turns(made_of(state.managers.values(), lambda each: managers(_manager_status(each))))
+    await in_turns(made_of(state.nodes.values(), lambda each: nodes(_node_status(each))))
+    response.lost.extend(map(_lost, state.lost_managers.values()))
+    response.wanted.extend(map(_wanted, await in_turns(wanted_in_parts(state))))
+    return response
 
 
 def _dies_with(manager: Manager) -> admin_service_pb2.DrainManagerResponse:

@@ -1,0 +1,170 @@
+"""A run whose scheduler is gone, as its journal has it: the answers that the scheduler would give, and no acts.
+
+The time is when the scheduler was last known to live. The journal has no managers: those that attempts or sandboxes
+were with are told as lost. Nor has it stories of open jobs: an open action is told what its row tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+
+import anyio.to_thread
+from callsheet.client import errors
+from callsheet.scheduler.core.recovery import restore
+from callsheet.scheduler.core.state.announced_managers import LostManager
+from callsheet.scheduler.core.state.chores import open_actions
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.core.words.recovered import Recovered
+from callsheet.scheduler.history.live import complete_actions, complete_trajectories
+from callsheet.scheduler.history.reader import HistoryReader
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions
+from callsheet.scheduler.service.codec.outcomes import encode_outcome
+from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs
+from callsheet.scheduler.service.learning import load_predictors
+from callsheet.scheduler.service.rpc.admin_servicer import status_of
+from callsheet.scheduler.service.server import JOURNALLED
+from callsheet.scheduler.service.turns import in_turns
+from callsheet.scheduler.store.read_only import DeadJournal
+from callsheet.v1 import admin_service_pb2, client_service_pb2
+from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
+
+
+class DeadRun:
+    """Answers by messages of the contract; see the module. All answers may raise RefusedError of the client.
+
+    Attributes:
+        last_alive: When its scheduler was last known to live, in seconds since the epoch.
+    """
+
+    last_alive: float | None
+
+    def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
+        """Reads the journal, which takes seconds where it is large.
+
+        Raises:
+            JournalError: It cannot be read, or a scheduler still runs on it.
+            ValueError: `database_url` is not of PostgreSQL.
+        """
+        self._journal = DeadJournal(data_dir, database_url)
+        recovered = self._journal.recovered
+        self._now = self.last_alive = _last_sign_of_life(recovered)
+        self._state = SchedulerState(self._journal.epoch, encode_outcome, CoreSettings(closed_actions_s=inf))
+        restore(self._state, recovered, JOURNALLED, self._now)
+        _tell_of_the_end(self._state, self._now)
+        self._history = HistoryReader(self._journal.engine)
+        self._predictors = load_predictors(self._journal)
+        self._planner = FirstComePlanner()
+
+    def close(self) -> None:
+        """Lets go of the journal; a second call does nothing."""
+        self._journal.close()
+
+    async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
+        """The contract. There are no callers with tokens: who may read the journal may read it all."""
+        return client_service_pb2.GetServerInfoResponse(contract=CONTRACT, oldest_contract=OLDEST_CONTRACT)
+
+    async def get_status(self, request: admin_service_pb2.GetStatusRequest) -> admin_service_pb2.GetStatusResponse:
+        """Jobs, and managers as lost ones."""
+        return await status_of(self._state, self._now, self._now)
+
+    async def list_jobs(self, request: client_service_pb2.ListJobsRequest) -> client_service_pb2.ListJobsResponse:
+        """Jobs that were open."""
+        with _refusing():
+            return await list_jobs(self._state, request, self._now, lambda _: True)
+
+    async def list_groups(self, request: client_service_pb2.ListGroupsRequest) -> client_service_pb2.ListGroupsResponse:
+        """Groups of a job that was open."""
+        with _refusing():
+            return await list_groups(self._state, request, self._now)
+
+    async def list_actions(
+        self, request: admin_service_pb2.ListActionsRequest
+    ) -> admin_service_pb2.ListActionsResponse:
+        """Actions that were open, the oldest first."""
+        with _refusing():
+            return await list_actions(self._state, request, self._now, self._planner)
+
+    async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
+        """Where an action was, as far as the journal tells."""
+        with _refusing():
+            return await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
+
+    async def list_trajectory_history(
+        self, request: admin_service_pb2.ListTrajectoryHistoryRequest
+    ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
+        """What became of trajectories."""
+        with _refusing():
+            page = await anyio.to_thread.run_sync(self._history.trajectories, request)
+            await in_turns(complete_trajectories(self._state, request.job_id, page, self._now))
+            return page
+
+    async def list_action_history(
+        self, request: admin_service_pb2.ListActionHistoryRequest
+    ) -> admin_service_pb2.ListActionHistoryResponse:
+        """What became of actions."""
+        with _refusing():
+            page = await anyio.to_thread.run_sync(self._history.actions, request)
+            await in_turns(complete_actions(self._state, page, self._now))
+            return page
+
+    async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
+        """Refused."""
+        raise errors.unfit("pool", request.pool, "cannot be asked about: the run is over, and its nodes are not known")
+
+    async def cancel_action(
+        self, request: client_service_pb2.CancelActionRequest
+    ) -> client_service_pb2.CancelActionResponse:
+        """Refused."""
+        raise errors.unfit("key", request.key.action_id, _OVER)
+
+    async def close_job(self, request: client_service_pb2.CloseJobRequest) -> client_service_pb2.CloseJobResponse:
+        """Refused."""
+        raise errors.unfit("job_id", request.job_id, _OVER)
+
+    async def drain_manager(
+        self, request: admin_service_pb2.DrainManagerRequest
+    ) -> admin_service_pb2.DrainManagerResponse:
+        """Refused."""
+        raise errors.unfit("manager_id", request.manager_id, _OVER)
+
+
+_OVER = "is of a run that is over: nothing can be changed"
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """The client's exceptions in place of the core's."""
+    try:
+        yield
+    except RefusedError as refusal:
+        code = errors.RefusalCode(refusal.code.name)
+        raise errors.refused(code, field=refusal.field, value=refusal.value, rule=refusal.rule) from refusal
+
+
+def _last_sign_of_life(recovered: Recovered) -> float:
+    """The newest time in a journal. A scheduler notes every few seconds that it runs, and else only what happens."""
+    times = [recovered.alive_at or 0.0]
+    times += [row.submitted_at if row.finished_at is None else row.finished_at for row in recovered.actions]
+    times += [row.opened_at if row.closed_at is None else row.closed_at for row in recovered.trajectories]
+    times += [closed.closed_at for closed in recovered.closed]
+    return max(times)
+
+
+def _tell_of_the_end(state: SchedulerState, now: float) -> None:
+    """Puts what is known in place of what `restore` says to a scheduler that goes on."""
+    for manager_id, awaited in state.awaited.items():
+        state.lost_managers[manager_id] = LostManager(
+            manager_id, "", now, len(awaited.attempts), len(awaited.trajectories)
+        )
+    for job in state.jobs.values():
+        for action in open_actions(job):
+            if action is not None:
+                attempt = action.attempt
+                where = f"with manager {attempt.manager_id}, attempt {attempt.number}" if attempt else "queued"
+                ended = f"the run ended, as far as its journal tells; it was {where}"
+                action.story[:] = [(action.submitted_at, "submitted"), (now, ended)]
