@@ -127,6 +127,8 @@ async def serving(directory: Path, endpoint: str | None, executor: Any = None) -
 async def test_a_committed_action_is_a_span_below_its_callers(tmp_path: Path) -> None:
     with collecting() as receiver:
         async with serving(tmp_path, receiver.url) as client, await client.open_job("j") as job:
+            async with job.trajectory("t") as trajectory:
+                assert isinstance(await trajectory.env_reset(service="noop"), Succeeded)
             parent = f"00-{TRACE}-{SPAN}-01"
             outcome = await job.tool_call(
                 "noop", "secret-method", b"secret-argument", label="search", action_id="a", traceparent=parent,
@@ -148,6 +150,7 @@ async def test_a_committed_action_is_a_span_below_its_callers(tmp_path: Path) ->
         told = attributes(span)
         assert (told["job_id"], told["action_id"], told["kind"], told["label"]) == ("j", "a", "tool_call", "search")
         assert (told["manager_id"], told["attempts"], told["outcome"]) == ("m", 1, "succeeded")
+        assert attributes(receiver.named("env_reset"))["trajectory_id"] == "t"
         execution = receiver.parts_of(span)["execution"]
         length = (execution.end_time_unix_nano - execution.start_time_unix_nano) / 1e9
         assert length == pytest.approx(timeline.execution_s, abs=1e-6)

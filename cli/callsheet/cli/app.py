@@ -29,6 +29,7 @@ _PLACES: Final = {
     "close": "job_commands:close",
     "drain": "job_commands:drain",
     "heal": "job_commands:heal",
+    "record": "record_command:record",
     "logs": "log_command:logs",
     "audit": "audit_command:audit",
     "what-if": "inspect_commands:what_if",

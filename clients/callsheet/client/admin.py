@@ -7,7 +7,7 @@ async with AdminClient("127.0.0.1:7077") as admin:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -22,7 +22,7 @@ from callsheet.client.codec.admin_decode import (
     decode_status,
     decode_what_if,
 )
-from callsheet.client.codec.fields import BlobReader, duration, put
+from callsheet.client.codec.fields import BlobReader, duration, put, put_list
 from callsheet.client.codec.handshake import greeting
 from callsheet.client.codec.jobs import decode_finished, decode_job_status
 from callsheet.client.errors import ClientClosedError, invalid
@@ -43,6 +43,7 @@ from callsheet.v1 import (
 
 MAX_OUTCOME_WAIT_S = 600.0
 MAX_WHAT_IF_NODES = 10_000
+_HISTORY_PAGE = 200
 # How often it is asked how far a rollout is, by somebody who waits.
 _LOOK_S = 0.3
 T = TypeVar("T")
@@ -128,6 +129,41 @@ class AdminClient:
         put(request, "", job_id=job_id, page_size=at_most)
         response = await self._call(self._connection().admin.ListActions, request)
         return OpenActions(tuple(map(decode_explanation, response.actions)), response.open)
+
+    def trajectory_history(self, job_id: str) -> AsyncIterator[admin_service_pb2.TrajectoryHistory]:
+        """Iterates over what became of a job's trajectories, open and ended; each page is asked for as it is needed.
+
+        Raises:
+            NotFoundError: The job is neither open nor kept.
+        """
+        request = admin_service_pb2.ListTrajectoryHistoryRequest(page_size=_HISTORY_PAGE)
+        put(request, "", job_id=job_id)
+        return self._history("ListTrajectoryHistory", request, "trajectories")
+
+    def action_history(
+        self, job_id: str, trajectory_ids: Sequence[str] = ()
+    ) -> AsyncIterator[admin_service_pb2.ActionHistory]:
+        """Iterates likewise over what became of a job's actions, by trajectory and in the order of their submits.
+
+        Args:
+            job_id: The job.
+            trajectory_ids: Only actions of these trajectories; none: of all, and of none.
+
+        Raises:
+            NotFoundError: The job is neither open nor kept.
+        """
+        request = admin_service_pb2.ListActionHistoryRequest(page_size=_HISTORY_PAGE)
+        put(request, "", job_id=job_id)
+        put_list(request, "", "trajectory_ids", trajectory_ids)
+        return self._history("ListActionHistory", request, "actions")
+
+    async def _history(self, rpc: str, request: Any, listed: str) -> AsyncIterator[Any]:
+        more = True
+        while more:
+            page = await self._call(getattr(self._connection().admin, rpc), request)
+            for each in getattr(page, listed):
+                yield each
+            more, request.page_token = bool(page.next_page_token), page.next_page_token
 
     async def what_if(self, pool: str, nodes: int) -> WhatIf:
         """Returns the effect of more nodes of a pool on the actions that wait and run now.

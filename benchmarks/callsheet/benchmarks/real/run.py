@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,6 +17,7 @@ from callsheet.benchmarks.real.ray_tasks import RAY_POLICIES, ray_is_here, run_r
 from callsheet.benchmarks.real.rollouts import POLICIES, RealPolicy, run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
+from callsheet.benchmarks.recording import write_trace
 from callsheet.benchmarks.runner import BenchmarkReport, Column, cell, new_table
 from callsheet.benchmarks.simulator.best_case import Load, load_of
 from callsheet.benchmarks.simulator.comparison.figures import Figures
@@ -26,6 +28,7 @@ from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, 
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, OverheadModel
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.client import Client
+from callsheet.client.admin import AdminClient
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
@@ -114,7 +117,8 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
     for policy in POLICIES:
         given = sleeping if policy.sleeps else scenario
         progress(f"{policy.name}: {scenario.live} trajectories for real")
-        pairs[policy.name] = await _compare(policy, given, costs, cores)
+        trace = settings.trace if policy is POLICIES[0] else None
+        pairs[policy.name] = await _compare(policy, given, costs, cores, trace)
     for in_ray in RAY_POLICIES if ray_is_here() else ():
         given = sleeping if in_ray.sleeps else scenario
         progress(f"{in_ray.name}: {scenario.live} trajectories for real")
@@ -131,8 +135,11 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
     )
 
 
-async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: int) -> Pair:
-    """Measures a policy, then simulates it with the CPU that the service was seen to use for an action."""
+async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: int, trace: Path | None = None) -> Pair:
+    """Measures a policy, then simulates it with the CPU that the service was seen to use for an action.
+
+    With a `trace` what was measured is recorded there.
+    """
     with temporary_directory("callsheet-real-") as directory:
         stack_settings = StackSettings(
             data_dir=directory, managers=(Role.SANDBOX,), cpus=cores, arguments=policy.arguments
@@ -141,6 +148,9 @@ async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: 
             service = ServiceCpu()
             measured = await run_rollouts(client, policy.name, scenario, policy.demands, sleep=policy.sleeps)
             service_cpu_s = service.own_s() / len(measured.actions)
+            if trace is not None:
+                async with AdminClient(stack.address) as admin:
+                    await write_trace(admin, policy.name, trace)
     simulated = _simulate(policy.simulated, with_service(scenario, costs, service_cpu_s))
     return Pair(measured.figures(cores), simulated, service_cpu_s)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.declaration import Setting, check_least
+from callsheet.options.declaration import PathRule, Setting, check_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,14 @@ class RealSettings:
     longest_s: Annotated[
         float, Setting("Commands are cut to so much CPU time.", flag="--longest", metavar="SECONDS", least=0.1)
     ] = 6.0
+    trace: Annotated[
+        Path | None,
+        Setting(
+            "File for what callsheet ran, which bench sim --trace replays.",
+            default_text="none",
+            path=PathRule(directory=False, file=True),
+        ),
+    ] = None
     seed: Annotated[int, Setting("Trajectories are drawn from it.", least=0)] = 1
 
     def __post_init__(self) -> None:

@@ -273,6 +273,11 @@ class Measurements:
         of_job: npt.NDArray[np.bool_] = jobs == self.jobs.index(job)
         return self.act_s[of_job]
 
+    def act_by_kind_s(self) -> dict[str, Floats]:
+        """ACT of the `actions`, by the name of their kind."""
+        kinds = {ActionKind(int(number)).name.lower(): self.actions.kind == number for number in set(self.actions.kind)}
+        return {name: self.actions.act_s[chosen] for name, chosen in sorted(kinds.items())}
+
     @property
     def wait_max_s(self) -> float:
         """The longest wait (`Actions.wait_s`); an action that has not ended counts with its age."""

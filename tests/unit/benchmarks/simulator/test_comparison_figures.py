@@ -59,6 +59,7 @@ def _result(name: str, *means: float) -> PolicyResult:
             seed,
             replace(FIGURES, act_mean_s=mean, wait_max_s=mean),
             {"job": JobFigures(seed, mean, mean, None)},
+            {"env_step": JobFigures(seed, mean, mean, None)},
             ActFigures(mean, mean, mean, mean),
             0.1,
         )

@@ -105,7 +105,9 @@ def test_an_expiry_names_its_timeout_and_what_is_not_known_is_left_out() -> None
 
 
 def test_a_commands_output_is_never_told() -> None:
-    text = "succeeded { env_step { stdout { inline: 'hidden' } stderr { inline: 'hidden' } } } usage { cpu_s: 1.5 }"
+    text = "succeeded { env_step { stdout { inline: 'hidden' } stderr { inline: 'hidden' } } } "
+    text += "usage { cpu_s: 1.5 cost { used { key: 'tokens_in' value: 12 } } }"
     span = span_of(finished(text, {"ended": 1.0}))
     assert span.attributes["callsheet.cpu_s"] == 1.5
+    assert span.attributes["callsheet.tokens_in"] == 12
     assert "hidden" not in str(span)

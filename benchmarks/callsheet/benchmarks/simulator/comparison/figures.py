@@ -60,9 +60,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """The external actions of one job in one run, or their means over runs; times in seconds.
+    """The external actions of one job, or of one kind, in one run, or their means over runs; times in seconds.
 
-    A job none of whose actions ended has no times.
+    Where none ended there are no times.
     """
 
     actions: int
@@ -85,6 +85,7 @@ class SeedResult:
 
     Attributes:
         jobs: By job.
+        kinds: By kind, those that ended.
         act_bounds: What the ACT of the very actions that were measured cannot be below.
         cpu_s: CPU seconds that the simulation took.
     """
@@ -92,6 +93,7 @@ class SeedResult:
     seed: int
     figures: Figures
     jobs: Mapping[str, JobFigures]
+    kinds: Mapping[str, JobFigures]
     act_bounds: ActFigures
     cpu_s: float
 
@@ -110,11 +112,16 @@ class PolicyResult:
 
     def jobs(self) -> dict[str, JobFigures]:
         """The means of every job's figures, over the seeds in which it had trajectories."""
-        names = dict.fromkeys(name for result in self.by_seed for name in result.jobs)
-        return {
-            name: JobFigures(**_means(JobFigures, [run.jobs[name] for run in self.by_seed if name in run.jobs]))
-            for name in names
-        }
+        return _means_by_name([run.jobs for run in self.by_seed])
+
+    def kinds(self) -> dict[str, JobFigures]:
+        """The means of every kind's figures, over the seeds in which it had actions."""
+        return _means_by_name([run.kinds for run in self.by_seed])
+
+
+def _means_by_name(runs: Sequence[Mapping[str, JobFigures]]) -> dict[str, JobFigures]:
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {name: JobFigures(**_means(JobFigures, [run[name] for run in runs if name in run])) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

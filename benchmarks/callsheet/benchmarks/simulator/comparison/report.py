@@ -74,6 +74,7 @@ class ComparisonReport(BenchmarkReport):
         results: By policy, in the order asked for; None where a policy does not apply.
         bounds: What no policy can beat, by name; means over the seeds. Those of ACT are of the actions that were
             measured, the least over the policies.
+        recorded: The external actions of a trace as they were when it was recorded, by kind, where it tells that.
         ablations: Callsheet without one of its pieces, by what is missing.
         equal_act: How many cores callsheet needs for the ACT of a reservation; None where nobody asked, or none are.
         bars: Ranges that the figures are held to.
@@ -86,6 +87,7 @@ class ComparisonReport(BenchmarkReport):
     jobs: tuple[ScenarioJob, ...]
     results: Mapping[str, PolicyResult | None]
     bounds: Mapping[str, float | None]
+    recorded: Mapping[str, JobFigures] = field(default_factory=dict)
     ablations: Mapping[str, PolicyResult] = field(default_factory=dict)
     equal_act: EqualAct | None = None
     bars: Sequence[Bar] = ()
@@ -141,6 +143,8 @@ class ComparisonReport(BenchmarkReport):
             },
             "wall_s": significant(self.wall_s),
         }
+        if self.recorded:
+            report["recorded"] = _by_name(self.recorded)
         if self.ablations:
             report["ablations"] = {name: self._policy(result) for name, result in self.ablations.items()}
         equal = self.equal_act
@@ -161,6 +165,8 @@ class ComparisonReport(BenchmarkReport):
             yield f"do not apply to this workload: {', '.join(absent)}"
         if len(self.jobs) > 1:
             yield self._table_by_job()
+        if self.recorded:
+            yield self._table_by_kind()
         if self.ablations:
             yield _table("callsheet without one of its pieces", self.ablations, {})
         if self.equal_act is not None:
@@ -180,11 +186,28 @@ class ComparisonReport(BenchmarkReport):
             table.add_row(name, *(f"{cell(each.act_mean_s, '.3f')} / {cell(each.act_p99_s, '.2f')}" for each in cells))
         return table
 
+    def _table_by_kind(self) -> Table:
+        """What was recorded, and what each policy makes of it."""
+        table = new_table(
+            "Mean ACT by kind, as recorded and as simulated", "policy", *(f">{kind}" for kind in self.recorded)
+        )
+        rows = {"recorded": self.recorded} | {name: result.kinds() for name, result in self.applying.items()}
+        for name, kinds in rows.items():
+            table.add_row(name, *(cell(kinds.get(kind, NO_ACTIONS).act_mean_s, ".3f") for kind in self.recorded))
+        return table
+
     def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:
         if result is None:
             return None
-        per_seed = [{"seed": run.seed, **self._figures(run.figures), "jobs": _jobs(run.jobs)} for run in result.by_seed]
-        return {**self._figures(result.mean()), "jobs": _jobs(result.jobs()), "per_seed": per_seed}
+        per_seed = [
+            {"seed": run.seed, **self._figures(run.figures), "jobs": _by_name(run.jobs)} for run in result.by_seed
+        ]
+        return {
+            **self._figures(result.mean()),
+            "jobs": _by_name(result.jobs()),
+            "kinds": _by_name(result.kinds()),
+            "per_seed": per_seed,
+        }
 
     def _figures(self, figures: Figures) -> dict[str, float | int | None]:
         return figures.as_json(self.span_key)
@@ -201,7 +224,7 @@ def _table(title: str, results: Mapping[str, PolicyResult], bounds: Mapping[str,
     return table
 
 
-def _jobs(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int | None]]:
+def _by_name(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int | None]]:
     return {name: each.as_json() for name, each in figures.items()}
 
 

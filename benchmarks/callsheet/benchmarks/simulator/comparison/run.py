@@ -30,6 +30,7 @@ from callsheet.benchmarks.simulator.policy import PolicyFactory
 from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PredictionChoice
 from callsheet.benchmarks.simulator.simulation import simulate
+from callsheet.benchmarks.simulator.traces import recorded_acts
 from callsheet.benchmarks.simulator.worker_pool import map_in_processes
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.service.settings import PlannerChoice
@@ -81,6 +82,7 @@ def run_one(run: Run) -> SeedResult | None:
         seed=run.seed,
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
+        kinds={name: _job_figures(act_s) for name, act_s in measured.act_by_kind_s().items()},
         act_bounds=act_figures(measured.best_s),
         cpu_s=time.process_time() - began,
     )
@@ -199,6 +201,9 @@ def run_comparison(source: ScenarioSource, options: ComparisonOptions, progress:
         results=results,
         bounds=_bounds(settings, results),
     )
+    if settings.source.trace is not None:
+        acts = recorded_acts(settings.source.trace)
+        report.recorded = {kind: _job_figures(np.array(act_s)) for kind, act_s in sorted(acts.items())}
     if options.ablations:
         report.ablations = _ablations(settings, progress)
     if options.equal_act and cores:

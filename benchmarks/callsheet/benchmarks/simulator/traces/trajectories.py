@@ -46,6 +46,7 @@ class RecordedAction:
     tokens: Count = 0
     timeout_s: Annotated[float, Field(ge=1e-3)] = math.inf
     fails: Count = 0
+    act_s: Seconds | None = None
 
     def work(self, kind: ActionKind, where: str) -> Work:
         """The action as the simulator has it.
@@ -88,6 +89,8 @@ class RecordedGeneration:
     seconds: Seconds = 0.0
     prompt_tokens: Count = 0
     output_tokens: Count = 0
+    cached_tokens: Count = 0
+    policy_versions: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class RecordedTrajectory:
     task: str = ""
     image: str = ""
     memory_mb: Count = 0
+    policy_version: Count = 0
     arrives_s: Seconds = 0.0
     reset: RecordedAction | None = None
     turns: Annotated[tuple[RecordedTurn, ...], Field(min_length=1)]
@@ -120,7 +124,7 @@ class RecordedTrajectory:
         turns = []
         for turn in self.turns:
             works = (step.work(ActionKind[step.kind.upper()], where) for step in turn.actions)
-            turns.append(Turn(Generation(*astuple(turn.generation)), tuple(works)))
+            turns.append(Turn(Generation(*astuple(turn.generation)[:3]), tuple(works)))
         return Rollout(
             name=self.id,
             job=self.job,
@@ -143,18 +147,34 @@ def read_trace(path: Path) -> tuple[Rollout, ...]:
         OSError: The file cannot be read.
     """
     recorded: dict[str, Rollout] = {}
-    with _open(path) as file:
-        for number, line in enumerate(_lines(file, path.name), start=1):
-            if not line.strip():
-                continue
-            where = f"{path.name}:{number}"
-            rollout = validated(RecordedTrajectory, line, where).rollout(where)
-            if rollout.name in recorded:
-                raise InputError(f"{where}.id", rollout.name, "must differ from the ids before")
-            recorded[rollout.name] = rollout
+    for where, trajectory in _recorded(path):
+        if trajectory.id in recorded:
+            raise InputError(f"{where}.id", trajectory.id, "must differ from the ids before")
+        recorded[trajectory.id] = trajectory.rollout(where)
     if not recorded:
         raise InputError(path.name, "", "must hold at least one trajectory")
     return tuple(recorded.values())
+
+
+def recorded_acts(path: Path) -> dict[str, list[float]]:
+    """The ACT of external actions when they were recorded, by kind, where the trace tells it; see `read_trace`."""
+    found: dict[str, list[float]] = {}
+    for _, trajectory in _recorded(path):
+        steps = [(step.kind, step) for turn in trajectory.turns for step in turn.actions]
+        resets = [("env_reset", each) for each in [trajectory.reset] if each is not None]
+        for kind, action in [*resets, *steps, *(("reward", each) for each in trajectory.rewards)]:
+            if action.act_s is not None:
+                found.setdefault(kind, []).append(action.act_s)
+    return found
+
+
+def _recorded(path: Path) -> Iterator[tuple[str, RecordedTrajectory]]:
+    """Each line of a trace, and where it is."""
+    with _open(path) as file:
+        for number, line in enumerate(_lines(file, path.name), start=1):
+            if line.strip():
+                where = f"{path.name}:{number}"
+                yield where, validated(RecordedTrajectory, line, where)
 
 
 def _open(path: Path) -> TextIO:

@@ -252,7 +252,10 @@ KEPT_SPEC_BYTES = 4_096
 
 @dataclass(slots=True)
 class ActionFinished(Record):
-    """The action has its outcome: a terminal state name and a serialized Outcome. `keeps_spec`: its spec stays."""
+    """The action has its outcome: a terminal state name and a serialized Outcome. `keeps_spec`: its spec stays.
+
+    The trajectory is for who follows what is committed; the journal knows it.
+    """
 
     job_id: str
     action_id: str
@@ -261,6 +264,7 @@ class ActionFinished(Record):
     finished_at: float
     summary: ActionSummary | None = None
     keeps_spec: bool = False
+    trajectory_id: str = ""
 
 
 @dataclass(slots=True)

@@ -406,7 +406,8 @@ def finish(
     state.summaries.add(summary)
     size = len(action.request.spec)
     kept = size if size <= KEPT_SPEC_BYTES else 0
-    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary, bool(kept)))
+    about = action.request.trajectory_id
+    state.persist(ActionFinished(*key, state_name, encoded, now, summary, bool(kept), about))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, encoded))
     if isinstance(result, AttemptFailed):
