@@ -14,6 +14,7 @@ from callsheet.v1 import (
     admin_service_pb2_grpc,
     client_service_pb2,
     client_service_pb2_grpc,
+    common_pb2,
     job_pb2,
     manager_service_pb2,
 )
@@ -23,6 +24,7 @@ from typer.testing import Result
 from tests.support.command_line import invoke
 
 _TIMEOUT_S = 60
+COST = common_pb2.Cost(held={"cpu": 5400.0, "memory": 36000.0}, used={"tokens_out": 8.0, "calls:search": 2.0})
 
 
 class Clients(client_service_pb2_grpc.ClientServiceServicer):
@@ -33,7 +35,7 @@ class Clients(client_service_pb2_grpc.ClientServiceServicer):
         left = duration_pb2.Duration(seconds=95)
         return client_service_pb2.ListJobsResponse(
             jobs=[
-                job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="held"), sessions=2, actions={"running": 3}),
+                job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="held"), sessions=2, actions={"running": 3}, cost=COST),
                 job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="left"), expires_in=left, failures={"infra": 1}),
                 job_pb2.JobStatus(
                     spec=job_pb2.JobSpec(job_id="gone"), expired=True, closes_in=duration_pb2.Duration(seconds=84600)
@@ -41,6 +43,9 @@ class Clients(client_service_pb2_grpc.ClientServiceServicer):
                 job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="old", detached=True)),
             ]
         )
+
+    def GetServerInfo(self, request: Any, context: Any) -> client_service_pb2.GetServerInfoResponse:  # noqa: N802
+        return client_service_pb2.GetServerInfoResponse(prices={"cpu": 0.001, "tokens_out": 0.5, "calls": 3.0})
 
     def CancelWork(self, request: Any, context: Any) -> client_service_pb2.CancelWorkResponse:  # noqa: N802
         self.asked.append(request)
@@ -99,6 +104,9 @@ def test_jobs_tells_who_holds_them_and_when_they_expire(server: Server) -> None:
         assert row
     listed = {job["job_id"]: job for job in json.loads(server.run("jobs", "--json").stdout)["jobs"]}
     assert (listed["held"]["sessions"], listed["held"]["actions"]) == (2, {"running": 3})
+    assert "15.40, 1.50 core h, 10.00 GiB h, 8 tokens" in done.stdout
+    assert listed["held"]["cost"]["used"] == {"tokens_out": 8.0, "calls:search": 2.0}
+    assert (listed["held"]["money"], listed["old"]["money"]) == (pytest.approx(5.4 + 4.0 + 6.0), 0.0)
     assert (listed["left"]["expires_in_s"], listed["held"]["expires_in_s"]) == (95.0, None)
 
 

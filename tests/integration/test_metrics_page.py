@@ -61,15 +61,16 @@ async def test_a_stack_tells_what_ended_what_it_has_and_what_it_refused(tmp_path
             ):
                 assert stack.metrics_url is not None
                 assert isinstance(await job.generate([1, 2], Sampling(max_new_tokens=4)), Succeeded)
+                assert isinstance(await job.generate([1, 2, 3], Sampling(max_new_tokens=4)), Succeeded)
                 assert isinstance(await job.generate([VOCABULARY], Sampling(max_new_tokens=4)), Failed)
                 with pytest.raises(NotFoundError):
                     await admin.explain("j", "nothing")
                 found = await _scrape(stack.metrics_url)
                 step = job.step_summary()
                 (manager,) = (await admin.status()).managers
-    assert found["callsheet_actions_total", "", "generate", "succeeded"] == 1
+    assert found["callsheet_actions_total", "", "generate", "succeeded"] == 2
     assert found["callsheet_actions_total", "env", "generate", "failed"] == 1
-    assert found["callsheet_action_queue_seconds_count", "generate"] == 2
+    assert found["callsheet_action_queue_seconds_count", "generate"] == 3
     assert found["callsheet_engine_slots", manager.manager_id, "policy"] == manager.services[0].slots
     assert found["callsheet_engine_serving", manager.manager_id, "policy"] == 1
     assert found["callsheet_node_capacity", manager.node_id, "cpu"] == 1
@@ -77,7 +78,13 @@ async def test_a_stack_tells_what_ended_what_it_has_and_what_it_refused(tmp_path
     assert found["callsheet_messages_total", "read", "Explain"] == 1
     assert found["callsheet_messages_total", "written", "ManagerSession"] >= 2
     assert found["callsheet_open_jobs",] == 1
-    assert (step["actions/generate"], step["failures/env"], step["tokens/generated"]) == (2, 1, 4)
+    assert (step["actions/generate"], step["failures/env"], step["tokens/generated"]) == (3, 1, 8)
+    told = {
+        name: found["callsheet_cost_total", "generate", "used", f"tokens_{name}"] for name in ("in", "out", "cached")
+    }
+    assert (told["in"] + told["cached"], told["out"]) == (2 + 3, 8)
+    assert told["cached"] == step["used/tokens_cached"] > 0
+    assert (step["used/tokens_in"], step["used/tokens_out"]) == (told["in"], 8)
     assert step["time_s/generation"] > 0
 
 

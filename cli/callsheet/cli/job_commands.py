@@ -14,6 +14,7 @@ from callsheet.options.common import DEFAULT_ADDRESS
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
     from callsheet.client.admin_values import DrainReport
+    from callsheet.client.words.costs import Cost
     from callsheet.client.words.jobs import BufferStatus, FinishedTrajectory, JobStatus
     from callsheet.client.words.weights import RolloutEngine
 
@@ -26,9 +27,10 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
     """List open jobs: who holds them and when they expire."""
     from callsheet.cli.plain import to_plain
 
-    found = ask(scheduler, lambda admin: admin.jobs())
+    found, prices = ask(scheduler, _jobs_and_prices)
     if as_json:
-        print_json({"jobs": [{"job_id": job.job_id, **to_plain(job)} for job in found]})
+        told = ({"job_id": job.job_id, **to_plain(job), "money": job.cost.money(prices)} for job in found)
+        print_json({"jobs": list(told)})
         return
     rows = [
         [
@@ -37,11 +39,25 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
             str(job.open_trajectories),
             pairs(job.actions),
             failures_of(job),
+            cost_of(job.cost, prices),
             life_of(job),
         ]
         for job in found
     ]
-    print_table("Open jobs", ["job", "sessions #", "trajectories #", "actions", "failures", "life"], rows)
+    print_table("Open jobs", ["job", "sessions #", "trajectories #", "actions", "failures", "cost", "life"], rows)
+
+
+async def _jobs_and_prices(admin: AdminClient) -> tuple[tuple[JobStatus, ...], dict[str, float]]:
+    return await admin.jobs(), await admin.prices()
+
+
+def cost_of(cost: Cost, prices: Mapping[str, float]) -> str:
+    """A cost for people, the largest parts of it: in money where there are prices, what was held, and tokens."""
+    hours = {"core": "cpu", "GiB": "memory", "GPU": "gpu"}
+    parts = [f"{cost.money(prices):.2f}"] if prices else []
+    parts += [f"{cost.held[each] / 3600:.2f} {unit} h" for unit, each in hours.items() if cost.held.get(each)]
+    tokens = sum(amount for each, amount in cost.used.items() if each.startswith("tokens_"))
+    return ", ".join([*parts, f"{tokens:,.0f} tokens"] if tokens else parts)
 
 
 def rollout(

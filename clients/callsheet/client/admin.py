@@ -98,6 +98,10 @@ class AdminClient:
         info = await self._call(self._connection().client.GetServerInfo, request)
         return CallerIdentity(info.caller_scope, info.caller_subject)
 
+    async def prices(self) -> dict[str, float]:
+        """Returns money for one unit of each resource of a `Cost`, as the scheduler's settings have it."""
+        return dict((await self._call(self._connection().client.GetServerInfo, greeting())).prices)
+
     async def status(self) -> SchedulerStatus:
         """Returns jobs, managers, nodes and counts."""
         return decode_status(await self._call(self._connection().admin.GetStatus, admin_service_pb2.GetStatusRequest()))

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from callsheet.client.codec.fields import by_number
+from callsheet.client.codec.fields import by_number, decode_cost
 from callsheet.client.words.actions import ActionKind
+from callsheet.client.words.costs import NO_COST, TIMED, Cost
 from callsheet.client.words.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded
 from callsheet.client.words.results import GenerateResult
 from callsheet.timing.waits import CAUSES, known
@@ -28,6 +29,7 @@ _PHASES = {
 }
 _ENDS: dict[type[object], str] = {Succeeded: "succeeded", Failed: "failed", Cancelled: "cancelled", Expired: "expired"}
 _FAILURE_KIND = by_number(FailureKind, "FAILURE_KIND_", outcome_pb2.FailureKind)
+_USED = ("cpu", "memory", "tokens_in", "tokens_cached", "tokens_out", "calls")
 _FAILURES = tuple(kind.value for kind in FailureKind if kind is not FailureKind.UNSPECIFIED)
 
 
@@ -41,6 +43,7 @@ class EndedAction(NamedTuple):
         attempts: Attempts that were dispatched.
         failure: Due to whom it failed; None if it did not.
         spans: Of a generation: policy versions and how many tokens each made, partial results included.
+        cost: What all of its attempts cost.
     """
 
     kind: ActionKind
@@ -53,6 +56,7 @@ class EndedAction(NamedTuple):
     failure: FailureKind | None = None
     spans: tuple[tuple[int, int], ...] = ()
     waited_s: Mapping[str, float] = {}
+    cost: Cost = NO_COST
 
 
 def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAction:
@@ -66,7 +70,7 @@ def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAct
     told = message.timeline
     times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
     waited = dict(told.waited_s) if told.waited_s else {}
-    return EndedAction(kind, end, *times, message.attempts, failure, spans, waited)
+    return EndedAction(kind, end, *times, message.attempts, failure, spans, waited, decode_cost(message.usage.cost))
 
 
 def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
@@ -77,7 +81,8 @@ def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
     counts = tuple((span.version, span.end - span.begin) for span in spans)
     told = outcome.timeline
     times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
-    return EndedAction(kind, _ENDS[type(outcome)], *times, outcome.attempts, failure, counts, told.waited_s)
+    waited, cost = told.waited_s, outcome.usage.cost
+    return EndedAction(kind, _ENDS[type(outcome)], *times, outcome.attempts, failure, counts, waited, cost)
 
 
 @dataclass(slots=True)
@@ -95,6 +100,8 @@ class StepTally:
     actions: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
+    held: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    used: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     retried: int = 0
     tokens: int = 0
     stale_tokens: int = 0
@@ -117,6 +124,9 @@ class StepTally:
         self.retried += action.attempts > 1
         if action.failure is not None:
             self.failures[action.failure.value] += 1
+        for part, amounts in ((self.held, action.cost.held), (self.used, action.cost.used)):
+            for resource, amount in amounts.items():
+                part[resource] += amount
         if action.spans:
             self._add_tokens(action.spans)
 
@@ -131,8 +141,9 @@ class StepTally:
             self.stale_tokens += count if lag else 0
             self.max_lag = max(self.max_lag, lag)
 
-    def summary(self, now: float) -> dict[str, float]:
+    def summary(self, now: float, prices: Mapping[str, float]) -> dict[str, float]:
         """Returns all of it, as a flat dict of numbers. Every name is in every summary, so that a log has no gaps."""
+        calls = sum(amount for resource, amount in self.used.items() if resource.startswith("calls:"))
         waits = ("waiting", "queue", "start_waiting", *(f"waiting_{cause}" for cause in CAUSES))
         phases = (*dict.fromkeys(_PHASES.values()), *waits, "overhead")
         return {
@@ -141,6 +152,9 @@ class StepTally:
             **_named("actions/", (kind.value for kind in _PHASES), self.actions),
             **_named("ended/", _ENDS.values(), self.ends),
             **_named("failures/", _FAILURES, self.failures),
+            **_named("held/", TIMED, self.held),
+            **_named("used/", _USED, {**self.used, "calls": calls}),
+            "money": Cost(self.held, self.used).money(prices),
             "retried": self.retried,
             "tokens/generated": self.tokens,
             "staleness/policy_version": self.newest_version,
@@ -156,9 +170,14 @@ def _named(prefix: str, names: Iterable[str], counted: Mapping[str, float]) -> d
 
 
 class StepTallies:
-    """The tallies of a client's jobs. May be used from several threads and event loops."""
+    """The tallies of a client's jobs. May be used from several threads and event loops.
+
+    Attributes:
+        prices: Money for one unit of each resource, as the scheduler told it last.
+    """
 
     def __init__(self) -> None:
+        self.prices: Mapping[str, float] = {}
         self._lock = threading.Lock()
         self._tallies: OrderedDict[str, StepTally] = OrderedDict()
 
@@ -186,7 +205,7 @@ class StepTallies:
             now = time.monotonic()
             tally = self._tally(job_id)
             self._tallies[job_id] = StepTally(now, tally.newest_version)
-            return tally.summary(now)
+            return tally.summary(now, self.prices)
 
     def _tally(self, job_id: str) -> StepTally:
         tally = self._tallies.get(job_id)

@@ -207,6 +207,26 @@ def test_check_refuses_what_the_command_refuses(
     assert "hidden" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("prices", "told"),
+    [
+        (["cows=1"], "'cows': must be cpu, memory, gpu, tokens_in, tokens_cached, tokens_out, calls or calls:SERVICE"),
+        (["calls:=1"], "'calls:': must be cpu"),
+        (["gpu:a=1"], "'gpu:a': must be cpu"),
+        (["cpu"], "'cpu': its amount must be a number of at least 0"),
+        (["cpu=1", "memory=free"], "'memory=free': its amount must be a number of at least 0"),
+        (["cpu=-1"], "'cpu=-1': its amount must be a number of at least 0"),
+        (["cpu=nan"], "'cpu=nan': its amount must be a number of at least 0"),
+        (["cpu=inf"], "'cpu=inf': its amount must be a number of at least 0"),
+        (["cpu=1", "calls:a=2", "cpu=1"], "'cpu': must be given once"),
+    ],
+)
+def test_check_names_a_wrong_price(tmp_path: Path, prices: list[str], told: str) -> None:
+    result = invoke("--config", written(tmp_path, f"[scheduler]\nprice = {prices}\n"), "config", "check")
+    assert result.exit_code == 2
+    assert f"callsheet.toml: [scheduler] price: {told}" in result.output
+
+
 def test_check_names_all_that_is_wrong(tmp_path: Path) -> None:
     text = """
     [upp]

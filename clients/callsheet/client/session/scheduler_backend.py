@@ -301,6 +301,7 @@ class SchedulerBackend:
     def _count(self, job_id: str, kind: ActionKind, ticket: Ticket[Reply]) -> None:
         """Counts an action whose outcome has arrived, whether somebody waits for it or not."""
         if isinstance(ticket.value, outcome_pb2.Outcome):
+            self._steps.prices = self._session.prices
             self._steps.ended(job_id, ended_by_message(kind, ticket.value))
 
     async def _control(

@@ -112,6 +112,7 @@ class Session:
         self._presented: Metadata = ()
         self._greetings: list[asyncio.Future[None]] = []
         self.held = HeldJobs()
+        self.prices: dict[str, float] = {}
         self._channel = open_channel(target, options)
         self.stub: Any = client_service_pb2_grpc.ClientServiceStub(self._channel)
         self._admin: Any = admin_service_pb2_grpc.AdminServiceStub(self._channel)
@@ -284,7 +285,7 @@ class Session:
             return None
         if not self._greeted:
             self._connected()
-        self._greeted, self._contract = True, info.contract
+        self._greeted, self._contract, self.prices = True, info.contract, dict(info.prices)
         for item in list(self._ledger):
             self._refuse_unknown(item.sequence, item.message)
         for greeted in self._greetings:

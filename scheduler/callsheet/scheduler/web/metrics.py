@@ -33,6 +33,7 @@ def collect(state: SchedulerState, tally: Tally, wanted: Iterable[WantedUnits], 
     managers = [state.managers[name] for name in sorted(state.managers)[:MAX_NAMED]]
     return [
         *_of_actions(tally),
+        _of_costs(state, now),
         *_of_work(state),
         *_of_managers(state, managers),
         *_of_engines(managers, now),
@@ -83,12 +84,6 @@ def _of_actions(tally: Tally) -> Iterator[Metric]:
         for cause, seconds in sorted(times.waited_s.items()):
             waited.add_metric([kind.name.lower(), cause], seconds)
     yield waited
-    cpu = CounterMetricFamily(
-        "callsheet_action_cpu_seconds", "Processor time that finished actions used; its rate is cores.", labels=["kind"]
-    )
-    for kind, times in tally.times.items():
-        cpu.add_metric([kind.name.lower()], times.cpu_s)
-    yield cpu
     refusals = CounterMetricFamily("callsheet_refusals", "Refused requests, by gRPC code.", labels=["code"])
     for code, count in sorted(tally.refusals.items()):
         refusals.add_metric([code.name], count)
@@ -105,6 +100,17 @@ def _of_actions(tally: Tally) -> Iterator[Metric]:
     for result, count in sorted(tally.spans.items()):
         spans.add_metric([result], count)
     yield spans
+
+
+def _of_costs(state: SchedulerState, now: float) -> Metric:
+    told = "What ended attempts held or used, by their kind, and sandboxes between their commands (kind sandbox)."
+    family = CounterMetricFamily("callsheet_cost", told, labels=["kind", "part", "resource"])
+    spent = {kind.name.lower(): cost for kind, cost in state.spent.items()} | {"sandbox": state.resting.until(now)}
+    for kind, cost in spent.items():
+        for part, amounts in (("held", cost.held), ("used", cost.used)):
+            for resource, amount in sorted(amounts.items()):
+                family.add_metric([kind, part, resource], amount)
+    return family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

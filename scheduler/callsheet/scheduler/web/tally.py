@@ -39,14 +39,13 @@ class Histogram:
 
 @dataclass(slots=True)
 class ActionTimes:
-    """Where the time of a kind's actions went, and how many cores' time its last attempts took."""
+    """Where the time of a kind's actions went."""
 
     queue: Histogram = field(default_factory=Histogram)
     execution: Histogram = field(default_factory=Histogram)
     overhead: Histogram = field(default_factory=Histogram)
     waiting: Histogram = field(default_factory=Histogram)
     waited_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    cpu_s: float = 0.0
 
 
 class Tally:
@@ -80,7 +79,6 @@ class Tally:
         for cause, seconds in facts.waited_s.items():
             times.waited_s[cause] += seconds
         times.overhead.add(facts.overhead_s)
-        times.cpu_s += facts.usage.cpu_s if facts.usage is not None else 0.0
 
     def counting(self, encode: OutcomeEncoder) -> OutcomeEncoder:
         """Returns an encoder that counts each outcome, of which the core encodes each one once."""

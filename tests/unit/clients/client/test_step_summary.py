@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.client import (
     ActionKind,
     Cancelled,
     CommandResult,
+    Cost,
     Failed,
     FailureKind,
     GenerateResult,
@@ -14,10 +17,11 @@ from callsheet.client import (
     Succeeded,
     SyncClient,
     Timeline,
+    Usage,
 )
 from callsheet.client.step_summary import MAX_JOBS, EndedAction, StepTallies, ended_by_message, ended_by_outcome
 from callsheet.client.testing import FakeClient
-from callsheet.v1 import outcome_pb2
+from callsheet.v1 import common_pb2, outcome_pb2
 
 
 def _generation(*spans: tuple[int, int], queue_s: float = 0.0, execution_s: float = 1.0) -> Succeeded[GenerateResult]:
@@ -48,6 +52,51 @@ async def test_a_step_tells_where_time_went_and_what_failed_and_the_next_begins_
     assert first.keys() == second.keys()
     assert not any(value for name, value in second.items() if name != "wall_s")
     assert all(isinstance(value, int | float) for value in first.values())
+
+
+async def test_a_step_tells_what_it_cost_with_repeats_and_in_money() -> None:
+    fake = FakeClient()
+    search = Cost({"cpu": 2.0}, {"cpu": 1.5, "calls:search": 3.0})
+    fake.on_tool_call(lambda _: Failed(FailureKind.ENV, usage=Usage(cost=search), attempts=2))
+    prompt = Cost({"gpu": 4.0}, {"tokens_in": 10.0, "tokens_cached": 90.0, "tokens_out": 5.0})
+    fake.on_generate(lambda _: replace(_generation((0, 5)), usage=Usage(cost=prompt)))
+    async with fake, await fake.open_job("j") as job:
+        fake.steps.prices = {"gpu": 1.0, "tokens_out": 0.5, "calls": 0.25, "calls:search": 0.5}
+        await job.tool_call("search", "find")
+        await job.generate([1])
+        summary, empty = job.step_summary(), job.step_summary()
+    assert {name: value for name, value in summary.items() if name.startswith(("held/", "used/"))} == {
+        "held/cpu": 2.0,
+        "held/memory": 0,
+        "held/gpu": 4.0,
+        "used/cpu": 1.5,
+        "used/memory": 0,
+        "used/tokens_in": 10.0,
+        "used/tokens_cached": 90.0,
+        "used/tokens_out": 5.0,
+        "used/calls": 3.0,
+    }
+    assert (summary["money"], empty["money"]) == (4.0 + 2.5 + 1.5, 0.0)
+    message = outcome_pb2.Outcome(usage=outcome_pb2.Usage(cost=common_pb2.Cost(held={"cpu": 2.0})))
+    assert ended_by_message(ActionKind.ENV_STEP, message).cost == Cost({"cpu": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("cost", "paid"),
+    [
+        (Cost({"cpu": 2.0}, {"cpu": 50.0}), 2.0),
+        (Cost({}, {"cpu": 50.0, "memory": 3.0}), 0.0),
+        (Cost({}, {"tokens_in": 3.0, "tokens_cached": 100.0}), 6.0),
+        (Cost({}, {"calls:a": 1.0, "calls:b": 1.0}), 7.0 + 0.5),
+        (Cost({"gpu": 1e6}, {"novelties": 5.0}), 0.0),
+    ],
+)
+def test_time_is_paid_as_it_was_held_and_all_else_as_it_was_used(cost: Cost, paid: float) -> None:
+    prices = {"cpu": 1.0, "memory": 9.0, "tokens_in": 2.0, "calls:a": 7.0, "calls": 0.5}
+    assert cost.money(prices) == paid
+    assert cost.money({}) == 0.0
+    twice = Cost({name: 2 * each for name, each in cost.held.items()}, {n: 2 * each for n, each in cost.used.items()})
+    assert twice.money(prices) == 2 * paid, "the money of a sum is the sum of the money"
 
 
 async def test_staleness_is_counted_by_token_from_the_newest_version_known() -> None:

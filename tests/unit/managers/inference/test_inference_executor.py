@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import anyio
 import pytest
@@ -56,6 +58,10 @@ async def test_generate(executor: InferenceExecutor) -> None:
     assert generated.finish_reason == outcome_pb2.FINISH_REASON_LENGTH
     assert [(span.version, span.begin, span.end) for span in generated.policy_versions] == [(0, 0, 16)]
     assert result.usage.cpu_s > 0
+    assert dict(result.usage.cost.used) == {"tokens_in": 50.0, "tokens_out": 16.0}
+    # Alone it holds the engine's one thread, which does its work.
+    assert result.usage.cost.held["cpu"] >= result.usage.cpu_s > 0
+    assert "gpu" not in result.usage.cost.held
 
 
 async def test_stop_tokens_and_sampling_reach_the_engine(executor: InferenceExecutor) -> None:
@@ -112,6 +118,28 @@ async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None
         for sequence in range(1, 201):
             tasks.start_soon(run, sequence)
     assert all(len(completed(results[sequence]).token_ids) == 16 for sequence in range(1, 201))
+
+
+async def test_an_engines_gpus_are_shared_out_among_its_sequences_whatever_becomes_of_them() -> None:
+    settings = replace(SETTINGS, gpus=4)
+    built = build_inference_executor(settings, torch_engine(TORCH, settings))
+    results: list[AttemptResult] = []
+
+    async def run(sequence: int, length: int) -> None:
+        sampling = action_pb2.SamplingParameters(max_new_tokens=4 * sequence, seed=sequence)
+        results.append(await built.run(generate_attempt(sequence, prompt(length, sequence), sampling)))
+
+    began = monotonic()
+    async with anyio.create_task_group() as tasks:
+        for sequence in range(1, 9):
+            tasks.start_soon(run, sequence, CONFIG.context_length + 1 if sequence == 8 else 9)
+    took_s = monotonic() - began
+    await built.close()
+    assert [type(result) for result in results].count(Broken) == 1
+    assert all("gpu" in result.usage.cost.held for result in results)
+    gpu_s = sum(result.usage.cost.held["gpu"] for result in results)
+    assert 0.0 < gpu_s <= 4 * took_s
+    assert sum(result.usage.cost.used["tokens_out"] for result in results) == sum(4 * each for each in range(1, 8))
 
 
 async def test_a_stop_gives_partial_tokens(executor: InferenceExecutor) -> None:

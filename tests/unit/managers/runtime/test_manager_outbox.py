@@ -92,6 +92,28 @@ def test_an_end_carries_ids_and_usage() -> None:
     assert ended.succeeded == PARTIAL
 
 
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("spent", "peak", "held", "used"),
+    [
+        (Spent(4.0, {"cpu": 8.0, "memory": 4 * 512.0, "gpu": 4.0}), GIB // 4, {"cpu": 8, "memory": 2, "gpu": 4}, 1),
+        # What a sandbox holds at rest is its trajectory's; a command adds the rest of the demand, and of the peak.
+        (Spent(4.0, {"cpu": 4.0}, rest_mib=256, thawed_mib=768), GIB // 2, {"cpu": 4, "memory": 3}, 1),
+        (Spent(4.0, {"search.calls": 9.0}, rest_mib=256), GIB // 8, {}, 0),
+        (Spent(0.0, {"cpu": 0.0}, rest_mib=0, thawed_mib=768), GIB, {}, 0),
+    ],
+)
+def test_an_end_tells_what_it_cost(spent: Spent, peak: int, held: dict[str, float], used: float) -> None:
+    usage = outcome_pb2.Usage(cpu_s=1.5, peak_memory_bytes=peak)
+    usage.cost.used["calls:search"] = 2.0
+    cost = describe_end(GRANT, Completed(PARTIAL, usage), None, spent).usage.cost
+    assert dict(cost.held) == held
+    assert dict(cost.used) == {"calls:search": 2.0, "cpu": 1.5} | ({"memory": used} if used else {})
+    assert "cpu" not in usage.cost.used, "a result may be shared"
+
+
 def test_a_result_that_came_in_spite_of_a_stop_counts() -> None:
     assert end(Completed(PARTIAL), StopReport.CANCELLED).HasField("succeeded")
     failed = outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_ENV, reason="set_up_failed")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.costs import MAX_RESOURCES, Account, Cost
+from callsheet.scheduler.core.words.costs import MAX_RESOURCES, Account, Cost, read_price
 from callsheet.scheduler.core.words.model import ActionKind, FailureKind, GroupRequest, SandboxCopy, TrajectoryEnd
 from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.core.work.costs import group_cost
@@ -49,6 +49,11 @@ def test_an_account_grows_by_its_rate_and_a_clock_that_goes_back_takes_nothing()
     assert (account.spent, account.rate) == (Cost({"cpu": 5.0}, {"memory": 1.0}), Cost({}, {"memory": 0.5}))
     account.settle(11.0)
     assert account.since == 12.0
+
+
+def test_a_price_is_a_resource_and_an_amount() -> None:
+    assert read_price("cpu=0.25") == ("cpu", 0.25)
+    assert read_price("calls:web:search=1e-3") == ("calls:web:search", 0.001)
 
 
 def test_nobody_can_make_a_sum_grow_without_bound() -> None:

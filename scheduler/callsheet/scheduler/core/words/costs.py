@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from callsheet.scheduler.core.words.model import CPU, GPU, MEMORY
 
 TIMED: Final = (CPU, MEMORY, GPU)
 """Resources that are held for a time; all others are counted."""
+COUNTED: Final = ("tokens_in", "tokens_cached", "tokens_out", "calls")
 MIB_A_GIB: Final = 1024
 MAX_RESOURCES: Final = 256
 """What is told beyond so many is left out."""
+
+
+def read_price(text: str) -> tuple[str, float]:
+    """The resource and the money for a unit of a text such as "cpu=0.00001".
+
+    Raises:
+        ValueError: It is no such text; the message names what is wrong.
+    """
+    resource, separator, amount = text.partition("=")
+    kind, of_service, service = resource.partition(":")
+    if kind not in (*TIMED, *COUNTED) or (of_service and (kind != "calls" or not service)):
+        known = f"{', '.join((*TIMED, *COUNTED))} or calls:SERVICE"
+        raise ValueError(f"{resource!r}: must be {known}, and an amount after a '='")
+    try:
+        price = float(amount) if separator else -1.0
+    except ValueError:
+        price = -1.0
+    if not 0.0 <= price < inf:
+        raise ValueError(f"{text!r}: its amount must be a number of at least 0")
+    return resource, price
 
 
 @dataclass(slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from importlib import metadata
+from types import MappingProxyType
 
 import anyio
 import structlog
@@ -66,9 +67,17 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     """See the contract."""
 
     def __init__(
-        self, loop: CoreLoop, claims: PayloadClaims, limits: PeerLimits, unread: UnreadBytes, audit: AuditTrail
+        self,
+        loop: CoreLoop,
+        claims: PayloadClaims,
+        limits: PeerLimits,
+        unread: UnreadBytes,
+        audit: AuditTrail,
+        *,
+        prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._loop = loop
+        self._prices = prices
         self._audit = audit
         self._claims = claims
         self._limits = limits
@@ -230,6 +239,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             epoch=self._loop.state.epoch,
             caller_scope=identity.scope.value if identity.token_id else "",
             caller_subject=identity.subject,
+            prices=self._prices,
         )
 
     async def ListJobs(  # noqa: N802

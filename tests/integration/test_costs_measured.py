@@ -1,0 +1,92 @@
+"""What a trajectory is told to have used, against the kernel's own counter of its sandbox's group."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from callsheet.client import Client, Command, Cost, Demand, Failed, Succeeded, Timeouts
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
+
+from tests.support.measurements import Measured
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(probe_layout() is None, reason="there are no control groups to compare with"),
+]
+BURN = "python3 -c 'import time\nwhile time.process_time() < {}: pass'"
+MOST_OFF = 0.01
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
+    settings = StackSettings(
+        tmp_path,
+        managers=(Role.SANDBOX,),
+        cpus=2,
+        given={"isolation": isolation},
+        arguments={Role.SCHEDULER: ("--price", "cpu=2", "--price", "memory=0.5")},
+    )
+    async with local_stack(settings) as stack:
+        yield stack
+
+
+def group_above(told: bytes) -> Path:
+    """The version 2 group above that of a process, as its /proc/self/cgroup tells it: that of all commands."""
+    (path,) = [line.removeprefix("0::") for line in told.decode().splitlines() if line.startswith("0::")]
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    (point,) = [mount[1] for mount in mounts if mount[2] == "cgroup2"]
+    return Path(point) / path.lstrip("/").rpartition("/")[0]
+
+
+def cpu_s(group: Path) -> float:
+    """Seconds that the kernel counted."""
+    counted = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+    return int(counted["usage_usec"]) / 1e6
+
+
+async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: Stack, measured: Measured) -> None:
+    async with Client(stack.address) as client, await client.open_job("job") as job, job.trajectory("t") as trajectory:
+        (await trajectory.env_reset(demand=Demand(memory=512))).unwrap()
+        group = group_above((await trajectory.env_step(Command.shell("cat /proc/self/cgroup"))).unwrap().stdout)
+        counted, told = cpu_s(group), (await trajectory.status()).cost
+        outcomes = [
+            await trajectory.env_step(Command.shell(BURN.format(0.8))),
+            # Two at once, and one that nobody waits for.
+            await trajectory.env_step(
+                Command.shell(f"{BURN.format(0.5)} & {BURN.format(0.5)} & wait; exit 3"), demand=Demand(cpu=2)
+            ),
+            await trajectory.env_step(Command.shell("while :; do :; done"), timeouts=Timeouts(start_to_close_s=1.0)),
+            await trajectory.env_step(Command.shell(BURN.format(0.4)), session="main"),
+        ]
+        counted, status = cpu_s(group) - counted, await trajectory.status()
+        (of_job,) = [each.cost for each in await client.jobs()]
+        summary = job.step_summary()
+    assert isinstance(outcomes[2], Failed), outcomes
+    assert all(isinstance(each, Succeeded) for each in outcomes if each is not outcomes[2]), outcomes
+    used = status.cost.used["cpu"] - told.used.get("cpu", 0.0)
+    assert used == pytest.approx(sum(each.usage.cost.used["cpu"] for each in outcomes), rel=1e-9)
+    measured(f"told {used:.4f} core-seconds, the kernel {counted:.4f}: {100 * (used / counted - 1):+.2f} %")
+    assert used == pytest.approx(counted, rel=MOST_OFF)
+    # What the cost of a whole is made of, in each place that tells it.
+    held = outcomes[1].usage.cost.held["cpu"]
+    assert held == pytest.approx(2 * outcomes[1].timeline.execution_s)
+    assert held > outcomes[1].usage.cost.used["cpu"]
+    assert status.cost.used["cpu"] == of_job.used["cpu"]
+    assert status.cost.held["memory"] > sum(each.usage.cost.held.get("memory", 0.0) for each in outcomes)
+    assert summary["used/cpu"] == pytest.approx(status.cost.used["cpu"])
+    in_money = 2 * summary["held/cpu"] + 0.5 * summary["held/memory"]
+    assert (
+        summary["money"]
+        == pytest.approx(in_money)
+        == pytest.approx(
+            Cost({"cpu": summary["held/cpu"], "memory": summary["held/memory"]}).money({"cpu": 2.0, "memory": 0.5})
+        )
+    )
