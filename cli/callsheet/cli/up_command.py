@@ -44,8 +44,12 @@ def up(
             require_isolation(settings)
         settings = of_fleet(settings, wanted)
     with needs("local"):
-        from callsheet.deploy.checks import describe_own_model, group_note, has_sandboxes
         from callsheet.deploy.logs import configure_logs
+
+        # Its own lines are for people, unless they go where those of its processes go.
+        own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
+        configure_logs(own_format, settings.log_level, role="up")
+        from callsheet.deploy.checks import describe_own_model, group_note, has_sandboxes
         from callsheet.deploy.stack import check_machine
     try:
         check_machine(settings)
@@ -53,9 +57,6 @@ def up(
         own_model = describe_own_model(settings)
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
-    # Its own lines are for people, unless they go where those of its processes go.
-    own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
-    configure_logs(own_format, settings.log_level, role="up")
     if sandboxes:
         if groups := group_note(settings.sandbox.isolation):
             show_progress(groups)

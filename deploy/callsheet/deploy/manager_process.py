@@ -19,6 +19,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy.child import ParentLink
+from callsheet.deploy.logs import configure_logs
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa, WrongOptionError
 from callsheet.managers.executor import Executor
 from callsheet.managers.kind import ManagerKind
@@ -119,7 +120,6 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
         WrongOptionError: An option is wrong.
         RegistrationRefusedError: The scheduler refused the registration (inside an exception group).
     """
-    from callsheet.deploy.logs import configure_logs
 
     link = ParentLink.adopt()
     configure_logs(options.log_format, options.log_level, role=kind.name)

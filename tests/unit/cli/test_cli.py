@@ -108,10 +108,17 @@ def test_help_is_quick_as_it_loads_no_heavy_room() -> None:
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["callsheet.scheduler.service.server", "callsheet.gateway.server.server"])
-def test_processes_that_serve_start_without_what_structlog_adds_to_tracebacks(module: str) -> None:
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "callsheet.deploy.logs, callsheet.scheduler.service.server",
+        "callsheet.deploy.logs, callsheet.gateway.server.server",
+        "callsheet.deploy.manager_process, callsheet.managers.sandbox.build",
+    ],
+)
+def test_processes_that_serve_start_without_what_structlog_adds_to_tracebacks(modules: str) -> None:
     code = (
-        f"import sys, callsheet.deploy.logs, {module}\n"
+        f"import sys, {modules}\n"
         "print([name for name in ('attr', 'pygments', 'rich') if name in sys.modules])\n"
         "import rich.console\n"
     )
