@@ -17,7 +17,7 @@ settings.load_profile("callsheet")
 # Connections that end as they should are no news between the dots of the tests.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-_PLUGINS = ["deadlines", "grpc_loops", "measurements", "samples", "skips", "workers"]
+_PLUGINS = ["deadlines", "grpc_loops", "measurements", "rewriting", "samples", "skips", "workers"]
 pytest_plugins = ["pytester", *(f"tests.support.{name}" for name in _PLUGINS)]
 
 

@@ -17,8 +17,8 @@ _MOST_WORKERS = 8
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers for each core, as most tests wait for processes; a worker takes about 0.5 GB of memory."""
-    return min(_MOST_WORKERS, 2 * len(os.sched_getaffinity(0)))
+    """Three workers for each core, as most tests wait for processes; a worker takes about 0.5 GB of memory."""
+    return min(_MOST_WORKERS, 3 * len(os.sched_getaffinity(0)))
 
 
 def is_alone(item: pytest.Item) -> bool:
