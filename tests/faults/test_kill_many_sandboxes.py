@@ -38,7 +38,8 @@ from tests.support.real_sandboxes import processes
 from tests.support.stack_processes import kill_and_wait, start
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(300)]
+# By day test_kill_live_sandboxes.py does it with few.
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 SANDBOXES = 200
 RUNNING = 20

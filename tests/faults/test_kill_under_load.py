@@ -111,6 +111,8 @@ async def test_kill_scheduler(tmp_path: Path, chance: random.Random) -> None:
     assert counts == {"succeeded": run.load.total}
 
 
+# By day each is killed in turn, below.
+@pytest.mark.nightly
 async def test_kill_managers(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=3, lease_s=_SHORT_LEASE_S) as cluster:
@@ -124,6 +126,7 @@ async def test_kill_managers(tmp_path: Path, chance: random.Random) -> None:
     assert counts["state_lost"] > 0
 
 
+@pytest.mark.nightly
 async def test_kill_client(tmp_path: Path, chance: random.Random) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with open_cluster(tmp_path, managers=2, lease_s=_LONG_LEASE_S) as cluster:

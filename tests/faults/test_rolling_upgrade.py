@@ -58,7 +58,7 @@ async def _replace_managers(five: FiveHosts) -> None:
             tasks.start_soon(manager.start)
 
 
-@pytest.mark.parametrize("first", ["scheduler", "managers"])
+@pytest.mark.parametrize("first", ["scheduler", pytest.param("managers", marks=pytest.mark.nightly)])
 async def test_an_upgrade_in_either_order_loses_nothing(tmp_path: Path, earlier: list[Path], first: str) -> None:
     steps = {"scheduler": _replace_scheduler, "managers": _replace_managers}
     order = [steps.pop(first), *steps.values()]

@@ -19,7 +19,7 @@ from callsheet.scheduler.access.settings import AccessSettings
 from tests.support.certificates import Authority
 from tests.support.measurements import Measured
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.nightly]
 
 _ROUNDS = 1
 _ALONE = 60

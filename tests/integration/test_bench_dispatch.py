@@ -81,11 +81,11 @@ def test_the_disk_is_described(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "noop --managers=3 --climb --own-core",
+        pytest.param("noop --managers=3 --climb --own-core", marks=pytest.mark.nightly),
         "env_step",
         pytest.param("env_reset", marks=pytest.mark.nightly),
         pytest.param("generate", marks=pytest.mark.nightly),
-        "chat",
+        pytest.param("chat", marks=pytest.mark.nightly),
     ],
 )
 def test_every_kind_tells_what_an_action_costs(arguments: str) -> None:

@@ -40,6 +40,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 # A service for each number, one after another: on a machine that is busy otherwise, minutes.
+@pytest.mark.nightly
 @pytest.mark.timeout(_LIMIT_S + 10)
 def test_one_object_is_printed_for_each_number_of_sandboxes() -> None:
     isolation, numbers = ("bubblewrap" if probe_bubblewrap().works else "none"), [2]

@@ -13,6 +13,7 @@ from callsheet.benchmarks.storm.settings import StormSettings
 from tests.support.root_filesystems import require_overlays
 
 
+@pytest.mark.nightly
 def test_a_small_storm_is_told_as_one_object() -> None:
     require_overlays()
     sizes = ("--resets", "4", "--images", "2", "--hosts", "2")

@@ -56,6 +56,7 @@ async def test_more_sleeping_commands_than_cores_run_at_the_same_time(tmp_path: 
                 tasks.start_soon(sleeper.cancel)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(TESTS_TIMEOUT_S)
 def test_commands_of_an_unprivileged_user_share_the_cores_as_well() -> None:
     run_tests_as_other_user("sleeping", "tests/integration/test_default_sharing.py")

@@ -104,6 +104,7 @@ def test_the_machine_decides_what_is_not_set() -> None:
         choose_cpus(settings, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("thinks_little")

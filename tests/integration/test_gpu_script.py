@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.nightly
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu.py"
 
 

@@ -231,6 +231,8 @@ async def test_one_request_that_takes_too_much_memory(tmp_path: Path, classifier
         assert executor.host.workers["models"].deaths == 0
 
 
+# By day the rule alone: test_reward_residency.py.
+@pytest.mark.nightly
 async def test_idle_models_give_their_memory_back(classifiers: list[ModelSpec]) -> None:
     pinned, idle = replace(classifiers[0], pinned=True), classifiers[1]
     async with hosting(pinned, idle, park_after_s=0.2, close_after_s=0.2, prewarm=False) as executor:

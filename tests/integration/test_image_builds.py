@@ -404,6 +404,7 @@ def command_lines() -> Iterator[bytes]:
 
 if os.geteuid() == 0:
 
+    @pytest.mark.nightly
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
     def test_an_unprivileged_user_builds_as_well() -> None:
         chosen = "test_a_dockerfile_is_built or test_a_step_leaves or test_a_build_sees or network_of_their_own"

@@ -411,6 +411,7 @@ async def test_a_client_of_a_stack_names_an_image_of_a_registry(pushed: Pushed, 
 
 if os.geteuid() == 0:
 
+    @pytest.mark.nightly
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
     def test_all_of_this_holds_for_an_unprivileged_user() -> None:
         run_tests_as_other_user("test_an_image_is_pulled", "tests/integration/test_registry_images.py")

@@ -396,8 +396,9 @@ async def test_sandboxes_are_of_the_image_that_a_tag_names_now(
 
 if os.geteuid() == 0:
 
+    @pytest.mark.nightly
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
-    @pytest.mark.parametrize("tests", ["images", pytest.param("set_ups", marks=pytest.mark.nightly)])
+    @pytest.mark.parametrize("tests", ["images", "set_ups"])
     def test_all_of_this_holds_for_an_unprivileged_user(tests: str) -> None:
         # Plain processes need no rights that root has.
         run_tests_as_other_user("not none-affinity", f"tests/integration/test_sandbox_{tests}.py")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import anyio
 import pytest
@@ -38,11 +37,11 @@ _ONE = Demand(cpu=1)
 _BUSY = Command.shell("while :; do :; done")
 
 
-@pytest.fixture(params=["ranked", "plain"])
-async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stack]:
+@pytest.fixture(scope="module", params=["ranked", "plain"])
+async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
     settings = StackSettings(
-        tmp_path,
+        tmp_path_factory.mktemp("stack"),
         managers=(Role.SANDBOX,),
         cpus=1,
         given={"isolation": isolation},
@@ -76,7 +75,7 @@ async def test_commands_on_one_core_run_at_once(stack: Stack) -> None:
 async def test_time_that_was_not_granted_is_not_charged(stack: Stack) -> None:
     limit_s, names = 1.0, [f"t{index}" for index in range(4)]
     outcomes: list[Outcome[CommandResult]] = []
-    async with Client(stack.address) as client, await client.open_job("job") as job, AsyncExitStack() as trajectories:
+    async with Client(stack.address) as client, await client.open_job("four") as job, AsyncExitStack() as trajectories:
         opened = [await trajectories.enter_async_context(job.trajectory(name)) for name in names]
         for trajectory in opened:
             assert isinstance(await trajectory.env_reset(service="sandbox", demand=_ONE), Succeeded)

@@ -98,7 +98,7 @@ class Look:
 _ALL_HAPPENED_S = 150.0
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
 def database(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | None]]:
     """The kind of database, and its URL unless it is a file."""
     if request.param == "sqlite":

@@ -56,7 +56,14 @@ async def world_of(role: MortalRole, directory: Path) -> AsyncIterator[tuple[Wor
         yield World(place, stack.address, isolation), stack
 
 
-@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+# By day one that leaves processes, groups and files, and one that leaves trajectories.
+@pytest.mark.parametrize(
+    "role",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in {"sandbox", "e2b"} else pytest.mark.nightly)
+        for each in ROLES
+    ],
+)
 async def test_what_kills_leave_is_gone_with_the_next_start(
     role: MortalRole, nightly: bool, measured: Measured, tmp_path: Path
 ) -> None:

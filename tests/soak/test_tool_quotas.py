@@ -42,8 +42,15 @@ async def keep_calling(job: Job, provider: LimitedProvider, seconds: float) -> l
     return results
 
 
-@pytest.mark.parametrize("managers", [1, 3])
-@pytest.mark.parametrize("counts", ["window", "bucket"])
+@pytest.mark.parametrize(
+    ("counts", "managers"),
+    [
+        ("window", 3),
+        ("bucket", 1),
+        pytest.param("window", 1, marks=pytest.mark.nightly),
+        pytest.param("bucket", 3, marks=pytest.mark.nightly),
+    ],
+)
 async def test_a_key_is_spent_to_its_limit_and_never_beyond(
     counts: str, managers: int, nightly: bool, measured: Measured, tmp_path: Path
 ) -> None:
