@@ -15,12 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import anyio
 import psutil
 import pytest
+from callsheet.client import Client, ClientOptions, Sampling, Where
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from typer.testing import Result
 
+from tests.support.chrome_traces import faults_of, place_of
 from tests.support.command_line import invoke
+from tests.support.grpc_loops import runs_in_an_open_loop
 from tests.support.waiting import block_until
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
@@ -123,6 +127,40 @@ def test_a_script_that_starts_with_the_scheduler_waits_for_the_managers(whole_st
     assert generated["outcome"] == "succeeded"
     explained = whole_stack.run("explain", step["action_id"], "--job", step["job_id"])
     assert explained.exit_code == 0, explained.stderr
+
+
+async def _one_rollout(address: str) -> None:
+    async with (
+        Client(address, ClientOptions()) as client,
+        await client.open_job("traced") as job,
+        job.group("g", size=1).trajectory("t") as trajectory,
+    ):
+        (await trajectory.env_reset()).unwrap()
+        (await trajectory.generate([1, 2, 3], Sampling(max_new_tokens=4))).unwrap()
+        (await trajectory.env_step("true", label="edit")).unwrap()
+        scoring = "echo 1 > score"
+        (await trajectory.reward_script(scoring, score_file="score", where=Where.IN_SANDBOX)).unwrap()
+
+
+def test_a_rollout_is_traced_for_perfetto(whole_stack: RunningStack, tmp_path: Path) -> None:
+    with runs_in_an_open_loop():
+        anyio.run(_one_rollout, str(whole_stack.announcement["address"]))
+    # The job is closed by now.
+    told = whole_stack.json("trace", "traced", "-o", str(tmp_path / "run.json"))
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert told["events"] == len(events)
+    assert list(faults_of(events)) == []
+    ran = [each for each in events if each["ph"] == "X" and place_of(events, each).startswith(("engine", "node"))]
+    in_order = sorted(ran, key=lambda each: int(each["ts"]))
+    assert [each["name"] for each in in_order] == ["env_reset", "generate", "env_step edit", "reward"]
+    assert [each["ph"] for each in events if each["ph"] in "sf"] == ["s", "f"] * 3
+    generated = in_order[1]["args"]
+    assert (generated["group"], generated["output_tokens"], generated["policy_versions"]) == ("g", 4, [0])
+    assert generated["usage"]["cost"]["used"]["tokens_out"] == 4.0
+    assert in_order[3]["args"]["score"] == 1.0
+    unknown = whole_stack.run("trace", "unknown", "-o", str(tmp_path / "none.json"))
+    assert (unknown.exit_code, "job_id" in unknown.stderr) == (1, True)
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_all_managers_share_one_node(whole_stack: RunningStack) -> None:

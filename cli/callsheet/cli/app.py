@@ -22,6 +22,7 @@ _PLACES: Final = {
     "top": "top_command:top",
     "explain": "inspect_commands:explain",
     "actions": "inspect_commands:actions",
+    "trace": "trace_command:trace",
     "jobs": "job_commands:jobs",
     "rollout": "job_commands:rollout",
     "buffer": "job_commands:buffer",
