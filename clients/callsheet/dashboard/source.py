@@ -18,6 +18,8 @@ from callsheet.v1 import (
     admin_service_pb2_grpc,
     client_service_pb2,
     client_service_pb2_grpc,
+    payload_service_pb2,
+    payload_service_pb2_grpc,
 )
 from google.protobuf.message import Message
 
@@ -62,6 +64,26 @@ class Source(Protocol):
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """What more nodes would do."""
 
+    async def list_trajectories(
+        self, request: client_service_pb2.ListTrajectoriesRequest
+    ) -> client_service_pb2.ListTrajectoriesResponse:
+        """Trajectories of an open job, with what they cost."""
+
+    async def list_trajectory_history(
+        self, request: admin_service_pb2.ListTrajectoryHistoryRequest
+    ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
+        """Trajectories of a job, open and ended."""
+
+    async def list_action_history(
+        self, request: admin_service_pb2.ListActionHistoryRequest
+    ) -> admin_service_pb2.ListActionHistoryResponse:
+        """Actions of a job or of trajectories, open and ended."""
+
+    async def get_payload(
+        self, request: payload_service_pb2.GetPayloadRequest
+    ) -> payload_service_pb2.GetPayloadResponse:
+        """The beginning of stored bytes."""
+
     async def cancel_action(
         self, request: client_service_pb2.CancelActionRequest
     ) -> client_service_pb2.CancelActionResponse:
@@ -93,6 +115,7 @@ class SchedulerConnection:
         self._channel: grpc.aio.Channel = open_channel(target, options)
         self.client: Any = client_service_pb2_grpc.ClientServiceStub(self._channel)
         self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+        self.payloads: Any = payload_service_pb2_grpc.PayloadServiceStub(self._channel)
         self.answers = SharedAnswers(time.monotonic)
 
     def source(self, token: str | None) -> GrpcSource:
@@ -153,6 +176,39 @@ class GrpcSource:
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """See `Source`."""
         return await self._shared(self._connection.admin.WhatIf, request)
+
+    async def list_trajectories(
+        self, request: client_service_pb2.ListTrajectoriesRequest
+    ) -> client_service_pb2.ListTrajectoriesResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.client.ListTrajectories, request)
+
+    async def list_trajectory_history(
+        self, request: admin_service_pb2.ListTrajectoryHistoryRequest
+    ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.ListTrajectoryHistory, request)
+
+    async def list_action_history(
+        self, request: admin_service_pb2.ListActionHistoryRequest
+    ) -> admin_service_pb2.ListActionHistoryResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.ListActionHistory, request)
+
+    async def get_payload(
+        self, request: payload_service_pb2.GetPayloadRequest
+    ) -> payload_service_pb2.GetPayloadResponse:
+        """See `Source`."""
+        return await self._shared(self._beginning, request)
+
+    async def _beginning(self, request: payload_service_pb2.GetPayloadRequest, **told: Any) -> Any:
+        """The first bytes of a stream, which is given up then."""
+        call = self._connection.payloads.GetPayload(request, **told)
+        try:
+            found = await call.read()
+        finally:
+            call.cancel()
+        return payload_service_pb2.GetPayloadResponse() if found is grpc.aio.EOF else found
 
     async def cancel_action(
         self, request: client_service_pb2.CancelActionRequest

@@ -7,12 +7,28 @@ from typing import Final
 
 from callsheet.dashboard.blocks import View
 from callsheet.dashboard.viewer import Asked
-from callsheet.dashboard.views import action, engines, job, manager, now, stuck, what_if
+from callsheet.dashboard.views import (
+    action,
+    engines,
+    group,
+    job,
+    manager,
+    now,
+    step,
+    stuck,
+    trajectories,
+    trajectory,
+    what_if,
+)
 
 VIEWS: Final[Mapping[str, Callable[[Asked], Awaitable[View]]]] = {
     "stuck": stuck.look,
     "now": now.look,
     "job": job.look,
+    "trajectories": trajectories.look,
+    "trajectory": trajectory.look,
+    "group": group.look,
+    "step": step.look,
     "action": action.look,
     "manager": manager.look,
     "engines": engines.look,

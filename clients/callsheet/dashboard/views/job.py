@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from callsheet.client.errors import NotFoundError
 from callsheet.dashboard.blocks import Cell, Facts, Table, View, WebForm, count, link
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.now import failures_table
+from callsheet.dashboard.views.past import cost_table
 from callsheet.dashboard.views.stuck import client_sentence
+from callsheet.dashboard.views.trajectories import trajectories_view
 from callsheet.dashboard.words import duration, number
-from callsheet.v1 import client_service_pb2, job_pb2
+from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 
 
 async def look(asked: Asked) -> View:
-    """Asks for an open job."""
-    found = await asked.source.list_jobs(client_service_pb2.ListJobsRequest(job_id=asked.of("job")))
-    return job_view(found.jobs[0], offers_acts=asked.viewer.is_offered_acts)
+    """Asks for an open job; of a closed one its trajectories are left."""
+    name = asked.of("job")
+    try:
+        found = await asked.source.list_jobs(client_service_pb2.ListJobsRequest(job_id=name))
+    except NotFoundError:
+        request = admin_service_pb2.ListTrajectoryHistoryRequest(job_id=name)
+        return trajectories_view(name, await asked.source.list_trajectory_history(request), asked.now)
+    prices = (await asked.source.get_server_info()).prices
+    return job_view(found.jobs[0], prices, offers_acts=asked.viewer.is_offered_acts)
 
 
-def job_view(job: job_pb2.JobStatus, *, offers_acts: bool) -> View:
+def job_view(job: job_pb2.JobStatus, prices: Mapping[str, float], *, offers_acts: bool) -> View:
     """Returns the page."""
     name, spec = job.spec.job_id, job.spec
     oldest = link("stuck", job=name).href
@@ -25,7 +36,7 @@ def job_view(job: job_pb2.JobStatus, *, offers_acts: bool) -> View:
     facts: list[tuple[str, Cell | str]] = [
         ("trajectories open", Cell(number(job.open_trajectories), link("trajectories", job=name).href)),
         ("not begun yet", number(job.waiting_trajectories)),
-        ("policy version", Cell(number(job.policy_version), "/engines")),
+        ("newest step", Cell(str(job.policy_version), link("step", job=name, version=str(job.policy_version)).href)),
         ("class", job_pb2.PriorityClass.Name(spec.priority_class).removeprefix("PRIORITY_CLASS_").lower()),
         ("share", number(spec.share or 1)),
         ("client", client_sentence(job).removeprefix("Its client: ")),
@@ -39,6 +50,7 @@ def job_view(job: job_pb2.JobStatus, *, offers_acts: bool) -> View:
         Facts(facts),
         Table("Actions by state", ("state", "actions"), rows, "there was none yet"),
         failures_table([job]),
+        cost_table("What it cost until now", job.cost, prices),
     ]
     if offers_acts:
         blocks.append(WebForm("/close", "Close this job\N{HORIZONTAL ELLIPSIS}", hidden={"job": name}))

@@ -6,7 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from callsheet.dashboard.blocks import Cell, Chart, Facts, Notice, PageSection, Table, View, count, link
+from callsheet.dashboard.blocks import (
+    Cell,
+    Chart,
+    Facts,
+    FormField,
+    Notice,
+    PageSection,
+    Table,
+    View,
+    WebForm,
+    count,
+    link,
+)
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.jobs_seen import OldestActions, Seen, oldest_actions, open_actions, seen
@@ -51,6 +63,7 @@ def now_view(found: Seen, waiting: OldestActions, now: float) -> View:
                 "Nodes and managers", (nodes_table(status.nodes), managers_table(status.managers), _lost(status))
             )
         )
+    blocks.append(WebForm("/job", "Look", (FormField("job", "A job by its id, also a closed one", ""),)))
     waits = number(states["queued"])
     return View("Now", blocks, f"{number(len(found.jobs))} jobs are open; {waits} actions wait.")
 

@@ -19,7 +19,8 @@ _CLASSES: Final = 50
 async def look(asked: Asked) -> View:
     """Asks which nodes there are, and the question of the form, if there is one."""
     status = await asked.source.get_status(admin_service_pb2.GetStatusRequest())
-    pools = sorted(node.node_id for node in status.nodes)[:_MOST_POOLS]
+    # What is no plain text cannot be sent back by a browser as it was.
+    pools = sorted(each.node_id for each in status.nodes if plain_line(each.node_id, 300) == each.node_id)[:_MOST_POOLS]
     pool, nodes = asked.of("pool"), asked.of("nodes")
     if not nodes:
         return what_if_view(pools, pool, "1", None)

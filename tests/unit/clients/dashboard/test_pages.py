@@ -1,0 +1,220 @@
+"""Pages of a made-up run: each view's numbers, and what is never done with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from itertools import pairwise
+
+import pytest
+from callsheet.dashboard.app import make_app
+from callsheet.dashboard.source import Source
+from callsheet.dashboard.views.past import lanes_of
+from callsheet.dashboard.words import NOTHING
+from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
+from starlette.testclient import TestClient
+
+from tests.support.dashboard_pages import KIND, NOW, STATE, MadeUpRun, at, past, trajectory
+
+_HOSTILE = "<img src=x onerror=alert(1)>\x1b]0;owned\x07\u202e\"'&"
+
+
+@pytest.fixture
+def run() -> MadeUpRun:
+    """A run with one job and one trajectory of three actions."""
+    made = MadeUpRun(last_alive=NOW)
+    job = made.status.jobs.add(policy_version=3, open_trajectories=1)
+    job.spec.job_id = "j"
+    job.actions.update({"queued": 2, "failed": 1})
+    job.failures.update({"infra": 1})
+    made.trajectories = [trajectory("t", -100, -40, group_id="g", reward=0.5, task="sum")]
+    made.actions = [
+        past("a-reset", KIND.ACTION_KIND_ENV_RESET, -100, 1, 4),
+        past("a-generate", KIND.ACTION_KIND_GENERATE, -95, 2, 8, output_tokens=77, policy_versions=_spans(3, 4)),
+        past("a-reward", KIND.ACTION_KIND_REWARD, -85, 0.5, 3, score=0.5),
+    ]
+    return made
+
+
+@pytest.fixture
+def pages(run: MadeUpRun) -> Iterator[TestClient]:
+    def source(_: str | None) -> Source:
+        return run
+
+    with TestClient(make_app(source, has_certificate=False), follow_redirects=False) as client:
+        yield client
+
+
+def _spans(*versions: int) -> list[outcome_pb2.PolicyVersionSpan]:
+    return [outcome_pb2.PolicyVersionSpan(version=each, begin=0, end=1) for each in versions]
+
+
+def _text(client: TestClient, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", answer.text)))
+
+
+def test_a_trajectory_tells_where_its_time_went_and_what_it_cost(run: MadeUpRun, pages: TestClient) -> None:
+    run.prices = {"cpu": 0.5, "tokens_out": 0.01}
+    for each in run.actions:
+        each.usage.cost.held["cpu"] = 4.0
+        each.usage.cost.used["cpu"] = 1.0
+    run.actions[1].usage.cost.used["tokens_out"] = 77.0
+    text = _text(pages, "/trajectory?job=j&trajectory=t")
+    assert "lived 1 min" in text
+    assert "reward 0.5" in text
+    assert "env 1 4.0 s 1.0 s 0" in text
+    assert "generate 1 8.0 s 2.0 s 77" in text
+    assert "3-4 77" in text
+    assert "cpu, core-seconds 12 3 6 " in text
+    assert f"tokens out {NOTHING} 77 0.77 " in text
+    assert "all 6.77" in text
+    (told,) = re.findall(r'data-gantt="([^"]*)"', pages.get("/trajectory?job=j&trajectory=t").text)
+    lanes = {each["name"]: [bar[:2] for bar in each["bars"]] for each in json.loads(unescape(told))["lanes"]}
+    assert lanes["generate"] == [[7.0, 15.0]]
+    assert lanes["waiting"] == [[0.0, 1.0], [5.0, 7.0], [15.0, 15.5]]
+
+
+def test_contents_are_asked_for_on_request_and_shown_as_text(run: MadeUpRun, pages: TestClient) -> None:
+    step = past("a-step", KIND.ACTION_KIND_ENV_STEP, -80, 0, 1)
+    step.spec.env_step.command.shell = f"echo {_HOSTILE}"
+    step.outcome.succeeded.env_step.stdout.inline = _HOSTILE.encode() + b"\xff\x00" + b"x" * 50_000
+    step.outcome.succeeded.env_step.stderr.reference.sha256 = "0" * 64
+    step.outcome.succeeded.env_step.stderr.reference.size = 10_000_000
+    run.payloads["0" * 64] = b"begins here" + b"\x1b" * 100_000
+    lost = past("a-lost", KIND.ACTION_KIND_ENV_STEP, -70, 0, 1, outcome_bytes=9_000_000)
+    run.actions += [step, lost]
+    assert not [each for each in run.asked if getattr(each, "contents", False)]
+    page = pages.get("/trajectory?job=j&trajectory=t&contents=1")
+    assert "<img" not in page.text
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page.text)
+    text = unescape(page.text)
+    for shown in ("echo <img src=x onerror=alert(1)>␛]0;owned␇\\u202e", "\ufffd␀xxx", "begins here␛"):
+        assert shown in text
+    assert "This is the beginning of 10,000,000 bytes." in text
+    assert "9,000,000 bytes, and is too large" in text
+    run.payloads.clear()
+    assert "10,000,000 bytes are in the payload store" in pages.get("/trajectory?job=j&trajectory=t&contents=1").text
+
+
+def test_a_token_that_may_not_read_contents_is_told_so_and_sees_the_rest(run: MadeUpRun, pages: TestClient) -> None:
+    run.shows_contents = False
+    text = _text(pages, "/trajectory?job=j&trajectory=t&contents=1")
+    assert "PERMISSION_DENIED" in text
+    assert "generate 1 8.0 s" in text
+    assert pages.get("/trajectory?job=j&trajectory=nothing").status_code == 404
+
+
+def test_a_group_shows_siblings_their_spread_and_who_was_replaced(run: MadeUpRun, pages: TestClient) -> None:
+    lost = trajectory("gone", -90, -60, end=job_pb2.TRAJECTORY_END_LOST, reason="lost to INFRA: node n died")
+    run.trajectories += [lost, trajectory("late", -30), trajectory("good", -100, -10, reward=1.0)]
+    spec = job_pb2.GroupSpec(group_id="g", size=3, quorum=2)
+    run.groups = [
+        job_pb2.GroupStatus(spec=spec, completed=["t", "good"], lost=["gone"], open=["late"], has_quorum=True)
+    ]
+    text = _text(pages, "/group?job=j&group=g")
+    assert "mean reward 0.75 spread 0.5 to 1, deviation 0.25" in text
+    assert "quorum 2, reached members lost to INFRA replace" in text
+    assert f"gone lost lost: replaced {NOTHING} 3 30.0 s lost to INFRA: node n died" in text
+    run.groups = []
+    assert "members ever 4" in _text(pages, "/group?job=j&group=g")
+
+
+def test_a_step_has_stragglers_first_and_the_outliers_of_many_lanes(run: MadeUpRun, pages: TestClient) -> None:
+    run.trajectories = [trajectory(f"t{each}", -1000, -1000 + each) for each in range(1, 200)]
+    run.actions = [
+        past(f"a{each}", KIND.ACTION_KIND_ENV_STEP, -1000, 0, each, manager_id=f"m{each}", trajectory_id=f"t{each}")
+        for each in range(1, 101)
+    ]
+    text = _text(pages, "/step?job=j&version=3")
+    assert "the 64 that end last of 100" in text
+    assert "a100 t100 env_step 1 min 40 s" in text
+    (asked,) = [each for each in run.asked if isinstance(each, admin_service_pb2.ListActionHistoryRequest)]
+    assert list(asked.trajectory_ids) == [f"t{each}" for each in range(199, 135, -1)]
+    assert pages.get("/step?job=j&version=x").status_code == 400
+
+
+def test_no_two_bars_of_a_lane_overlap() -> None:
+    actions = [past(f"a{each}", KIND.ACTION_KIND_ENV_STEP, -100 + each, 0, 2.5) for each in range(10)]
+    lanes, left_out = lanes_of(actions, NOW - 100, NOW, 64)
+    assert left_out == 0
+    assert len(lanes) == 3
+    for _, bars in lanes:
+        assert all(one.end <= other.start for one, other in pairwise(bars))
+    assert lanes[0][1][-1].end == max(bar.end for _, bars in lanes for bar in bars)
+    assert lanes_of(actions, NOW - 100, NOW, 2)[1] == 1
+
+
+def test_an_action_that_is_stuck_tells_what_is_short_and_who_holds_it(run: MadeUpRun, pages: TestClient) -> None:
+    key = common_pb2.ActionKey(job_id="j", action_id="a1")
+    told = admin_service_pb2.ExplainResponse(
+        key=key, kind=KIND.ACTION_KIND_ENV_STEP, state=STATE.ACTION_STATE_QUEUED, explanation="needs 4 cores"
+    )
+    told.story.add(event="submitted", time=at(-300))
+    told.shortages.add(resource="cpu", needed=4, free=1, capacity=8, node_id="n")
+    told.holders.add(job_id="j", action_id="holder", node_id="n", units={"cpu": 7}, held_s=3600, sessions=0)
+    told.holders.add(node_id="n", units={"cpu": 1}, held_s=5)
+    run.explained = {"a1": told}
+    text = _text(pages, "/stuck")
+    assert "waits for 5 min: needs 4 cores" in text
+    assert "cpu 4 1 8 n" in text
+    assert "holder j 7 cpu 1 h n away; its job is detached" in text
+    assert "another job 1 cpu 5.0 s n not told" in text
+    assert "Its client: away" in text
+    assert 'href="/action?job=j&amp;action=holder"' in pages.get("/stuck").text
+
+
+def test_what_hangs_is_measured_against_its_kin(run: MadeUpRun, pages: TestClient) -> None:
+    for name, since in (("slow", -500), ("quick", -5)):
+        key = common_pb2.ActionKey(job_id="j", action_id=name)
+        told = admin_service_pb2.ExplainResponse(key=key, state=STATE.ACTION_STATE_RUNNING)
+        told.story.add(event="started", time=at(since))
+        told.expected.high_s = 60.0
+        run.explained[name] = told
+    text = _text(pages, "/stuck")
+    assert "hangs: 8 min 20 s; nine in ten take 1 min at most" in text
+    assert "5.0 s; nine in ten take 1 min at most" in text
+
+
+def test_a_dead_run_says_since_when_and_refuses_acts(run: MadeUpRun, pages: TestClient) -> None:
+    assert "it was last alive at 1970-01-12 13:46:40 UTC" in _text(pages, "/now")
+    answer = pages.post("/close", data={"job": "j"}, headers={"Origin": "http://testserver"})
+    assert answer.status_code == 403
+    assert "This run is over" in answer.text
+    assert "Close this job" not in pages.get("/job?job=j").text
+    assert not run.asked
+
+
+def test_hostile_names_are_text_everywhere(run: MadeUpRun, pages: TestClient) -> None:
+    run.status.jobs[0].spec.job_id = _HOSTILE
+    run.trajectories = [trajectory(_HOSTILE, -10, group_id=_HOSTILE, reason=_HOSTILE, task=_HOSTILE, node_id=_HOSTILE)]
+    manager = run.status.managers.add(manager_id=_HOSTILE, node_id=_HOSTILE, connected=True)
+    manager.services.add(name=_HOSTILE, problem=_HOSTILE).weights.reason = _HOSTILE
+    manager.capabilities[_HOSTILE] = _HOSTILE
+    run.status.nodes.add(node_id=_HOSTILE, capacity={_HOSTILE: 3})
+    run.actions = [past(_HOSTILE, KIND.ACTION_KIND_ENV_STEP, -9, 1, 1, reason=_HOSTILE, label=_HOSTILE)]
+    names = {"job": _HOSTILE, "trajectory": _HOSTILE, "group": _HOSTILE, "manager": _HOSTILE, "version": "3"}
+    for path in ("/now", "/job", "/trajectories", "/trajectory", "/group", "/step", "/engines", "/manager", "/what-if"):
+        page = pages.get(path, params=names)
+        assert page.status_code == 200, path
+        assert "<img" not in page.text, path
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page.text), path
+
+
+def test_a_part_is_the_page_without_its_frame(pages: TestClient) -> None:
+    whole, part = pages.get("/now").text, pages.get("/now", headers={"HX-Request": "true"}).text
+    assert part.strip().startswith('<div id="live"')
+    assert "<html" not in part
+    assert "Jobs" in part
+    for landmark in ("<nav", "<main", 'class="skip"', 'role="status"', "<caption>", 'scope="col"', 'lang="en"'):
+        assert landmark in whole
+
+
+def test_what_if_asks_what_its_form_says(run: MadeUpRun, pages: TestClient) -> None:
+    run.status.nodes.add(node_id="n")
+    assert "It helps." in _text(pages, "/what-if?pool=n&nodes=2")
+    assert run.asked == [admin_service_pb2.WhatIfRequest(pool="n", nodes=2)]
+    assert pages.get("/what-if?pool=n&nodes=-1").status_code == 400
