@@ -1,11 +1,16 @@
-"""Commands as Ray's tasks: each is a real process that uses its CPU, and is counted once."""
+"""Real runs, small: commands as Ray's tasks, each counted once, and a run that is recorded and replayed."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from callsheet.benchmarks.real import run
 from callsheet.benchmarks.real.ray_tasks import RAY_POLICIES, run_ray
+from callsheet.benchmarks.real.rollouts import POLICIES
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, real_scenario
+from callsheet.benchmarks.simulator.traces import recorded_acts
 
 
 @pytest.mark.nightly
@@ -18,3 +23,18 @@ async def test_commands_run_as_tasks_of_ray() -> None:
     assert sorted(each.alone_s for each in measured.actions) == pytest.approx(sorted(work.alone_s() for work in works))
     assert sum(each.cpu_s for each in measured.actions) >= 0.9 * sum(work.cpu_s for work in works)
     assert len(measured.held) == len(works)
+
+
+@pytest.mark.nightly
+@pytest.mark.anyio
+async def test_the_first_policys_run_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "POLICIES", POLICIES[:2])
+    monkeypatch.setattr(run, "RAY_POLICIES", ())
+    path = tmp_path / "real.jsonl"
+    settings = RealSettings(trajectories=2, turns=2, cores=1, longest_s=0.2, generation_scale=0.01, trace=path)
+    report = await run.run_real(settings)
+    acts = recorded_acts(path)
+    assert {kind: len(each) for kind, each in acts.items()} == {"env_reset": 2, "env_step": 4}
+    recorded_s = sum(map(sum, acts.values())) / 6
+    # By the client's clock it is a little more.
+    assert 0.0 < recorded_s <= report.policies["callsheet"].measured.act_mean_s

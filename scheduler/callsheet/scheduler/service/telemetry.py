@@ -41,6 +41,8 @@ class SpanSender:
     """
 
     def __init__(self, endpoint: str, counts: Counter[str]) -> None:
+        # All keys are there from now on, as a scrape may iterate over them while the thread counts.
+        counts.update(sent=0, failed=0, dropped=0)
         self.counts = counts
         self._waiting: deque[ActionFinished] = deque()
         self._bytes = 0
