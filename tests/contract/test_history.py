@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from callsheet.scheduler.core.words.costs import Account, Cost
@@ -21,6 +22,7 @@ from callsheet.scheduler.core.words.records import (
 from callsheet.scheduler.history.reader import CONTENT_BYTES, READ_BYTES, HistoryReader
 from callsheet.scheduler.store.journal import Journal
 from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
+from sqlalchemy import Connection, event
 
 from tests.support.journals import JournalPlace
 
@@ -74,6 +76,51 @@ def journal(place: JournalPlace) -> Iterator[Journal]:
     with place.begun() as journal:
         journal.commit([JobOpened("job", b"")])
         yield journal
+
+
+@pytest.fixture
+def searches(journal: Journal) -> list[str]:
+    """How SQLite finds the rows of each question; empty on PostgreSQL, which counts rows before it chooses."""
+    plans: list[str] = []
+
+    def explain(connection: Connection, _: object, statement: str, parameters: Any, *__: object) -> None:
+        if connection.dialect.name == "sqlite" and statement.startswith("SELECT"):
+            cursor = connection.connection.cursor()
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(str(row[3]) for row in cursor.fetchall())
+            cursor.close()
+
+    event.listen(journal.reader, "before_cursor_execute", explain)
+    return plans
+
+
+@pytest.mark.parametrize(
+    "request_of_few",
+    [
+        ListTrajectories(job_id="job", group_id="g1"),
+        ListTrajectories(job_id="job", group_id="g1", policy_version=1),
+        ListTrajectories(job_id="job", group_id="g1", page_token="9.3"),
+        ListTrajectories(job_id="job", trajectory_ids=["t1"]),
+        ListTrajectories(job_id="job", trajectory_ids=["t1", "t2", "t3"]),
+        ListTrajectories(job_id="job", trajectory_ids=["t1", "t2"], page_token="9.3"),
+        ListTrajectories(job_id="job", policy_version=1),
+        ListTrajectories(job_id="job"),
+    ],
+)
+def test_a_few_trajectories_are_found_without_a_look_at_the_others(
+    request_of_few: ListTrajectories, journal: Journal, searches: list[str]
+) -> None:
+    HistoryReader(journal.reader).trajectories(request_of_few)
+    of_trajectories = [each for each in searches if "SEARCH trajectories" in each]
+    assert not any(each.startswith(("SCAN trajectories", "SCAN actions")) for each in searches)
+    if request_of_few.group_id:
+        wanted = "job_number=? AND group_id=?"
+    elif request_of_few.trajectory_ids:
+        wanted = "job_number=? AND trajectory_id=?"
+    else:
+        wanted = "job_number=?"
+    assert all(wanted in each for each in of_trajectories)
+    assert bool(of_trajectories) == bool(searches)
 
 
 def test_trajectories_come_newest_first_page_by_page(journal: Journal) -> None:

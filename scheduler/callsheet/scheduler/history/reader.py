@@ -63,11 +63,14 @@ class HistoryReader:
             if request.group_id:
                 # The second says that the partial index has it.
                 rows = rows.where(which.group_id == _storable("group_id", request.group_id), which.group_id != "")
+            # A few are sorted. To have them in order, SQLite would read all versions of the job by their index instead.
+            few = bool(request.trajectory_ids or request.group_id)
+            version = which.policy_version + 0 if few else which.policy_version
             if request.HasField("policy_version"):
-                rows = rows.where(which.policy_version == request.policy_version)
+                rows = rows.where(version == request.policy_version)
             if after is not None:
-                rows = rows.where(tuple_(which.policy_version, which.id) < after)
-            rows = rows.order_by(which.policy_version.desc(), which.id.desc()).limit(size + 1)
+                rows = rows.where(tuple_(version, which.id) < after)
+            rows = rows.order_by(version.desc(), which.id.desc()).limit(size + 1)
             found = connection.execute(rows).all()
             page = found[:size]
             told = [trajectory_message(row, job_closed=job.closed) for row in page]
