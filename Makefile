@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example v2 gpu
+.PHONY: demo test examples browser screenshots compose-smoke conformance conformance-sglang conformance-vllm agents check budget pythons docs lint types layers protos protos-lint protos-check bench nightly lock setup clean e2b trainers harbor-tasks train-example v2 gpu
 
 demo: $(DEMO_SETUP)
 	scripts/system_packages.sh demo
@@ -35,6 +35,20 @@ test: $(SETUP)
 examples: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/pytest tests/examples
+
+AXE := build/axe/axe_playwright_python/axe.min.js
+# Not a part of `make test` either: the dashboard in a real browser. axe-core comes in a package, whose hash is checked.
+browser: $(SETUP) $(AXE)
+	scripts/system_packages.sh browser
+	$(BIN)/pytest tests/browser
+
+$(AXE): tests/browser/axe.txt | $(SETUP)
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --require-hashes --target build/axe --requirement $<
+	touch $@
+
+# The pictures of the documentation, taken by the same tests.
+screenshots: export CALLSHEET_SCREENSHOTS := $(CURDIR)/docs/images
+screenshots: browser
 
 # The newer versions of Python that this machine has, without torch.
 pythons: $(SETUP)

@@ -3,6 +3,10 @@
 #
 #   scripts/system_packages.sh demo     bwrap, which sandboxes run in
 #   scripts/system_packages.sh test     bwrap, redis-server, postgres, skopeo, buildah, docker-registry and faketime
+#   scripts/system_packages.sh browser  bwrap, chromium and chromedriver
+#
+# Ubuntu has Chromium as a snap alone, which containers cannot run. There a chromium, or a google-chrome, and a chromedriver
+# of the same version must be on PATH.
 #
 # Does nothing if they are there. Otherwise: apt-get install as root or where `sudo -n` works; elsewhere the packages
 # are downloaded and unpacked into .venv/system, which changes nothing outside of this directory. If neither works, one
@@ -16,7 +20,8 @@ prefix=$root/.venv/system
 case ${1-} in
 demo) programs=(bwrap) ;;
 test) programs=(bwrap redis-server postgres skopeo buildah docker-registry faketime) ;;
-*) echo "usage: $0 demo|test" >&2 && exit 2 ;;
+browser) programs=(bwrap chromium chromedriver) ;;
+*) echo "usage: $0 demo|test|browser" >&2 && exit 2 ;;
 esac
 
 say() { echo "system_packages: $*" >&2; }
@@ -24,6 +29,7 @@ say() { echo "system_packages: $*" >&2; }
 package_of() {
     case $1 in
     bwrap) echo bubblewrap ;;
+    chromedriver) echo chromium-driver ;;
     postgres) echo postgresql ;;
     *) echo "$1" ;;
     esac

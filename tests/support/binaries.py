@@ -14,6 +14,8 @@ import pytest
 DEBIAN_PACKAGES = {
     "buildah": "buildah",
     "bwrap": "bubblewrap",
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
     "docker-registry": "docker-registry",
     "faketime": "faketime",
     "postgres": "postgresql",
