@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -15,21 +16,20 @@ from tests.support.five_hosts import TRAJECTORIES, FiveHosts, five_hosts
 from tests.support.host_load import DONE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
-# The last one before more than one machine was tested: what a cluster may still run.
-_EARLIER = "0f2f05e5"
+# The first one with today's schema of the journal: no scheduler takes over a journal of another one.
+_EARLIER = "157554c4"
+# The last one before more than one machine was tested: what managers and clients of a cluster may still run.
+_OLDEST = "0f2f05e5"
 _ROOMS = ("protos", "scheduler", "managers", "deploy", "clients")
 # The default. Managers of that commit waited up to 5 s between dials, whatever their lease was.
 _LEASE_S = 15.0
 _ALL_DONE = {DONE: TRAJECTORIES}
 
 
-@pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The sources of that commit."""
-    directory = tmp_path_factory.mktemp("earlier")
-    archive = subprocess.run(["git", "archive", _EARLIER, *_ROOMS], cwd=ROOT, capture_output=True, check=False)
+def _sources_of(commit: str, directory: Path) -> list[Path]:
+    archive = subprocess.run(["git", "archive", commit, *_ROOMS], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
-        pytest.skip(f"needs the commit {_EARLIER} in the history: {archive.stderr.decode()}")
+        pytest.skip(f"needs the commit {commit} in the history: {archive.stderr.decode()}")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
         files.extractall(directory, filter="data")
     return [directory / room for room in _ROOMS]
@@ -47,9 +47,9 @@ async def _replace_scheduler(five: FiveHosts) -> None:
     assert await five.load(replace) == _ALL_DONE
 
 
-async def _replace_managers(five: FiveHosts) -> None:
-    """Stops each manager while nothing runs there, and starts today's."""
-    five.sources = ()
+async def _replace_managers(five: FiveHosts, sources: Sequence[Path] = ()) -> None:
+    """Stops each manager while nothing runs there, and starts today's, or those of a commit."""
+    five.sources = sources
     for place, manager in enumerate(five.managers):
         await manager.stop()
         five.managers[place] = five.new_manager(place)
@@ -59,7 +59,8 @@ async def _replace_managers(five: FiveHosts) -> None:
 
 
 @pytest.mark.parametrize("first", ["scheduler", pytest.param("managers", marks=pytest.mark.nightly)])
-async def test_an_upgrade_in_either_order_loses_nothing(tmp_path: Path, earlier: list[Path], first: str) -> None:
+async def test_an_upgrade_in_either_order_loses_nothing(tmp_path: Path, first: str) -> None:
+    earlier = _sources_of(_EARLIER, tmp_path / "earlier")
     steps = {"scheduler": _replace_scheduler, "managers": _replace_managers}
     order = [steps.pop(first), *steps.values()]
     async with five_hosts(tmp_path, earlier, _LEASE_S) as five:
@@ -68,3 +69,12 @@ async def test_an_upgrade_in_either_order_loses_nothing(tmp_path: Path, earlier:
             for sources in (earlier, []):
                 five.sources = sources
                 assert await five.load() == _ALL_DONE
+
+
+async def test_old_managers_and_clients_serve_and_are_served_by_todays_scheduler(tmp_path: Path) -> None:
+    oldest = _sources_of(_OLDEST, tmp_path / "oldest")
+    async with five_hosts(tmp_path, [], _LEASE_S) as five:
+        await _replace_managers(five, oldest)
+        for sources in (oldest, []):
+            five.sources = sources
+            assert await five.load() == _ALL_DONE
