@@ -148,7 +148,7 @@ def test_a_trajectory_has_its_end_its_rewards_and_the_task_of_its_first_action(j
     journal.commit([opened("t", 3, "g"), submitted("a"), submitted("r", kind=REWARD), submitted("q", kind=REWARD)])
     journal.commit([finished("a", generated()), finished("r", scored(0.25), REWARD)])
     account = Account(Cost({"cpu": 2.0}, {"tokens_out": 3.0}))
-    journal.commit([CostGrown("job", account, "t", account)])
+    journal.commit([CostGrown("job", account, {"t": account})])
     journal.commit([finished("q", scored(1.0), REWARD), TrajectoryClosed("job", "t", "completed", "why", 30.0, 0.75)])
     (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
     assert (told.group_id, told.policy_version, told.task, list(told.scores)) == ("g", 3, "sum", [0.25, 1.0])

@@ -152,6 +152,10 @@ async def test_a_teacher_and_a_judge(shared: Shared) -> None:
     assert isinstance(looked_at, Completed)
     assert list(looked_at.succeeded.reward.log_probs) == pytest.approx(expected[2:], abs=1e-4)
     assert list(looked_at.succeeded.reward.token_ids) == [8, 9]
+    assert dict(looked_at.usage.cost.used) == {"tokens_in": 5.0}
+    # It has its worker's one thread while its batch is computed, and uses no more than that.
+    assert looked_at.usage.cost.held.keys() == {"cpu"}
+    assert looked_at.usage.cost.held["cpu"] >= looked_at.usage.cpu_s > 0
     assert scored(looked_at) == pytest.approx(sum(expected[2:]), abs=1e-4)
     assert isinstance(whole, Completed)
     assert list(whole.succeeded.reward.log_probs) == pytest.approx(expected, abs=1e-4)

@@ -334,6 +334,12 @@ async def test_a_judgement_without_a_score_is_no_zero(tools: ToolsExecutor, prov
     assert (result.kind, result.reason, result.partial.reward.text) == (ENV, "score_missing", "I cannot tell.")
 
 
+async def test_a_judgement_without_a_score_has_cost_its_tokens(tools: ToolsExecutor, provider: LimitedProvider) -> None:
+    provider.answer = "I cannot tell."
+    used = (await tools.run(judge_attempt("strict", "?"))).usage.cost.used
+    assert dict(used) == {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
+
+
 async def test_a_judge_that_refuses_its_key_is_env_and_keeps_it(
     tools: ToolsExecutor, provider: LimitedProvider
 ) -> None:
@@ -376,6 +382,9 @@ async def test_a_limit_that_is_met_is_waited_for_here(tmp_path: Path) -> None:
     assert all(isinstance(each, Completed) for each in results)
     assert provider.refused
     assert len(provider.accepted) == 20
+    # What was refused and made again was a call as well.
+    calls = sum(each.usage.cost.used["calls:x"] for each in results if isinstance(each, Completed))
+    assert calls == 20 + provider.refused
 
 
 async def test_what_a_provider_says_is_left_is_obeyed_before_it_refuses(tmp_path: Path) -> None:

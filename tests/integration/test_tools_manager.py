@@ -48,6 +48,7 @@ async def test_calls_functions_and_judgements_through_a_scheduler(tmp_path: Path
                     found = await job.tool_call("search", "GET items", b'{"query": {"q": "x"}}')
                     mean = await job.tool_call("mean", "call", b'{"data": [1, 2, 6]}')
                     verdict = await job.judge("strict", "Score: 0 to 10", ConversationText(prompt="?", response="!"))
+                    summary = job.step_summary()
                 async with AdminClient(stack.address) as admin:
                     status = await admin.status()
     assert isinstance(found, Succeeded)
@@ -56,6 +57,10 @@ async def test_calls_functions_and_judgements_through_a_scheduler(tmp_path: Path
     assert mean.value.response == b"3"
     assert isinstance(verdict, Succeeded)
     assert verdict.value.score == 7.0
+    tokens = {"tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
+    costs = [dict(each.usage.cost.used) for each in (found, mean, verdict)]
+    assert costs == [{"calls:search": 1.0}, {"calls:mean": 1.0}, {"calls:strict": 1.0} | tokens]
+    assert (summary["used/calls"], summary["used/tokens_cached"]) == (3.0, 30.0)
     assert [node.capacity for node in status.nodes] == [{"k:calls": 4}]
 
 

@@ -108,10 +108,10 @@ class CoreJournal:
                     had_sandbox=True,
                     died=died,
                 )
-            case records.CostGrown(job_id, of_job, trajectory_id, of_trajectory):
+            case records.CostGrown(job_id, of_job, of_trajectories):
                 self.jobs[job_id] = replace(self.jobs[job_id], cost=of_job)
-                if of_trajectory is not None:
-                    self._change_trajectory(job_id, trajectory_id, cost=of_trajectory)
+                for trajectory_id, account in of_trajectories.items():
+                    self._change_trajectory(job_id, trajectory_id, cost=account)
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._change_trajectory(job_id, trajectory_id, end=end, reason=reason, closed_at=closed_at)
             case records.TrajectoryCommandTimeout(job_id, trajectory_id, timeout):

@@ -147,7 +147,9 @@ class LimitedProvider:
         if path.endswith("/chat/completions"):
             asked = json.loads(await request.text())
             message = {"role": "assistant", "content": self.answer, "asked": asked["messages"][0]["content"]}
-            return web.json_response({"choices": [{"message": message}], "usage": {"total_tokens": 100}})
+            prompt = {"prompt_tokens": 80, "prompt_tokens_details": {"cached_tokens": 30}}
+            usage = {**prompt, "completion_tokens": 20, "total_tokens": 100}
+            return web.json_response({"choices": [{"message": message}], "usage": usage})
         if path == "/redirect":
             return web.Response(status=302, headers={"Location": request.query["to"]})
         if path == "/circle":

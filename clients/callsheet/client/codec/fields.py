@@ -174,8 +174,10 @@ def take(made: type[T], message: Message, /, **others: object) -> T:
 def decode_cost(message: common_pb2.Cost) -> Cost:
     """Returns a cost. By attributes, which is faster than `take`: this comes once for every action."""
     held, used = message.held, message.used
-    # To walk over an empty map costs more than all else here.
-    return Cost(dict(held) if held else {}, dict(used) if used else {})
+    # To walk over an empty map costs more than all else here, and protobuf's maps are made to dicts quickest so.
+    return Cost(
+        {each: held[each] for each in held} if held else {}, {each: used[each] for each in used} if used else {}
+    )
 
 
 def take_seconds(message: Message, name: str) -> float | None:

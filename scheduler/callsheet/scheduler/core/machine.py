@@ -20,6 +20,7 @@ from callsheet.scheduler.core.words.commands import CoreCommand, Refuse
 from callsheet.scheduler.core.words.events import Event, Request
 from callsheet.scheduler.core.words.model import MustWaitError, RefusedError
 from callsheet.scheduler.core.work import attempts, cancel, submission, trajectories
+from callsheet.scheduler.core.work.costs import persist_costs
 
 LEAST_PARTS: Final = 32
 """Parts of chores that are done even if events took all the time."""
@@ -110,6 +111,8 @@ def advance(
         left = most_parts - parts
         parts = state.chores.work_off(now, min(left, LEAST_PARTS))
         state.chores.work_off(now, left - parts, is_over)
+    if state.grown:
+        persist_costs(state, now)
     return handled
 
 

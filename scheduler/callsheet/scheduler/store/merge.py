@@ -184,8 +184,8 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
 def _grow_cost(changes: RowChanges, numbering: Numbering, record: CostGrown) -> None:
     # A row has its account once, as text, when the batch is merged: most batches have many of each.
     _job_row(changes, numbering, record.job_id)["cost"] = record.of_job
-    if record.of_trajectory is not None:
-        _row(changes.trajectories, numbering, record.job_id, record.trajectory_id)["cost"] = record.of_trajectory
+    for trajectory_id, account in record.of_trajectories.items():
+        _row(changes.trajectories, numbering, record.job_id, trajectory_id)["cost"] = account
 
 
 def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:

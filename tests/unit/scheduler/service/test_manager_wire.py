@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.events import GrantPrediction
 from callsheet.scheduler.core.words.model import (
     ActionKey,
@@ -22,6 +23,7 @@ from callsheet.scheduler.core.words.registration import (
     ServiceDescription,
     ServiceState,
 )
+from callsheet.scheduler.service.codec.costs import MAX_RESOURCES
 from callsheet.scheduler.service.codec.decode import decode_action
 from callsheet.scheduler.service.codec.manager_wire import (
     decode_item,
@@ -293,6 +295,22 @@ def test_an_end_is_taken_over_in_full() -> None:
     assert event.result == events.AttemptSucceeded(
         outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=3)).SerializeToString()
     )
+
+
+def entry(resource: str, amount: str) -> str:
+    return f'usage {{ cost {{ held {{ key: "{resource}" value: {amount} }} used {{ key: "cpu" value: 1 }} }} }}'
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-inf", "-1", "0", "1e300"])
+def test_an_amount_that_cannot_be_is_no_cost(amount: str) -> None:
+    assert ended(f"{entry('cpu', amount)} cancelled {{}}").cost == Cost({}, {"cpu": 1.0})
+
+
+def test_costs_that_nobody_could_add_up_are_left_out() -> None:
+    assert ended(f"{entry('gpu', '2.5')} cancelled {{}}").cost == Cost({"gpu": 2.5}, {"cpu": 1.0})
+    assert ended(f"{entry('calls:' + 300 * 'x', '1')} cancelled {{}}").cost == Cost({}, {"cpu": 1.0})
+    many = " ".join(f'used {{ key: "calls:{number}" value: 1 }}' for number in range(MAX_RESOURCES + 1))
+    assert ended(f"usage {{ cost {{ {many} }} }} cancelled {{}}").cost == Cost()
 
 
 @pytest.mark.parametrize(("told", "known"), [("", 0), ("sandbox_held_mib: 65", 65), ("sandbox_held_mib: -3", 0)])

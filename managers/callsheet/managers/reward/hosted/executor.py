@@ -119,8 +119,10 @@ class HostedModelsExecutor(Executor):
             finally:
                 self.host.withdraw(ticket)
             tasks.cancel_scope.cancel()
-        gpus = 0 if _on_cpu(self._settings) else hosted.spec.gpus
-        return replace(_result(ticket), usage=_usage(ticket, gpus))
+        on_cpu = _on_cpu(self._settings)
+        threads = self._settings.model_threads if on_cpu and not hosted.spec.url else 0
+        computes_on = {"cpu": threads, "gpu": 0 if on_cpu else hosted.spec.gpus}
+        return replace(_result(ticket), usage=_usage(ticket, computes_on))
 
     @override
     async def close(self) -> None:
@@ -198,11 +200,12 @@ def _result(ticket: ModelRequest) -> AttemptResult:
     return Completed(outcome_pb2.Succeeded(reward=_reward(ticket, answer)))
 
 
-def _usage(ticket: ModelRequest, gpus: int) -> outcome_pb2.Usage:
+def _usage(ticket: ModelRequest, computes_on: Mapping[str, int]) -> outcome_pb2.Usage:
     """What a request used: its part of its batch's time, and its tokens where it came in tokens."""
     usage = outcome_pb2.Usage()
-    if gpus and ticket.share_s:
-        usage.cost.held["gpu"] = gpus * ticket.share_s
+    for resource, units in computes_on.items():
+        if units and ticket.share_s:
+            usage.cost.held[resource] = units * ticket.share_s
     if isinstance(ticket.answer, ModelAnswer):
         usage.cpu_s, asked = ticket.answer.cpu_s, ticket.question
         tokens = len(asked.get("prompt_token_ids", ())) + len(asked.get("token_ids", ()))

@@ -359,6 +359,7 @@ class SchedulerState:
         held_memory: What sandboxes held in their lives.
         spent: What attempts cost since the scheduler's start, by their kind.
         resting: What sandboxes cost since then between their commands.
+        grown: Jobs and trajectories of which the journal does not have the cost of this step yet.
         fleet_version: Grows whenever managers come, go, begin or end taking attempts, or are found to go by need.
         summaries: What stays of actions that have their outcome.
     """
@@ -414,6 +415,7 @@ class SchedulerState:
         self.held_memory = HeldMemory()
         self.spent: dict[ActionKind, Cost] = {kind: Cost() for kind in ActionKind}
         self.resting = Account()
+        self.grown: dict[Job, dict[str, Trajectory]] = {}
         self.fleet_version = 0
         self._changed_nodes: deque[Node] = deque(maxlen=MOST_CHANGED_NODES)
         self._sequence = 0

@@ -125,12 +125,11 @@ class TrajectoryPlaced(Record):
 
 @dataclass(slots=True)
 class CostGrown(Record):
-    """What a job cost, and one of its trajectories, of which the id is empty if it was none, are these accounts now."""
+    """What a job and some of its trajectories cost are these accounts now."""
 
     job_id: str
     of_job: Account
-    trajectory_id: str = ""
-    of_trajectory: Account | None = None
+    of_trajectories: dict[str, Account]
 
 
 @dataclass(slots=True)

@@ -218,7 +218,7 @@ def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> N
         book_attempt(attempt, manager, attempt.action.request.demand.minimum(), ())
     manager.unlisted.discard(event.token)
     action = attempt.action
-    charge(state, attempt, event.cost, now)
+    charge(state, attempt, event.cost)
     if action.attempt is not attempt:
         drop_attempt(state, attempt, now)
         discard_end(state, manager, event)

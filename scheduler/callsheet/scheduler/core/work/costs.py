@@ -9,7 +9,7 @@ from callsheet.scheduler.core.words.model import MEMORY
 from callsheet.scheduler.core.words.records import CostGrown
 
 
-def charge(state: SchedulerState, attempt: Attempt, cost: Cost, now: float) -> None:
+def charge(state: SchedulerState, attempt: Attempt, cost: Cost) -> None:
     """Adds what an attempt cost that has ended, once, to its action, its trajectory and its job."""
     if not cost:
         return
@@ -23,13 +23,13 @@ def charge(state: SchedulerState, attempt: Attempt, cost: Cost, now: float) -> N
     trajectory = action.trajectory
     if trajectory is not None:
         trajectory.account.spent.add(cost)
-    _persist(state, action.job, trajectory, now)
+    _note_grown(state, action.job, trajectory)
 
 
 def charge_untold(state: SchedulerState, attempt: Attempt, now: float) -> None:
     """Charges an attempt whose manager will tell no end: what it used is not known, and it held its grant until now."""
     since = attempt.started_at or attempt.dispatched_at
-    charge(state, attempt, held_for(attempt.granted, max(now - since, 0.0)), now)
+    charge(state, attempt, held_for(attempt.granted, max(now - since, 0.0)))
 
 
 def note_resting(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
@@ -39,7 +39,7 @@ def note_resting(state: SchedulerState, trajectory: Trajectory, now: float) -> N
         return
     for account in (trajectory.account, trajectory.job.account, state.resting):
         account.change_rate(before, after, now)
-    _persist(state, trajectory.job, trajectory, now)
+    _note_grown(state, trajectory.job, trajectory)
 
 
 def _rate_at_rest(trajectory: Trajectory) -> Cost:
@@ -53,16 +53,23 @@ def _rate_at_rest(trajectory: Trajectory) -> Cost:
     return rate
 
 
-def _persist(state: SchedulerState, job: Job, trajectory: Trajectory | None, now: float) -> None:
-    job_id = job.request.job_id
-    if job.over or state.jobs.get(job_id) is not job:
-        return
-    job.account.settle(now)
-    if trajectory is None or trajectory.request.trajectory_id not in job.trajectory_specs:
-        state.persist(CostGrown(job_id, job.account.copy()))
-        return
-    trajectory.account.settle(now)
-    state.persist(CostGrown(job_id, job.account.copy(), trajectory.request.trajectory_id, trajectory.account.copy()))
+def _note_grown(state: SchedulerState, job: Job, trajectory: Trajectory | None) -> None:
+    trajectories = state.grown.setdefault(job, {})
+    if trajectory is not None:
+        trajectories[trajectory.request.trajectory_id] = trajectory
+
+
+def persist_costs(state: SchedulerState, now: float) -> None:
+    """Journals what has grown in a step: many attempts end in one, and each job and trajectory is written once."""
+    for job, trajectories in state.grown.items():
+        job_id = job.request.job_id
+        if job.over or state.jobs.get(job_id) is not job:
+            continue
+        accounts = {name: each.account for name, each in trajectories.items() if name in job.trajectory_specs}
+        for account in (job.account, *accounts.values()):
+            account.settle(now)
+        state.persist(CostGrown(job_id, job.account.copy(), {name: each.copy() for name, each in accounts.items()}))
+    state.grown.clear()
 
 
 def group_cost(job: Job, group: Group, now: float) -> Cost:

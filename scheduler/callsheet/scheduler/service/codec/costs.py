@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core.words.costs import Cost
@@ -15,14 +16,14 @@ MAX_AMOUNT: Final = 1e12
 
 def cost_of(message: common_pb2.Cost) -> Cost:
     """What a manager told; the scheduler adds it up for months, so that what cannot be is left out."""
-    return Cost(
-        *(
-            {each: amount for each, amount in told.items() if 0.0 < amount <= MAX_AMOUNT and len(each) <= MAX_ID}
-            if 0 < len(told) <= MAX_RESOURCES
-            else {}
-            for told in (message.held, message.used)
-        )
-    )
+    return Cost(_possible(message.held), _possible(message.used))
+
+
+def _possible(told: Mapping[str, float]) -> dict[str, float]:
+    if not 0 < len(told) <= MAX_RESOURCES:
+        return {}
+    # By keys, as protobuf's items take twice as long: this comes once for every attempt.
+    return {each: amount for each in told if 0.0 < (amount := told[each]) <= MAX_AMOUNT and len(each) <= MAX_ID}
 
 
 def cost_message(cost: Cost) -> common_pb2.Cost:

@@ -7,7 +7,6 @@ from typing import Final
 
 from callsheet.scheduler.core.words.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.service.codec.costs import cost_message
 from callsheet.v1 import outcome_pb2
 from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf import timestamp_pb2
@@ -38,7 +37,8 @@ def encode_outcome(facts: OutcomeFacts) -> bytes:
     if facts.usage is not None:
         outcome.usage.cpu_s, outcome.usage.peak_memory_bytes = facts.usage.cpu_s, facts.usage.peak_memory_bytes
     if facts.cost:
-        outcome.usage.cost.CopyFrom(cost_message(facts.cost))
+        outcome.usage.cost.held.update(facts.cost.held)
+        outcome.usage.cost.used.update(facts.cost.used)
     # Parts of a message, joined, are the message: see `encoded_fields`.
     times = (facts.submitted, facts.first_dispatched, facts.dispatched, facts.started, facts.ended)
     return outcome.SerializeToString() + succeeded + _encode_course(facts.attempts, facts.manager_id, times)
