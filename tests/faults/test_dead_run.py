@@ -28,6 +28,9 @@ from callsheet.v1 import (
     common_pb2,
 )
 
+from tests.support.command_line import invoke
+from tests.support.dashboards import browser, running_dashboard
+
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 180.0
 _CALL_S = 20.0
@@ -180,7 +183,27 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
                 await dead.what_if(admin_service_pb2.WhatIfRequest(pool="cpu", nodes=1))
             with pytest.raises(client_errors.NotFoundError):
                 await dead.list_action_history(ListActions(job_id="unknown"))
+            async with running_dashboard("127.0.0.1:1", run=dead) as url, browser(url) as pages:
+                for name in ("stuck", "now", "engines", "trajectories"):
+                    assert (await pages.get(f"/{name}", job="open")).status == 200, name
+                assert "runs0" in (await pages.get("/stuck")).text
+                shown = await pages.get("/trajectory", job="open", trajectory="t0", contents="1")
+                assert (shown.status, "echo 0" in shown.text) == (200, True)
         assert content(data_dir) == files
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--data-dir", "{}"), 1, "it has no journal.sqlite3"),
+        (("--data-dir", "{}/missing"), 1, "it has no journal.sqlite3"),
+        (("--data-dir", "{}", "--database-url-file", "{}/missing"), 1, "No such file"),
+        (("--database-url-file", "{}/missing"), 2, "--database-url-file: goes with --data-dir"),
+    ],
+)
+def test_the_command_says_what_it_cannot_open(tmp_path: Path, options: tuple[str, ...], code: int, said: str) -> None:
+    result = invoke("dashboard", *[each.format(tmp_path) for each in options])
+    assert (result.exit_code, said in result.stderr) == (code, True), result.stderr
 
 
 @pytest.mark.parametrize("name", ["", "missing"])

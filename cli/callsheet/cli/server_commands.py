@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import anyio
 import typer
@@ -18,6 +21,9 @@ from callsheet.integrations.e2b.settings import E2bSettings
 from callsheet.integrations.sandboxes.settings import ServedFacade
 from callsheet.integrations.swerex.settings import FacadeSettings
 from callsheet.options.common import LogFormat, LogLevel
+
+if TYPE_CHECKING:
+    from callsheet.dashboard.source import Source
 
 Serve: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 facade_app = typer.Typer(
@@ -55,17 +61,38 @@ def gateway(
         raise CommandError(str(first_error(group))) from None
 
 
+@contextmanager
+def _over(data_dir: Path | None, database_url_file: Path | None) -> Iterator[Source | None]:
+    """The run that is over, if one is named."""
+    if data_dir is None:
+        if database_url_file is not None:
+            raise CommandError("--database-url-file: goes with --data-dir, where the run's payloads are", usage=True)
+        yield None
+        return
+    with needs("scheduler"):
+        from callsheet.deploy.dead_run import opened
+    with opened(data_dir, database_url_file.read_text().strip() if database_url_file is not None else None) as run:
+        yield run
+
+
 @options_of(settings=DashboardSettings)
 def dashboard(
     *,
     settings: DashboardSettings,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Show a run that is over: the one that left this data directory.")
+    ] = None,
+    database_url_file: Annotated[
+        Path | None, typer.Option(help="The run's journal is in the PostgreSQL database whose URL this file has.")
+    ] = None,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Serve pages that show what waits, and why.
 
     A scheduler with tokens shows each viewer what the viewer's token may see, and takes acts from those that may act.
-    One without tokens takes acts from browsers on the dashboard's own machine alone.
+    One without tokens takes acts from browsers on the dashboard's own machine alone. With --data-dir there is no
+    scheduler: what a run left is shown as it was last, and nothing is written.
     """
     link = ParentLink.adopt()
     with needs("dashboard"):
@@ -73,7 +100,9 @@ def dashboard(
         from callsheet.deploy.logs import configure_logs
     configure_logs(log_format, log_level, role="dashboard")
     try:
-        anyio.run(serve_until_signal, serve, settings, lambda url: link.report_ready(url=url))
+        with _over(data_dir, database_url_file) as run:
+            serving = partial(serve, run=run)
+            anyio.run(serve_until_signal, serving, settings, lambda url: link.report_ready(url=url))
     except* (OSError, ValueError) as group:
         raise CommandError(str(first_error(group))) from None
 

@@ -6,10 +6,12 @@ were with are told as lost. Nor has it stories of open jobs: an open action is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
+from typing import Final
 
 import anyio.to_thread
 from callsheet.client import errors
@@ -24,14 +26,16 @@ from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs
+from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs, list_trajectories
 from callsheet.scheduler.service.learning import load_predictors
 from callsheet.scheduler.service.rpc.admin_servicer import status_of
 from callsheet.scheduler.service.server import JOURNALLED
 from callsheet.scheduler.service.turns import in_turns
+from callsheet.scheduler.store.payloads import JournalError
 from callsheet.scheduler.store.read_only import DeadJournal
-from callsheet.v1 import admin_service_pb2, client_service_pb2
+from callsheet.v1 import admin_service_pb2, client_service_pb2, payload_service_pb2
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
+from sqlalchemy.exc import SQLAlchemyError
 
 
 class DeadRun:
@@ -46,10 +50,16 @@ class DeadRun:
     def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
         """Reads the journal, which takes seconds where it is large.
 
+        Args:
+            data_dir: The data directory of the run, where stored payloads are, too.
+            database_url: Where its journal is, if not there.
+
         Raises:
             JournalError: It cannot be read, or a scheduler still runs on it.
             ValueError: `database_url` is not of PostgreSQL.
+            sqlalchemy.exc.SQLAlchemyError: The database cannot be reached.
         """
+        self._payloads = data_dir / "payloads" / "objects"
         self._journal = DeadJournal(data_dir, database_url)
         recovered = self._journal.recovered
         self._now = self.last_alive = _last_sign_of_life(recovered)
@@ -94,6 +104,13 @@ class DeadRun:
         with _refusing():
             return await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
 
+    async def list_trajectories(
+        self, request: client_service_pb2.ListTrajectoriesRequest
+    ) -> client_service_pb2.ListTrajectoriesResponse:
+        """Trajectories of a job that was open."""
+        with _refusing():
+            return await list_trajectories(self._state, request, self._now)
+
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
@@ -111,6 +128,17 @@ class DeadRun:
             page = await anyio.to_thread.run_sync(self._history.actions, request)
             await in_turns(complete_actions(self._state, page, self._now))
             return page
+
+    async def get_payload(
+        self, request: payload_service_pb2.GetPayloadRequest
+    ) -> payload_service_pb2.GetPayloadResponse:
+        """The beginning of stored bytes, if they are among the files of the data directory."""
+        sha256 = request.reference.sha256
+        file = self._payloads / sha256
+        if not (_SHA256.fullmatch(sha256) and file.is_file()):
+            raise errors.not_found("reference.sha256", sha256, "is not among the files of this run")
+        with file.open("rb") as stream:
+            return payload_service_pb2.GetPayloadResponse(chunk=stream.read(_CHUNK))
 
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """Refused."""
@@ -133,7 +161,24 @@ class DeadRun:
         raise errors.unfit("manager_id", request.manager_id, _OVER)
 
 
-_OVER = "is of a run that is over: nothing can be changed"
+@contextmanager
+def opened(data_dir: Path, database_url: str | None = None) -> Iterator[DeadRun]:
+    """A run that is over, for the length of the block; see `DeadRun`.
+
+    Raises:
+        ValueError: It cannot be opened; says why.
+    """
+    try:
+        run = DeadRun(data_dir, database_url)
+    except (JournalError, SQLAlchemyError) as error:
+        raise ValueError(str(error)) from error
+    with closing(run):
+        yield run
+
+
+_CHUNK: Final = 1024 * 1024
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_OVER: Final = "is of a run that is over: nothing can be changed"
 
 
 @contextmanager
