@@ -27,25 +27,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_packages_are_staged_once_and_readable_for_everybody(wheel: Path, tmp_path: Path) -> None:
-    first = stage_python_packages([str(wheel)], tmp_path / "stages")
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a directory that only its owner may enter; sandboxes are shown the contents of a stage all the same."""
+    closed = tmp_path_factory.mktemp("closed")
+    closed.chmod(0o700)
+    return closed / "stages"
+
+
+def test_packages_are_staged_once_and_readable_for_everybody(wheel: Path, stages: Path) -> None:
+    first = stage_python_packages([str(wheel)], stages)
     marker = first / "marker"
     marker.write_text("")
-    assert stage_python_packages([str(wheel)], tmp_path / "stages") == first
+    assert stage_python_packages([str(wheel)], stages) == first
     assert marker.exists()
     assert (first / "staged_words.py").read_text() == "WORD = 'hello'\n"
     assert stat.S_IMODE(first.stat().st_mode) & 0o555 == 0o555
     assert all(path.stat().st_mode & stat.S_IROTH for path in first.rglob("*.py"))
     assert list(first.rglob("*.pyc"))
-    assert [path.name for path in (tmp_path / "stages").iterdir()] == [first.name]
+    assert [path.name for path in stages.iterdir()] == [first.name]
 
 
 @pytest.fixture(scope="module")
-def stage(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> StageDirectory:
-    """Staged packages in a directory that only its owner may enter; sandboxes are shown its contents all the same."""
-    closed = tmp_path_factory.mktemp("closed")
-    closed.chmod(0o700)
-    return StageDirectory(stage_python_packages([str(wheel)], closed / "stages"))
+def stage(wheel: Path, stages: Path) -> StageDirectory:
+    return StageDirectory(stage_python_packages([str(wheel)], stages))
 
 
 @pytest.mark.anyio

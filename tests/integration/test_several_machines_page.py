@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from contextlib import ExitStack
 from functools import partial
@@ -43,6 +44,12 @@ def test_the_page_works_from_nothing_when_it_is_typed_literally(tmp_path: Path) 
         assert "hello from " in machine.run(submit)
         environment = submit.splitlines(keepends=True)[0]
         assert "sandbox" in machine.run(environment + status)
+        file = "--tokens /var/lib/callsheet/tokens.json"
+        tokens_now = json.loads(machine.run(f"callsheet token list --json {file}"))["tokens"]
+        (token,) = (each["token_id"] for each in tokens_now if each["subject"] == "my-job")
+        machine.run(f"callsheet token revoke {token} {file}")
+        assert "UNAUTHENTICATED" in machine.run(submit, succeeds=None)
     acts = machine.run("callsheet audit --data-dir /var/lib/callsheet --tokens /var/lib/callsheet/tokens.json")
     assert acts.count("act=issue") == 6
     assert "act=close scope=job subject=my-job" in acts
+    assert f"of_token={token}" in acts

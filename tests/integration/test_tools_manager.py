@@ -159,6 +159,8 @@ async def test_a_call_that_waited_for_its_quota_has_all_its_time_still(tmp_path:
     assert max(waits) > 0.5, "the provider let one in after the other"
 
 
+# By day tests/soak/test_tool_quotas.py has three as well.
+@pytest.mark.nightly
 async def test_three_managers_that_count_in_one_redis_never_spend_more(tmp_path: Path) -> None:
     provider = LimitedProvider(requests=StrictBucket(60.0, 20), most_at_once=3)
     with redis_server() as redis_url:
