@@ -103,6 +103,9 @@ async def look(asking: Asking, size: Size) -> None:
     await asking.admin("ListActions", waiting, "of a job that waits")
     for what in ("e0", f"e{size.trajectories - 1}"):
         await asking.admin("Explain", admin.ExplainRequest(key=key(EXPIRING, what)), what)
+    trajectories = admin.ListTrajectoryHistoryRequest(job_id=LARGE, page_size=1000)
+    await asking.admin("ListTrajectoryHistory", trajectories, "of the large job")
+    await asking.admin("ListActionHistory", admin.ListActionHistoryRequest(job_id=LARGE, page_size=1000))
     await asking.admin("WhatIf", admin.WhatIfRequest(pool="n00001", nodes=10_000), "of 10,000 nodes")
     await asking.admin("WhatIf", admin.WhatIfRequest(pool="n00001", nodes=1), "of one node")
     drain = admin.DrainManagerRequest(manager_id=manager_name(1), dry_run=True)
