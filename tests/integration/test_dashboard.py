@@ -80,7 +80,8 @@ async def test_without_tokens_pages_tell_why_an_action_waits_and_cancel_it(tmp_p
             assert "cancelled" in (await viewer.get(done.headers["Location"])).text
             assert (await viewer.post("/close", job="mine")).status == 303
             assert "job=mine" not in (await viewer.get("/now")).text
-            assert (await viewer.get("/job", job="mine")).status == 404
+            assert "This job is closed." in (await viewer.get("/job", job="mine")).text
+            assert (await viewer.get("/job", job="never")).status == 404
         assert "close" in {each["act"] for each in audited(tmp_path)}
 
 
@@ -255,3 +256,23 @@ async def test_many_viewers_ask_the_scheduler_once_a_second(tmp_path: Path, monk
                     for _ in range(20):
                         tasks.start_soon(look)
             assert 1 <= asked <= 2 + anyio.current_time() - began
+
+
+async def test_what_ended_is_counted_by_phase_and_by_service(tmp_path: Path) -> None:
+    with anyio.fail_after(_WAIT_S):
+        async with (
+            running_service(SchedulerSettings(tmp_path / "data", "127.0.0.1:0")) as service,
+            running_noop(service.address, NoopSettings()),
+            running_dashboard(service.address) as url,
+            browser(url) as viewer,
+            caller(service.address) as peer,
+        ):
+            await stuck_action(peer, "mine")
+            await service.outcome("mine", "a")
+            status = await peer(peer.admin.GetStatus, admin_service_pb2.GetStatusRequest())
+            (ended,) = status.ends
+            assert (ended.kind, ended.count) == (action_pb2.ACTION_KIND_GENERATE, 1)
+            (load,) = status.managers[0].loads
+            assert load.service == status.managers[0].services[0].name
+            page = await viewer.shown("/now", "Held against used by service")
+            assert f">{load.service}<" in page.raw

@@ -162,6 +162,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     NODES_FIELD_NUMBER: builtins.int
     LOST_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
+    ENDS_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """The scheduler's epoch."""
     @property
@@ -188,6 +189,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     def wanted(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WantedUnits]:
         """What is wanted of each role of managers."""
 
+    @property
+    def ends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndCount]:
+        """Actions that got their outcome since the scheduler's start."""
+
     def __init__(
         self,
         *,
@@ -198,11 +203,91 @@ class GetStatusResponse(google.protobuf.message.Message):
         nodes: collections.abc.Iterable[global___NodeStatus] | None = ...,
         lost: collections.abc.Iterable[global___LostManager] | None = ...,
         wanted: collections.abc.Iterable[global___WantedUnits] | None = ...,
+        ends: collections.abc.Iterable[global___EndCount] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["started", b"started"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "jobs", b"jobs", "lost", b"lost", "managers", b"managers", "nodes", b"nodes", "started", b"started", "wanted", b"wanted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ends", b"ends", "epoch", b"epoch", "jobs", b"jobs", "lost", b"lost", "managers", b"managers", "nodes", b"nodes", "started", b"started", "wanted", b"wanted"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
+
+@typing.final
+class EndCount(google.protobuf.message.Message):
+    """How many actions ended in one way."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    kind: callsheet.v1.action_pb2.ActionKind.ValueType
+    """Their kind."""
+    state: global___ActionState.ValueType
+    """How they ended."""
+    failure: builtins.str
+    """Of failures: due to whom, FailureKind's names in lower case without the prefix; else empty."""
+    count: builtins.int
+    """Actions."""
+    def __init__(
+        self,
+        *,
+        kind: callsheet.v1.action_pb2.ActionKind.ValueType = ...,
+        state: global___ActionState.ValueType = ...,
+        failure: builtins.str = ...,
+        count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "failure", b"failure", "kind", b"kind", "state", b"state"]) -> None: ...
+
+global___EndCount = EndCount
+
+@typing.final
+class ServiceLoad(google.protobuf.message.Message):
+    """How much a service of a manager has to do."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVICE_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
+    OTHERS_SEQUENCES_FIELD_NUMBER: builtins.int
+    KV_TOKENS_FIELD_NUMBER: builtins.int
+    KV_TOKENS_BOOKED_FIELD_NUMBER: builtins.int
+    EXPOSED_S_FIELD_NUMBER: builtins.int
+    FAILED_UPDATES_FIELD_NUMBER: builtins.int
+    service: builtins.str
+    """Its name."""
+    running: builtins.int
+    """Attempts that it was given."""
+    others_sequences: builtins.int
+    """For engines: sequences that came another way."""
+    kv_tokens: builtins.int
+    """For engines: tokens that the KV cache holds; 0 if it is not known."""
+    kv_tokens_booked: builtins.int
+    """For engines: tokens of it that sequences are expected to hold, those that came another way included."""
+    exposed_s: builtins.float
+    """For engines: seconds in which it was given nothing for its weights' sake, since its manager registered."""
+    failed_updates: builtins.int
+    """For engines: updates of its weights that failed in a row."""
+    @property
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """What the attempts cost that ended on it, since its manager registered."""
+
+    def __init__(
+        self,
+        *,
+        service: builtins.str = ...,
+        running: builtins.int = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
+        others_sequences: builtins.int = ...,
+        kv_tokens: builtins.int = ...,
+        kv_tokens_booked: builtins.int = ...,
+        exposed_s: builtins.float = ...,
+        failed_updates: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["cost", b"cost"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cost", b"cost", "exposed_s", b"exposed_s", "failed_updates", b"failed_updates", "kv_tokens", b"kv_tokens", "kv_tokens_booked", b"kv_tokens_booked", "others_sequences", b"others_sequences", "running", b"running", "service", b"service"]) -> None: ...
+
+global___ServiceLoad = ServiceLoad
 
 @typing.final
 class ManagerStatus(google.protobuf.message.Message):
@@ -254,6 +339,7 @@ class ManagerStatus(google.protobuf.message.Message):
     LEAVES_BY_FIELD_NUMBER: builtins.int
     SANDBOX_MEMORY_MIB_FIELD_NUMBER: builtins.int
     WAITING_FOR_MEMORY_FIELD_NUMBER: builtins.int
+    LOADS_FIELD_NUMBER: builtins.int
     manager_id: builtins.str
     """Its id."""
     node_id: builtins.str
@@ -288,6 +374,10 @@ class ManagerStatus(google.protobuf.message.Message):
         hold between their actions, or their demand where that is not known.
         """
 
+    @property
+    def loads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ServiceLoad]:
+        """How much each of its services has to do."""
+
     def __init__(
         self,
         *,
@@ -303,9 +393,10 @@ class ManagerStatus(google.protobuf.message.Message):
         leaves_by: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         sandbox_memory_mib: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         waiting_for_memory: builtins.int = ...,
+        loads: collections.abc.Iterable[global___ServiceLoad] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["leaves_by", b"leaves_by"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "manager_id", b"manager_id", "node_id", b"node_id", "sandbox_memory_mib", b"sandbox_memory_mib", "sandboxes", b"sandboxes", "services", b"services", "waiting_for_memory", b"waiting_for_memory"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "capabilities", b"capabilities", "connected", b"connected", "draining", b"draining", "leaves_by", b"leaves_by", "leaving", b"leaving", "loads", b"loads", "manager_id", b"manager_id", "node_id", b"node_id", "sandbox_memory_mib", b"sandbox_memory_mib", "sandboxes", b"sandboxes", "services", b"services", "waiting_for_memory", b"waiting_for_memory"]) -> None: ...
 
 global___ManagerStatus = ManagerStatus
 
@@ -587,6 +678,7 @@ class ExplainResponse(google.protobuf.message.Message):
     EXPECTED_FIELD_NUMBER: builtins.int
     HOLDERS_FIELD_NUMBER: builtins.int
     JOB_CLOSED_FIELD_NUMBER: builtins.int
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     kind: callsheet.v1.action_pb2.ActionKind.ValueType
     """Its kind."""
     state: global___ActionState.ValueType
@@ -597,6 +689,8 @@ class ExplainResponse(google.protobuf.message.Message):
     """The same as a sentence, with numbers."""
     job_closed: builtins.bool
     """True: it has its outcome and its job was closed since; this is the summary that was kept."""
+    trajectory_id: builtins.str
+    """Its trajectory, while it has no outcome; empty if it has none."""
     @property
     def key(self) -> callsheet.v1.common_pb2.ActionKey:
         """Which action."""
@@ -632,9 +726,10 @@ class ExplainResponse(google.protobuf.message.Message):
         expected: global___ExpectedRun | None = ...,
         holders: collections.abc.Iterable[global___Holder] | None = ...,
         job_closed: builtins.bool = ...,
+        trajectory_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["expected", b"expected", "key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["expected", b"expected", "explanation", b"explanation", "holders", b"holders", "job_closed", b"job_closed", "key", b"key", "kind", b"kind", "shortages", b"shortages", "state", b"state", "story", b"story", "wait_reason", b"wait_reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expected", b"expected", "explanation", b"explanation", "holders", b"holders", "job_closed", b"job_closed", "key", b"key", "kind", b"kind", "shortages", b"shortages", "state", b"state", "story", b"story", "trajectory_id", b"trajectory_id", "wait_reason", b"wait_reason"]) -> None: ...
 
 global___ExplainResponse = ExplainResponse
 

@@ -45,6 +45,8 @@ def action_view(
         ("kind", kind_name(told.kind)),
         ("state", state_name(told.state)),
     ]
+    if told.trajectory_id:
+        facts.append(("trajectory", link("trajectory", job=told.key.job_id, trajectory=told.trajectory_id)))
     if told.wait_reason:
         facts.append(("waits for", wait_name(told.wait_reason)))
     if told.story and not over:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from callsheet.dashboard.blocks import Cell, Notice, Row, Table, View, count, link
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.jobs_seen import seen
-from callsheet.dashboard.words import number
+from callsheet.dashboard.words import NOTHING, duration, number
 from callsheet.v1 import admin_service_pb2, job_pb2, manager_service_pb2, weights_pb2
 
 _MOST: Final = 200
@@ -19,29 +19,32 @@ _REASON: Final = 300
 async def look(asked: Asked) -> View:
     """Asks for managers and for the rollouts of jobs."""
     found = await seen(asked)
-    return engines_view(found.status.managers if found.status is not None else None, found.jobs)
+    return engines_view(found.status, found.jobs)
 
 
-def engines_view(managers: Sequence[admin_service_pb2.ManagerStatus] | None, jobs: Iterable[job_pb2.JobStatus]) -> View:
+def engines_view(status: admin_service_pb2.GetStatusResponse | None, jobs: Iterable[job_pb2.JobStatus]) -> View:
     """Returns the page.
 
     Args:
-        managers: All that are known; None where the viewer may not see them.
+        status: Managers, and what waits for them; None where the viewer may not see them.
         jobs: Whose rollouts are shown.
     """
-    if managers is None:
+    if status is None:
         return View("Engines", (Notice("A job's token shows the rollouts of the job alone."), _rollouts(jobs)))
     engines = [
         (manager, service)
-        for manager in sorted(managers, key=lambda each: each.manager_id)
+        for manager in sorted(status.managers, key=lambda each: each.manager_id)
         for service in manager.services
         if service.HasField("weights")
     ]
     more = Cell(f"{len(engines) - _MOST} more engines") if len(engines) > _MOST else None
-    columns = ("engine", "service", "state", "version", "weights", "at once", "problem")
+    busy = ("sequences", "of", "others' sequences", "KV tokens", "exposed")
+    columns = ("engine", "service", "state", "version", "weights", *busy, "problem")
     rows = [_engine_row(manager, service) for manager, service in engines[:_MOST]]
     table = Table("Engines", columns, rows, "no engine is registered", more)
-    return View("Engines", (table, _rollouts(jobs)), f"{number(len(engines))} engines are registered.")
+    waits = [(plain_line(each.role), count(number(each.waiting), "/stuck")) for each in status.wanted]
+    queue = Table("Queue: what there is no room for", ("role or service", "waiting"), waits, "nothing waits")
+    return View("Engines", (table, queue, _rollouts(jobs)), f"{number(len(engines))} engines are registered.")
 
 
 def _engine_row(manager: admin_service_pb2.ManagerStatus, service: manager_service_pb2.HostedService) -> Row:
@@ -49,13 +52,20 @@ def _engine_row(manager: admin_service_pb2.ManagerStatus, service: manager_servi
     proved = weights.standing in {weights_pb2.WEIGHTS_STANDING_INITIAL, weights_pb2.WEIGHTS_STANDING_PROVED}
     standing = weights_pb2.WeightsStanding.Name(weights.standing).removeprefix("WEIGHTS_STANDING_").lower()
     why = f": {plain_line(weights.reason, _REASON)}" if weights.reason else ""
+    load = next((each for each in manager.loads if each.service == service.name), admin_service_pb2.ServiceLoad())
+    share = min(load.kv_tokens_booked / load.kv_tokens, 1.0) if load.kv_tokens else None
+    kv = f"{number(load.kv_tokens_booked)} of {number(load.kv_tokens)}" if load.kv_tokens else NOTHING
     return (
         link("manager", manager=manager.manager_id),
         plain_line(service.name),
         Cell("connected", tone="good") if manager.connected else Cell("away", tone="bad"),
         count(number(weights.version)),
         Cell(f"{standing}{why}", tone="good" if proved else "bad"),
+        count(number(load.running), link("manager", manager=manager.manager_id).href),
         count(number(service.slots)),
+        count(number(load.others_sequences)),
+        Cell(kv, share=share, is_number=True),
+        count(duration(load.exposed_s)),
         Cell(plain_line(service.problem, _REASON), tone="bad" if service.problem else ""),
     )
 

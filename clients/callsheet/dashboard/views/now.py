@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from callsheet.dashboard.blocks import (
@@ -22,9 +22,19 @@ from callsheet.dashboard.blocks import (
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.jobs_seen import OldestActions, Seen, oldest_actions, open_actions, seen
+from callsheet.dashboard.views.past import resource_name, sum_of
 from callsheet.dashboard.views.stuck import client_sentence
-from callsheet.dashboard.words import clock_time, duration, kind_name, number, seconds_of, wait_name
-from callsheet.v1 import admin_service_pb2, job_pb2
+from callsheet.dashboard.words import (
+    NOTHING,
+    clock_time,
+    duration,
+    kind_name,
+    number,
+    seconds_of,
+    state_name,
+    wait_name,
+)
+from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2
 
 _MOST_JOBS: Final = 50
 _MOST_NODES: Final = 100
@@ -57,10 +67,19 @@ def now_view(found: Seen, waiting: OldestActions, now: float) -> View:
         blocks.append(jobs_table(found.jobs))
         blocks.append(waits_table(waiting))
         blocks.append(failures_table(found.jobs))
+    if status is not None and status.ends:
+        blocks.append(_ends_table(status.ends))
     if status is not None:
         blocks.append(
             PageSection(
-                "Nodes and managers", (nodes_table(status.nodes), managers_table(status.managers), _lost(status))
+                "Nodes and managers",
+                (
+                    nodes_table(status.nodes),
+                    used_table("node", status.managers, lambda manager, _: manager.node_id),
+                    used_table("service", status.managers, lambda _, load: load.service),
+                    managers_table(status.managers),
+                    _lost(status),
+                ),
             )
         )
     blocks.append(WebForm("/job", "Look", (FormField("job", "A job by its id, also a closed one", ""),)))
@@ -145,6 +164,51 @@ def failures_table(jobs: Iterable[job_pb2.JobStatus]) -> Table:
         for kind, times in sorted(job.failures.items(), key=lambda each: -each[1])
     ]
     return Table("Failed actions by kind of failure", ("job", "kind", "actions"), rows[:_MOST_JOBS], "none failed")
+
+
+def _ends_table(ends: Iterable[admin_service_pb2.EndCount]) -> Table:
+    failed = [each for each in ends if each.state != admin_service_pb2.ACTION_STATE_SUCCEEDED]
+    rows = [
+        (kind_name(each.kind), state_name(each.state), plain_line(each.failure), count(number(each.count), tone="bad"))
+        for each in sorted(failed, key=lambda each: -each.count)
+    ]
+    caption = "Actions that did not succeed since the scheduler's start, by phase"
+    return Table(caption, ("phase", "end", "kind of failure", "actions"), rows, "all succeeded")
+
+
+def used_table(
+    what: str,
+    managers: Iterable[admin_service_pb2.ManagerStatus],
+    name_of: Callable[[admin_service_pb2.ManagerStatus, admin_service_pb2.ServiceLoad], str],
+) -> Table:
+    """Returns what ended attempts held and used, by resource, for each name.
+
+    Args:
+        what: What has a name.
+        managers: Whose services are added up.
+        name_of: The name of a manager's service.
+    """
+    costs: dict[str, list[common_pb2.Cost]] = {}
+    for manager in managers:
+        for load in manager.loads:
+            costs.setdefault(name_of(manager, load), []).append(load.cost)
+    rows = []
+    for name, parts in sorted(costs.items())[:_MOST_NODES]:
+        cost = sum_of(parts)
+        for resource in sorted({*cost.held, *cost.used}):
+            held, used = cost.held.get(resource), cost.used.get(resource)
+            share = min(used / held, 1.0) if held and used is not None else None
+            percent = f" ({100 * share:.0f} %)" if share is not None else ""
+            rows.append(
+                (
+                    Cell(plain_line(name), "/engines"),
+                    resource_name(resource),
+                    count(NOTHING if held is None else number(held)),
+                    Cell(f"{NOTHING if used is None else number(used)}{percent}", share=share, is_number=True),
+                )
+            )
+    caption = f"Held against used by {what}, of attempts that have ended"
+    return Table(caption, (what, "resource", "held", "used"), rows, "no attempt has ended yet")
 
 
 def nodes_table(nodes: Sequence[admin_service_pb2.NodeStatus]) -> Table:

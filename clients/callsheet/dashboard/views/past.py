@@ -125,7 +125,7 @@ def cost_table(caption: str, cost: common_pb2.Cost, prices: Mapping[str, float])
         part = Cost({name: held} if held else {}, {name: used} if used else {}).money(prices)
         rows.append(
             (
-                plain_line(f"{name}, {_UNITS[name]}" if name in _UNITS else name.replace("_", " ")),
+                resource_name(name),
                 count(NOTHING if held is None else number(held)),
                 Cell(NOTHING if used is None else number(used), share=share, is_number=True),
                 count(number(part) if prices else NOTHING),
@@ -135,6 +135,11 @@ def cost_table(caption: str, cost: common_pb2.Cost, prices: Mapping[str, float])
         total = Cost(dict(cost.held), dict(cost.used)).money(prices)
         rows.append(("all", count(""), count(""), count(number(total))))
     return Table(caption, ("resource", "held", "used", "money"), rows, "nothing was counted yet")
+
+
+def resource_name(name: str) -> str:
+    """Returns a resource of costs with its unit."""
+    return plain_line(f"{name}, {_UNITS[name]}" if name in _UNITS else name.replace("_", " "))
 
 
 def sum_of(costs: Iterable[common_pb2.Cost]) -> common_pb2.Cost:

@@ -218,3 +218,35 @@ def test_what_if_asks_what_its_form_says(run: MadeUpRun, pages: TestClient) -> N
     assert "It helps." in _text(pages, "/what-if?pool=n&nodes=2")
     assert run.asked == [admin_service_pb2.WhatIfRequest(pool="n", nodes=2)]
     assert pages.get("/what-if?pool=n&nodes=-1").status_code == 400
+
+
+def test_engines_tell_versions_kv_exposed_time_and_what_waits(run: MadeUpRun, pages: TestClient) -> None:
+    manager = run.status.managers.add(manager_id="m", node_id="n", connected=True)
+    manager.services.add(name="policy", slots=8).weights.version = 7
+    manager.services.add(name="sandbox")
+    manager.loads.add(
+        service="policy", running=3, others_sequences=1, kv_tokens=1000, kv_tokens_booked=250, exposed_s=90
+    )
+    run.status.wanted.add(role="inference", waiting=12)
+    text = _text(pages, "/engines")
+    assert "m policy connected 7 unspecified 3 8 1 250 of 1,000 1 min 30 s" in text
+    assert "inference 12" in text
+    assert "m sandbox" not in text
+
+
+def test_now_tells_held_against_used_by_node_and_service_and_failures_by_phase(
+    run: MadeUpRun, pages: TestClient
+) -> None:
+    for name, services in (("m1", ("sandbox", "tests")), ("m2", ("policy",))):
+        manager = run.status.managers.add(manager_id=name, node_id="n1")
+        for service in services:
+            load = manager.loads.add(service=service)
+            load.cost.held["cpu"], load.cost.used["cpu"] = 100.0, 25.0
+    ends = {STATE.ACTION_STATE_FAILED: "infra", STATE.ACTION_STATE_EXPIRED: "", STATE.ACTION_STATE_SUCCEEDED: ""}
+    for number, (state, failure) in enumerate(ends.items(), start=3):
+        run.status.ends.add(kind=KIND.ACTION_KIND_ENV_STEP, state=state, failure=failure, count=number)
+    text = _text(pages, "/now")
+    assert "n1 cpu, core-seconds 300 75 (25 %)" in text
+    assert "policy cpu, core-seconds 100 25 (25 %)" in text
+    assert "env_step expired 4 env_step failed infra 3" in text
+    assert "succeeded 5" not in text

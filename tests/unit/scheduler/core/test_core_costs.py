@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.costs import MAX_RESOURCES, Account, Cost, read_price
 from callsheet.scheduler.core.words.model import ActionKind, FailureKind, GroupRequest, SandboxCopy, TrajectoryEnd
@@ -23,6 +24,10 @@ def costs(world: CoreWorld, trajectory_id: str = "t") -> tuple[Cost, Cost]:
     trajectory = job.trajectories.get(trajectory_id)
     own = trajectory.account.until(world.now) if trajectory is not None else job.closed_trajectories[trajectory_id].cost
     return job.account.until(world.now), own
+
+
+def _services(world: CoreWorld) -> list[Service]:
+    return [each for manager in world.state.managers.values() for each in manager.services.values()]
 
 
 def end(manager: FakeManager, action: str, cost: Cost, result: events.AttemptResult | None = None) -> None:
@@ -80,6 +85,7 @@ def test_an_attempt_is_charged_to_its_action_its_trajectory_and_its_job() -> Non
     assert summary is not None
     assert (summary.held, summary.used) == (of_trajectory.held, of_trajectory.used)
     assert world.state.spent[ActionKind.TOOL_CALL].held == {"cpu": 6.0}
+    assert sum(each.cost.held.get("cpu", 0.0) for each in _services(world)) == 6.0
 
 
 @pytest.mark.parametrize("last", [None, events.AttemptFailed(FailureKind.ENV, "broken")])

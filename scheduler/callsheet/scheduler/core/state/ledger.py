@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.engine_weights import EngineWeights
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKind, Demand
 from callsheet.scheduler.core.words.registration import NodeDescription, QuotaDescription, ServiceDescription
@@ -257,6 +258,7 @@ class Service:
         demand_told: How many actions its manager was told to wait for it, and to be coming; None before.
         kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
         weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
+        cost: What the attempts cost that ended on it, since its manager registered.
     """
 
     description: ServiceDescription
@@ -273,6 +275,7 @@ class Service:
     instance_slots: int = 0
     waiting_for_memory: int = 0
     demand_told: tuple[int, float] | None = None
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def at_once(self) -> int:

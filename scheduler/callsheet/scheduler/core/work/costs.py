@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.records import CostGrown
 
 
 def charge(state: SchedulerState, attempt: Attempt, cost: Cost) -> None:
-    """Adds what an attempt cost that has ended, once, to its action, its trajectory and its job."""
+    """Adds what an attempt cost that has ended, once, to its action, trajectory, job and service."""
     if not cost:
         return
     action = attempt.action
@@ -19,6 +19,9 @@ def charge(state: SchedulerState, attempt: Attempt, cost: Cost) -> None:
     else:
         action.cost.add(cost)
     state.spent[action.request.kind].add(cost)
+    service = attempt.manager.services.get(attempt.service) if attempt.manager is not None else None
+    if service is not None:
+        service.cost.add(cost)
     action.job.account.spent.add(cost)
     trajectory = action.trajectory
     if trajectory is not None:

@@ -210,6 +210,7 @@ def _refusal(state: SchedulerState, key: ActionKey, now: float) -> RefusedError:
 
 def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, predictors: Predictors) -> None:
     request = action.request
+    response.trajectory_id = action.trajectory.request.trajectory_id if action.trajectory is not None else ""
     _fill_story(response, request.kind, action.state, action.story)
     fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
 

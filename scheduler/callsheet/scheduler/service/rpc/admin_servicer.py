@@ -24,6 +24,7 @@ from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions, what_if_response
+from callsheet.scheduler.service.codec.costs import cost_message
 from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import UnaryReply
 from callsheet.scheduler.service.codec.rules import Context, at_least
@@ -74,7 +75,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_service_pb2.GetStatusResponse:
         """Jobs, managers, nodes and counts."""
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
-            return await status_of(self._loop.state, self._started, self._loop.clock.now())
+            response = await status_of(self._loop.state, self._started, self._loop.clock.now())
+        for (kind, state, failure), count in self._loop.tally.ends.items():
+            name = f"ACTION_STATE_{state.upper()}"
+            told = action_pb2.ActionKind.ValueType(kind), admin_service_pb2.ActionState.Value(name)
+            response.ends.add(kind=told[0], state=told[1], failure=failure, count=count)
+        return response
 
     async def Explain(  # noqa: N802
         self, request: admin_service_pb2.ExplainRequest, context: Context
@@ -166,7 +172,7 @@ async def status_of(state: SchedulerState, started: float, now: float) -> admin_
     fill_timestamp(response.started, started)
     jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append
     await in_turns(made_of(state.jobs.values(), lambda each: jobs(job_status(state, each, now))))
-    await in_turns(made_of(state.managers.values(), lambda each: managers(_manager_status(each))))
+    await in_turns(made_of(state.managers.values(), lambda each: managers(_manager_status(each, now))))
     await in_turns(made_of(state.nodes.values(), lambda each: nodes(_node_status(each))))
     response.lost.extend(map(_lost, state.lost_managers.values()))
     response.wanted.extend(map(_wanted, await in_turns(wanted_in_parts(state))))
@@ -204,13 +210,14 @@ def _wanted(wanted: WantedUnits) -> admin_service_pb2.WantedUnits:
     )
 
 
-def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
+def _manager_status(manager: Manager, now: float) -> admin_service_pb2.ManagerStatus:
     told = admin_service_pb2.ManagerStatus(
         manager_id=manager.manager_id,
         node_id=manager.node.node_id,
         connected=manager.session is not None,
         draining=manager.draining,
         services=[_hosted(service) for service in manager.services.values()],
+        loads=[_load(service, now) for service in manager.services.values()],
         attempts=len(manager.attempts),
         sandboxes=len(manager.sandboxes),
         capabilities=dict(manager.capabilities),
@@ -221,6 +228,19 @@ def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
     if manager.leaves_by is not None and manager.leaves_by < inf:
         fill_timestamp(told.leaves_by, manager.leaves_by)
     return told
+
+
+def _load(service: Service, now: float) -> admin_service_pb2.ServiceLoad:
+    return admin_service_pb2.ServiceLoad(
+        service=service.description.name,
+        running=service.busy,
+        cost=cost_message(service.cost),
+        others_sequences=service.others_sequences,
+        kv_tokens=service.description.kv_tokens,
+        kv_tokens_booked=service.kv_booked + service.others_kv_tokens,
+        exposed_s=service.weights.exposed_until(now),
+        failed_updates=service.weights.failures,
+    )
 
 
 def _hosted(service: Service) -> manager_service_pb2.HostedService:
