@@ -20,6 +20,8 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryOpened,
 )
 from callsheet.scheduler.history.reader import CONTENT_BYTES, READ_BYTES, HistoryReader
+from callsheet.scheduler.store.closed_jobs import ClosedJobs
+from callsheet.scheduler.store.engine import READ_ONLY
 from callsheet.scheduler.store.journal import Journal
 from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
 from sqlalchemy import Connection, event
@@ -121,6 +123,21 @@ def test_a_few_trajectories_are_found_without_a_look_at_the_others(
         wanted = "job_number=?"
     assert all(wanted in each for each in of_trajectories)
     assert bool(of_trajectories) == bool(searches)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ListActions(job_id="job"),
+        ListActions(job_id="job", page_token="5.t", contents=True),
+        ListActions(job_id="job", trajectory_ids=["t", "u"]),
+        ListActions(job_id="job", trajectory_ids=["t", "u"], page_token="5.t"),
+    ],
+)
+def test_a_page_of_actions_is_read_in_order(request_: ListActions, journal: Journal, searches: list[str]) -> None:
+    journal.commit([opened("t"), submitted("a"), submitted("b", "u")])
+    HistoryReader(journal.reader).actions(request_)
+    assert not any("SCAN" in each or "TEMP B-TREE" in each for each in searches)
 
 
 def test_trajectories_come_newest_first_page_by_page(journal: Journal) -> None:
@@ -292,3 +309,21 @@ def test_a_job_of_which_nothing_is_kept_is_not_found(journal: Journal, job_id: s
     with pytest.raises(RefusedError) as caught:
         HistoryReader(journal.reader).actions(ListActions(job_id=job_id))
     assert (caught.value.code, caught.value.field) == (RefusalCode.NOT_FOUND, "job_id")
+
+
+@pytest.mark.parametrize(("most_bytes", "kept"), [(10_000, ["a0", "a1", "a2"]), (2_500, ["a1", "a2"]), (10, [])])
+def test_closed_jobs_keep_a_bound_of_bytes(place: JournalPlace, most_bytes: int, kept: list[str]) -> None:
+    with place.begun(kept_actions=100) as journal:
+        for number in range(3):
+            job_id = f"job{number}"
+            journal.commit([JobOpened(job_id, b""), ActionSubmitted(job_id, f"a{number}", "", b"", b"x" * 1_000, 1.0)])
+            journal.commit([JobClosed(job_id)])
+        closed = ClosedJobs(100, most_bytes)
+        closed.add([1, 2, 3])
+        with journal.reader.execution_options(**{READ_ONLY: False}).connect() as connection, connection.begin():
+            while closed.has_garbage:
+                closed.purge(connection, 1)
+        with place.outside() as outside:
+            found = outside.execute("SELECT action_id FROM actions ORDER BY id").fetchall()
+    assert [name for (name,) in found] == kept
+    assert place.count("closed_jobs") == len(kept)
