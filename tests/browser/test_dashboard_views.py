@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from callsheet.v1 import action_pb2, admin_service_pb2
 
 from tests.support.browser import Browser
-from tests.support.shown_rollouts import GROUP, HOLDER, JOB, STUCK
+from tests.support.shown_rollouts import GROUP, HOLDER, JOB, MEMBERS, STUCK
 from tests.support.shown_stack import ShownStack
 
 _MEMBER = f"{GROUP}/0"
@@ -19,15 +20,21 @@ VIEWS = {
     "action": {"job": JOB, "action": STUCK},
     "what-if": {"nodes": "2"},
     "manager": {},
+    "engines": {},
+    "trajectories": {"job": JOB},
+    "trajectory": {"job": JOB, "trajectory": _MEMBER, "contents": "1"},
+    "group": {"job": JOB, "group": GROUP},
+    "step": {"job": JOB, "version": "0"},
     "login": {},
 }
+_MOST_PAGES = 60
 _PICTURES = os.environ.get("CALLSHEET_SCREENSHOTS")
 
 
 @pytest.fixture
 def reader(browser: Browser, shown: ShownStack) -> Browser:
-    """The browser of somebody who may see all and change nothing."""
-    browser.log_in(shown.url, shown.issue("read-only"))
+    """The browser of somebody who may see all."""
+    browser.log_in(shown.url, shown.token)
     return browser
 
 
@@ -70,8 +77,8 @@ def test_now_has_the_numbers_of_the_scheduler(reader: Browser, shown: ShownStack
     rows = reader.rows("Jobs")
     (row,) = (each for each in rows if each[0] == JOB)
     ended = sum(job["actions"].get(state, 0) for state in ("succeeded", "failed", "cancelled", "expired"))
-    assert row[1] == str(job["open_trajectories"]) == "2"
-    assert row[3] == str(job["actions"]["queued"]) == "1"
+    assert row[1] == str(job["open_trajectories"]) == "3"
+    assert row[3] == str(job["actions"]["queued"]) == "2"
     assert row[4] == str(job["actions"]["running"]) == "1"
     assert row[5] == f"{ended}"
     for node in status["nodes"]:
@@ -89,3 +96,40 @@ def test_what_if_answers_as_the_command_does(reader: Browser, shown: ShownStack)
     reader.press("Ask")
     assert told["summary"] in reader.text
     assert str(told["nodes"]) in reader.text
+
+
+def test_a_trajectory_and_its_group_have_the_numbers_of_the_scheduler(reader: Browser, shown: ShownStack) -> None:
+    trajectories = admin_service_pb2.ListTrajectoryHistoryRequest(job_id=JOB, group_id=GROUP)
+    members = shown.ask("ListTrajectoryHistory", trajectories).trajectories
+    actions = admin_service_pb2.ListActionHistoryRequest(job_id=JOB, trajectory_ids=[_MEMBER])
+    acted = shown.ask("ListActionHistory", actions).actions
+    assert len(members) == MEMBERS
+    reader.look(shown.page("group", job=JOB, group=GROUP))
+    rows = reader.rows("Siblings")
+    assert {row[0]: row[3] for row in rows} == {each.trajectory_id: f"{each.scores[-1]:g}" for each in members}
+    reader.look(shown.page("trajectory", job=JOB, trajectory=_MEMBER))
+    made = sum(each.output_tokens for each in acted)
+    generates = sum(each.kind == action_pb2.ACTION_KIND_GENERATE for each in acted)
+    (row,) = (each for each in reader.rows("Where its time went") if each[0] == "generate")
+    assert (row[1], row[4]) == (str(generates), str(made))
+    used = sum(each.usage.cost.used["cpu"] for each in acted)
+    assert used > 0
+    (row,) = (each for each in reader.rows("What it cost") if each[0].startswith("cpu"))
+    assert any(
+        float(cell.split()[0].replace(",", "")) == pytest.approx(used, rel=0.01)
+        for cell in row[1:]
+        if cell[:1].isdigit()
+    )
+
+
+def test_every_link_leads_to_a_page(reader: Browser, shown: ShownStack) -> None:
+    left, seen = ["/stuck"], {"/stuck"}
+    while left:
+        path = left.pop()
+        reader.look(shown.url + path)
+        for link in reader.run("return [...document.links].map((each) => each.pathname + each.search)"):
+            if link not in seen and len(seen) < _MOST_PAGES:
+                seen.add(link)
+                left.append(link)
+        assert reader.errors() == [], path
+    assert {each.partition("?")[0] for each in seen} >= {"/stuck", "/now", "/action", "/trajectory", "/group", "/step"}

@@ -1,7 +1,7 @@
 """A job as a trainer runs it, for a dashboard to show; a program that holds it until its standard input ends.
 
 Its rollouts are real: a small model, sandboxes and rewards. Then one action runs that holds the sandboxes' cores, and
-another one is stuck behind it. A second job has what tries to be more than text. A line tells when all of it is there.
+two are stuck behind it. A second job has what tries to be more than text. A line tells when all of it is there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from callsheet.client.admin import AdminClient
 
 JOB, OTHER_JOB = "training", 'other"><img src=x onerror="window.hacked=1">'
 GROUP, MEMBERS = "prompt-7", 4
-HOLDER, STUCK = "holder", "stuck"
+HOLDER, STUCK, STUCK_TOO = "holder", "stuck", "stuck-too"
 HOSTILE = "<script>window.hacked=1</script>"
 SCRIPT = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 READY = "shown"
@@ -57,9 +57,9 @@ async def _hostile(job: Job) -> None:
             (await trajectory.env_step(command, action_id=name, label=SCRIPT)).unwrap()
 
 
-async def _one_stuck_behind_another(job: Job, tasks: TaskGroup, cores: int) -> None:
-    holder, stuck = job.trajectory(HOLDER), job.trajectory(STUCK)
-    for each in (holder, stuck):
+async def _stuck_behind_another(job: Job, tasks: TaskGroup, cores: int) -> None:
+    holder, *stuck = (job.trajectory(name) for name in (HOLDER, STUCK, STUCK_TOO))
+    for each in (holder, *stuck):
         await each.open()
         (await each.env_reset()).unwrap()
 
@@ -69,8 +69,9 @@ async def _one_stuck_behind_another(job: Job, tasks: TaskGroup, cores: int) -> N
     tasks.start_soon(run, holder, "sleep 1000", HOLDER)
     while (await job.status()).actions.get("running") != 1:  # noqa: ASYNC110 - it signals nothing
         await anyio.sleep(0.05)
-    tasks.start_soon(run, stuck, "true", STUCK)
-    while (await job.status()).actions.get("queued") != 1:  # noqa: ASYNC110 - as above
+    for each in stuck:
+        tasks.start_soon(run, each, "true", each.trajectory_id)
+    while (await job.status()).actions.get("queued") != len(stuck):  # noqa: ASYNC110 - as above
         await anyio.sleep(0.05)
 
 
@@ -87,7 +88,7 @@ async def main() -> None:
         other = await client.open_job(OTHER_JOB)
         await _group(job)
         await _hostile(other)
-        await _one_stuck_behind_another(job, tasks, await _free_cores(client))
+        await _stuck_behind_another(job, tasks, await _free_cores(client))
         print(READY, flush=True)  # noqa: T201 - for whoever started it
         await anyio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         tasks.cancel_scope.cancel()

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import grpc
 import pytest
 from callsheet.deploy.tokens import token_path
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.v1 import admin_service_pb2_grpc
+from google.protobuf.message import Message
 
 from tests.support import shown_rollouts
 from tests.support.command_line import invoke
@@ -25,6 +28,7 @@ from tests.support.waiting import block_until
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
 _STOP_S = 60.0
+_ANSWER_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,12 @@ class ShownStack:
         result = invoke(*words, **({"CALLSHEET_TOKEN": self.token} if self.token else {}))
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)
+
+    def ask(self, rpc: str, request: Message) -> Any:
+        """What an rpc for tools answers, with a token for everything."""
+        with grpc.insecure_channel(self.address) as channel:
+            call = getattr(admin_service_pb2_grpc.AdminServiceStub(channel), rpc)
+            return call(request, timeout=_ANSWER_S, metadata=[("authorization", f"Bearer {self.token}")])
 
     def issue(self, scope: str, *subject: str) -> str:
         """Makes a token."""
