@@ -108,3 +108,15 @@ async def test_a_stack_that_cannot_start_says_which_part_and_why(tmp_path: Path)
     assert isinstance(error, ProcessFailedError)
     assert "scheduler ended before it was ready (exit code 1)" in str(error)
     assert "cannot bind" in str(error)
+
+
+def test_the_dashboards_address_is_the_last_line_whatever_serves_first() -> None:
+    shown: list[str] = []
+    watcher = UpProgress(shown.append, lambda *_: None)
+    watcher.manager_registered("sandbox", 1.0, ["inference"])
+    watcher.manager_registered("inference", 2.0, [])
+    watcher.dashboard_serves("http://127.0.0.1:7079")
+    assert shown[-1] == "the dashboard is at http://127.0.0.1:7079"
+    watcher.manager_registered("inference", 90.0, [])
+    assert shown[-1] == "the dashboard is at http://127.0.0.1:7079"
+    assert len(shown) == 5

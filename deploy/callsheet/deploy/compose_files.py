@@ -1,7 +1,7 @@
 """What docker-compose.yml needs beside itself: secrets as files, and what it is to know of this machine.
 
 secrets/ca.pem, ca.key                 the authority; its key stays on this machine
-secrets/{scheduler,gateway,postgres,redis}.*   certificates of the servers, their keys (.key) and passwords
+secrets/{scheduler,gateway,dashboard,postgres,redis}.*   certificates of the servers, their keys (.key) and passwords
 secrets/{sandbox,inference,reward,gateway,demo,admin}.token
 secrets/access/tokens.json             the scheduler's file of tokens: hashes alone
 weights/                               what trainers publish by location
@@ -30,8 +30,8 @@ CONTAINER_ID: Final = 10_001
 """User and group of the containers where root sets the stack up."""
 DEMO_JOB: Final = "demo"
 _MANAGER_MIB: Final = 512
-_SERVERS: Final = ("scheduler", "gateway", "postgres", "redis")
-_DIALLED: Final = ("scheduler", "gateway")
+_SERVERS: Final = ("scheduler", "gateway", "dashboard", "postgres", "redis")
+_DIALLED: Final = ("scheduler", "gateway", "dashboard")
 _TOKENS: Final[Mapping[str, tuple[Scope, str]]] = {
     "admin": (Scope.ADMIN, ""),
     "sandbox": (Scope.MANAGER, "sandbox"),
@@ -62,7 +62,7 @@ def write_compose_files(project: Path, hosts: Sequence[str], owner: Owner) -> li
 
     Args:
         project: The directory of docker-compose.yml.
-        hosts: Names and addresses by which other machines dial the scheduler and the gateway.
+        hosts: Names and addresses by which other machines dial the scheduler, the gateway and the dashboard.
         owner: Whose the files are to be; another user than this process's takes root.
 
     Raises:

