@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
+import anyio
 import pytest
 import torch
 from callsheet.managers.inference.driver import Generation, LogProbsMode
+from callsheet.managers.inference.executor import build_inference_executor
+from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
+from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
-from callsheet.managers.inference.torch_engine.settings import Dtype
+from callsheet.managers.inference.torch_engine.settings import Dtype, TorchSettings
 from callsheet.managers.models.transformer import ScoringModel, initialise
 from callsheet.managers.reward.scorer import Scorer
 from callsheet.managers.reward.scores import ModelScore
+from callsheet.v1.action_pb2 import SamplingParameters
 
+from tests.support.attempts_of_models import generate_attempt
 from tests.support.hf_models import loaded_model, model_directory, reference_log_probs
+from tests.support.measurements import Measured
 from tests.support.torch_models import SMALL, full_pass_log_probs, prompt, request, run_out, small_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -49,6 +58,27 @@ def test_a_users_model_computes_on_the_gpu_what_it_does_on_the_cpu(kind: str) ->
     for seed, result in enumerate(results):
         expected = reference_log_probs(loaded_model(model_directory(kind)), prompt(40, seed), result.token_ids)
         assert result.log_probs == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.anyio
+async def test_gpu_seconds_of_sequences_add_up_to_the_wall_time_of_the_gpu(measured: Measured) -> None:
+    settings = InferenceSettings(kv_cache_tokens=16 * SMALL.context_length, gpus=1)
+    executor = build_inference_executor(settings, torch_engine(TorchSettings(shape=SMALL, device="cuda"), settings))
+    results = [await executor.run(generate_attempt(100, prompt(9)))]
+
+    async def run(sequence: int) -> None:
+        sampling = SamplingParameters(max_new_tokens=8 * sequence, seed=sequence)
+        results.append(await executor.run(generate_attempt(sequence, prompt(20, sequence), sampling)))
+
+    began = monotonic()
+    async with anyio.create_task_group() as tasks:
+        for sequence in range(1, 9):
+            tasks.start_soon(run, sequence)
+    took_s = monotonic() - began
+    await executor.close()
+    told_s = sum(result.usage.cost.held["gpu"] for result in results[1:])
+    measured(f"told {told_s:.4f} GPU-seconds, the wall {took_s:.4f}: {100 * (told_s / took_s - 1):+.2f} %")
+    assert told_s == pytest.approx(took_s, rel=0.01)
 
 
 @pytest.mark.anyio

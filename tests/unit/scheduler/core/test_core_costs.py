@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.state.ledger import Service
@@ -123,6 +124,24 @@ def test_an_attempt_that_outlives_its_action_is_charged_when_it_ends() -> None:
     manager.end(grant, events.AttemptCancelled(), cost=Cost({"cpu": 9.0}))
     assert costs(world) == (Cost({"cpu": 9.0}), Cost({"cpu": 9.0}))
     assert costs(world.restart()) == (Cost({"cpu": 9.0}), Cost({"cpu": 9.0}))
+
+
+def test_an_attempt_that_outlives_what_is_kept_of_its_trajectory_is_charged_to_its_job() -> None:
+    world = CoreWorld(settings=replace(SETTINGS, finished_actions_s=10.0))
+    manager = world.manager()
+    world.job()
+    world.trajectory("t")
+    world.submit(action_request("a", trajectory_id="t"))
+    world.plan()
+    grant = manager.start("a")
+    world.cancel("a")
+    manager.live(SETTINGS.cancel_grace + 1.0)
+    world.close_trajectory("t", TrajectoryEnd.ABANDONED)
+    manager.live(30.0)
+    assert "t" not in world.state.jobs["job"].closed_trajectories
+    manager.end(grant, events.AttemptCancelled(), cost=Cost({"cpu": 9.0}))
+    for each in (world, world.restart()):
+        assert each.state.jobs["job"].account.until(world.now) == Cost({"cpu": 9.0})
 
 
 def test_a_lost_manager_tells_nothing_so_its_grants_count_until_it_is_given_up() -> None:

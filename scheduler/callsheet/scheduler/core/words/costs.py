@@ -50,17 +50,22 @@ class Cost:
 
     def add(self, other: Cost, times: float = 1.0) -> None:
         """Adds another one, so many times."""
-        for own, others in ((self.held, other.held), (self.used, other.used)):
-            for resource, amount in others.items():
-                before = own.get(resource)
-                if before is not None:
-                    own[resource] = before + amount * times
-                elif len(own) < MAX_RESOURCES:
-                    own[resource] = amount * times
+        if other.held:
+            _add(self.held, other.held, times)
+        if other.used:
+            _add(self.used, other.used, times)
 
     def copy(self) -> Cost:
         """One that does not change with it."""
         return Cost(self.held.copy(), self.used.copy())
+
+
+def _add(total: dict[str, float], amounts: dict[str, float], times: float) -> None:
+    for resource, amount in amounts.items():
+        if resource in total:
+            total[resource] += amount * times
+        elif len(total) < MAX_RESOURCES:
+            total[resource] = amount * times
 
 
 def held_for(units: Mapping[str, float], seconds: float) -> Cost:
