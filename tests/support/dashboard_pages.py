@@ -61,6 +61,7 @@ class MadeUpRun:
         self.payloads: dict[str, bytes] = {}
         self.asked: list[Any] = []
         self.shows_contents = True
+        self.next_actions = ""
 
     async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
         return client_service_pb2.GetServerInfoResponse(
@@ -92,9 +93,6 @@ class MadeUpRun:
         self.asked.append(request)
         return admin_service_pb2.WhatIfResponse(pool="n", nodes=1, summary="It helps.")
 
-    async def list_trajectories(self, request: Any) -> client_service_pb2.ListTrajectoriesResponse:
-        raise refused(RefusalCode.NOT_FOUND, field="job_id", rule="is not open")
-
     async def list_trajectory_history(self, request: Any) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         self.asked.append(request)
         return admin_service_pb2.ListTrajectoryHistoryResponse(trajectories=self._chosen(request))
@@ -107,7 +105,7 @@ class MadeUpRun:
         self.asked.append(request)
         if request.contents and not self.shows_contents:
             raise refused(RefusalCode.PERMISSION_DENIED, field="contents", rule="takes a token of scope admin, job")
-        return admin_service_pb2.ListActionHistoryResponse(actions=self.actions)
+        return admin_service_pb2.ListActionHistoryResponse(actions=self.actions, next_page_token=self.next_actions)
 
     async def get_payload(self, request: Any) -> payload_service_pb2.GetPayloadResponse:
         if request.reference.sha256 not in self.payloads:

@@ -51,7 +51,7 @@ async def _cancel(asked: Asked) -> None:
 
 
 async def _confirm_close(asked: Asked) -> View:
-    job_id = asked.of("job")
+    job_id = asked.needed("job")
     found = await asked.source.list_jobs(client_service_pb2.ListJobsRequest(job_id=job_id))
     job = found.jobs[0]
     open_actions = sum(job.actions.get(state, 0) for state in ("queued", "dispatched", "running"))

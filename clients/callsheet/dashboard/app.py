@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 import structlog
-from callsheet.client.errors import CallsheetError, ConnectionLostError, RefusalCode, RefusedError
+from callsheet.client.errors import CallsheetError, ConnectionLostError, RefusalCode, RefusedError, one_error
 from callsheet.dashboard.acts import ACTS, Act
 from callsheet.dashboard.blocks import Cell, FormField, Notice, View, WebForm
 from callsheet.dashboard.pages import HERE, as_of, error_view, plain_error, render
@@ -92,7 +92,7 @@ class Dashboard:
         async def answer(request: Request, viewer: Viewer) -> Response:
             if (why := viewer.why_no_acts) is not None:
                 return self._page(request, viewer, error_view("Not done", why), 403)
-            if request.method == "GET":
+            if request.method != "POST":
                 asked = Asked(viewer, dict(request.query_params), time.time())
                 return self._page(request, viewer, await act.confirm(asked))
             fields = await _form(request)
@@ -149,7 +149,7 @@ class Dashboard:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                with anyio.fail_after(_PAGE_S):
+                with anyio.fail_after(_PAGE_S), one_error():
                     async with self._room:
                         viewer = await self.viewer(request, token_of(request.cookies.get(TOKEN_COOKIE)))
                         return await handle(request, viewer)

@@ -64,11 +64,6 @@ class Source(Protocol):
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """What more nodes would do."""
 
-    async def list_trajectories(
-        self, request: client_service_pb2.ListTrajectoriesRequest
-    ) -> client_service_pb2.ListTrajectoriesResponse:
-        """Trajectories of an open job, with what they cost."""
-
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
@@ -176,12 +171,6 @@ class GrpcSource:
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """See `Source`."""
         return await self._shared(self._connection.admin.WhatIf, request)
-
-    async def list_trajectories(
-        self, request: client_service_pb2.ListTrajectoriesRequest
-    ) -> client_service_pb2.ListTrajectoriesResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.client.ListTrajectories, request)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest

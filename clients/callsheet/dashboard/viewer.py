@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
+from callsheet.client.errors import RefusalCode, refused
 from callsheet.credentials.channel import checked_token
 from callsheet.credentials.sandboxes import is_sandbox, plain_address
 from callsheet.dashboard.source import Source
@@ -77,6 +78,16 @@ class Asked:
     def of(self, name: str) -> str:
         """A field of the query; empty if it is not there."""
         return self.query.get(name, "")
+
+    def needed(self, name: str) -> str:
+        """A field of the query.
+
+        Raises:
+            RefusedError: INVALID_ARGUMENT: it is not there, or empty, which some rpcs take for all there are.
+        """
+        if value := self.of(name):
+            return value
+        raise refused(RefusalCode.INVALID_ARGUMENT, field=name, value="", rule="must be given")
 
 
 def token_of(cookie: str | None) -> str | None:

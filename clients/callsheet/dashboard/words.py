@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Final
 
 from callsheet.v1 import action_pb2, admin_service_pb2
@@ -30,6 +31,8 @@ def duration(seconds: float | None) -> str:
 
 def number(value: float) -> str:
     """Returns a number with as many digits as a reader takes in."""
+    if not isfinite(value):
+        return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"

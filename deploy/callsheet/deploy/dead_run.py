@@ -26,7 +26,7 @@ from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs, list_trajectories
+from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs
 from callsheet.scheduler.service.learning import load_predictors
 from callsheet.scheduler.service.rpc.admin_servicer import status_of
 from callsheet.scheduler.service.server import JOURNALLED
@@ -103,13 +103,6 @@ class DeadRun:
         """Where an action was, as far as the journal tells."""
         with _refusing():
             return await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
-
-    async def list_trajectories(
-        self, request: client_service_pb2.ListTrajectoriesRequest
-    ) -> client_service_pb2.ListTrajectoriesResponse:
-        """Trajectories of a job that was open."""
-        with _refusing():
-            return await list_trajectories(self._state, request, self._now)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest

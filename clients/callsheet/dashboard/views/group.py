@@ -10,9 +10,9 @@ from callsheet.client.errors import NotFoundError
 from callsheet.dashboard.blocks import Cell, Facts, Gantt, LaneBar, Notice, Table, View, count, link
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
-from callsheet.dashboard.views.past import PastTrajectory, cost_table, end_of, lifetime, reward_of
+from callsheet.dashboard.views.past import PastTrajectory, cost_table, end_of, lifetime, reward_of, rewards_of, sum_of
 from callsheet.dashboard.words import NOTHING, duration, number, seconds_of
-from callsheet.v1 import admin_service_pb2, client_service_pb2, common_pb2, job_pb2
+from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 
 _MOST: Final = 256
 _LANES: Final = 64
@@ -44,7 +44,7 @@ def group_view(
     now: float,
 ) -> View:
     """Returns the page; `group` is None where its job is closed."""
-    rewards = [reward for each in members if (reward := reward_of(each)) is not None]
+    rewards = rewards_of(members)
     facts: list[tuple[str, Cell | str]] = [("members ever", number(len(members))), ("rewards", number(len(rewards)))]
     if rewards:
         spread = f"{number(min(rewards))} to {number(max(rewards))}, deviation {number(pstdev(rewards))}"
@@ -69,7 +69,7 @@ def group_view(
     if rewards and len(rewards) > 1 and min(rewards) == max(rewards):
         blocks.append(Notice("All rewards are equal: an advantage within the group teaches nothing.", "bad"))
     blocks += [_time_line(members, now), _siblings(job, members, seats, now)]
-    cost = group.cost if group is not None else common_pb2.Cost()
+    cost = group.cost if group is not None else sum_of(each.cost for each in members)
     blocks.append(cost_table("What its members cost", cost, prices))
     is_over = group is None or not group.open
     trail = (link("job", job=job), link("trajectories", "Trajectories", job=job))
@@ -77,7 +77,7 @@ def group_view(
 
 
 def _siblings(job: str, members: Sequence[PastTrajectory], seats: Mapping[str, str], now: float) -> Table:
-    best = max((reward for each in members if (reward := reward_of(each)) is not None), default=0.0)
+    best = max(rewards_of(members), default=0.0)
     rows = []
     for each in sorted(members, key=lambda each: seconds_of(each.opened)):
         reward = reward_of(each)

@@ -18,7 +18,7 @@ from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 
 async def look(asked: Asked) -> View:
     """Asks for an open job; of a closed one its trajectories are left."""
-    name = asked.of("job")
+    name = asked.needed("job")
     try:
         found = await asked.source.list_jobs(client_service_pb2.ListJobsRequest(job_id=name))
     except NotFoundError:

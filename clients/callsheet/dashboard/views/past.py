@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Final
 
 from callsheet.client.words.costs import Cost
@@ -90,6 +91,11 @@ def reward_of(trajectory: PastTrajectory) -> float | None:
     if trajectory.HasField("reward"):
         return trajectory.reward
     return trajectory.scores[-1] if trajectory.scores else None
+
+
+def rewards_of(trajectories: Iterable[PastTrajectory]) -> list[float]:
+    """Returns the rewards that there are; one that is no finite number has no part in means and spreads."""
+    return [reward for each in trajectories if (reward := reward_of(each)) is not None and isfinite(reward)]
 
 
 def trajectory_table(

@@ -14,7 +14,7 @@ from callsheet.dashboard.views.past import (
     PastTrajectory,
     lanes_of,
     lifetime,
-    reward_of,
+    rewards_of,
     times_of,
     trajectory_table,
 )
@@ -65,7 +65,7 @@ def step_view(
         more: Asks for more trajectories; empty if these are all.
     """
     start = min((seconds_of(each.opened) for each in slowest), default=now)
-    rewards = [reward for each in slowest if (reward := reward_of(each)) is not None]
+    rewards = rewards_of(slowest)
     lanes, left_out = lanes_of(actions, start, now, _LANES)
     end = max((bars[-1].end for _, bars in lanes), default=1.0)
     is_open = any(not each.HasField("closed") for each in slowest)

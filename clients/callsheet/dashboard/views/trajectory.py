@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 import anyio
-from callsheet.client.errors import NotFoundError, RefusalCode, RefusedError, refused
+from callsheet.client.errors import RefusalCode, RefusedError, refused
 from callsheet.dashboard.blocks import (
     Cell,
     Facts,
@@ -33,11 +33,10 @@ from callsheet.dashboard.views.past import (
     lifetime,
     phase_of,
     reward_of,
-    sum_of,
     times_of,
 )
 from callsheet.dashboard.words import NOTHING, clock_time, duration, kind_name, number, seconds_of, state_name
-from callsheet.v1 import admin_service_pb2, client_service_pb2, common_pb2, outcome_pb2, payload_service_pb2
+from callsheet.v1 import admin_service_pb2, common_pb2, outcome_pb2, payload_service_pb2
 
 _MOST: Final = 500
 _WITH_CONTENTS: Final = 40
@@ -72,14 +71,13 @@ async def look(asked: Asked) -> View:
     except RefusedError as error:
         if not contents or error.code is not RefusalCode.PERMISSION_DENIED:
             raise
-        why, request.contents = str(error), False
+        why, request.contents, request.page_size = str(error), False, _MOST
         actions = await asked.source.list_action_history(request)
     prices = (await asked.source.get_server_info()).prices
-    cost = await _cost(asked, job, name, actions.actions)
     stored = await _stored(asked, actions.actions)
     trajectory, now = found.trajectories[0], asked.now
     return trajectory_view(
-        job, trajectory, actions, cost=cost, prices=prices, now=now, stored=stored, why_no_contents=why
+        job, trajectory, actions, after=after, prices=prices, now=now, stored=stored, why_no_contents=why
     )
 
 
@@ -100,22 +98,12 @@ async def _stored(asked: Asked, actions: Iterable[Past]) -> dict[str, bytes]:
     return found
 
 
-async def _cost(asked: Asked, job: str, name: str, actions: Iterable[Past]) -> common_pb2.Cost:
-    """What it cost, as the scheduler has it; of a closed job what its actions did."""
-    request = client_service_pb2.ListTrajectoriesRequest(job_id=job, trajectory_id=name, closed=True)
-    try:
-        found = await asked.source.list_trajectories(request)
-    except NotFoundError:
-        return sum_of(each.usage.cost for each in actions)
-    return found.trajectories[0].cost if found.trajectories else common_pb2.Cost()
-
-
 def trajectory_view(
     job: str,
     trajectory: PastTrajectory,
     told: admin_service_pb2.ListActionHistoryResponse,
     *,
-    cost: common_pb2.Cost,
+    after: str = "",
     prices: Mapping[str, float],
     now: float,
     stored: Mapping[str, bytes],
@@ -127,7 +115,7 @@ def trajectory_view(
         job: Its job.
         trajectory: What became of it.
         told: Its actions.
-        cost: What it cost.
+        after: Where the page of actions before ended; empty for the first page.
         prices: Money for one unit, by resource.
         now: Seconds since 1970.
         stored: The beginnings of stored bytes, by their SHA-256.
@@ -145,23 +133,30 @@ def trajectory_view(
         ("task", plain_line(trajectory.task) or NOTHING),
         ("sandbox on", plain_line(trajectory.node_id) or NOTHING),
     ]
-    more = link("trajectory", "Later actions", job=job, trajectory=name, after=told.next_page_token)
+    has_contents = any(each.HasField("spec") or each.HasField("outcome") for each in actions)
+    more = link(
+        "trajectory",
+        "Later actions",
+        job=job,
+        trajectory=name,
+        after=told.next_page_token,
+        contents="1" if has_contents else "",
+    )
     blocks: list[Any] = [Facts(facts)]
     if trajectory.reason:
         blocks.append(Notice(f"Why it ended: {plain_line(trajectory.reason, 500)}"))
     blocks += [
         _time_line(actions, start, now),
         _phases(actions, now),
-        cost_table("What it cost", cost, prices),
+        cost_table("What it cost", trajectory.cost, prices),
         _actions(actions, now, more if told.next_page_token else None),
     ]
-    has_contents = any(each.HasField("spec") or each.HasField("outcome") for each in actions)
     if why_no_contents:
         blocks.append(Notice(f"Commands and outputs are not shown: {plain_line(why_no_contents, 500)}", "bad"))
     elif has_contents:
         blocks.append(PageSection("Commands and outputs", [_contents(each, stored) for each in actions]))
     else:
-        show = link("trajectory", "Show commands and outputs", job=job, trajectory=name, contents="1")
+        show = link("trajectory", "Show commands and outputs", job=job, trajectory=name, after=after, contents="1")
         blocks.append(Notice("", links=(show,)))
     over = trajectory.HasField("closed") or has_contents
     trail = (link("job", job=job), link("trajectories", "Trajectories", job=job))

@@ -43,7 +43,6 @@ def what_if_view(pools: Sequence[str], pool: str, nodes: str, told: admin_servic
         FormField("pool", "Pool of node", pool or (pools[0] if pools else ""), pools),
         FormField("nodes", "Nodes to add", nodes, number=True),
     )
-    WebForm("/what-if", "Ask", choices)
     blocks: list[Any] = [
         Notice("Compares what can be expected now with more nodes of a pool, if nothing new arrives."),
         WebForm("/what-if", "Ask", choices)

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from html import unescape
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from callsheet.client.errors import ConnectionLostError, RefusalCode, refused
 from callsheet.dashboard.app import make_app
 from callsheet.dashboard.source import Source
 from callsheet.dashboard.views.past import lanes_of
@@ -19,6 +21,9 @@ from starlette.testclient import TestClient
 from tests.support.dashboard_pages import KIND, NOW, STATE, MadeUpRun, at, past, trajectory
 
 _HOSTILE = "<img src=x onerror=alert(1)>\x1b]0;owned\x07\u202e\"'&"
+
+
+_COST = common_pb2.Cost(held={"cpu": 12.0}, used={"cpu": 3.0, "tokens_out": 77.0})
 
 
 @pytest.fixture
@@ -59,10 +64,7 @@ def _text(client: TestClient, path: str) -> str:
 
 def test_a_trajectory_tells_where_its_time_went_and_what_it_cost(run: MadeUpRun, pages: TestClient) -> None:
     run.prices = {"cpu": 0.5, "tokens_out": 0.01}
-    for each in run.actions:
-        each.usage.cost.held["cpu"] = 4.0
-        each.usage.cost.used["cpu"] = 1.0
-    run.actions[1].usage.cost.used["tokens_out"] = 77.0
+    run.trajectories[0].cost.MergeFrom(_COST)
     text = _text(pages, "/trajectory?job=j&trajectory=t")
     assert "lived 1 min" in text
     assert "reward 0.5" in text
@@ -98,6 +100,65 @@ def test_contents_are_asked_for_on_request_and_shown_as_text(run: MadeUpRun, pag
     assert "9,000,000 bytes, and is too large" in text
     run.payloads.clear()
     assert "10,000,000 bytes are in the payload store" in pages.get("/trajectory?job=j&trajectory=t&contents=1").text
+
+
+def test_contents_stay_from_page_to_page(run: MadeUpRun, pages: TestClient) -> None:
+    run.next_actions = "9.t"
+    show = '"/trajectory?job=j&amp;trajectory=t&amp;after=5.t&amp;contents=1"'
+    assert show in pages.get("/trajectory?job=j&trajectory=t&after=5.t").text
+    run.actions[0].spec.label = "given"
+    later = '"/trajectory?job=j&amp;trajectory=t&amp;after=9.t&amp;contents=1">Later actions'
+    assert later in pages.get("/trajectory?job=j&trajectory=t&after=5.t&contents=1").text
+
+
+def test_a_closed_job_keeps_what_its_groups_cost(run: MadeUpRun, pages: TestClient) -> None:
+    run.trajectories = [trajectory(name, -100, -40, group_id="g", cost=_COST) for name in ("t1", "t2")]
+    assert "cpu, core-seconds 24 6 " in _text(pages, "/group?job=j&group=g")
+
+
+@pytest.mark.parametrize("path", ["/job", "/job?job=", "/close", "/close?job="])
+def test_no_id_is_not_the_first_job(path: str, run: MadeUpRun, pages: TestClient) -> None:
+    run.last_alive = None
+    run.scope = "admin"
+    answer = pages.get(path)
+    assert answer.status_code == 400
+    assert "must be given" in unescape(answer.text)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_no_finite_number_breaks_no_page(score: float, run: MadeUpRun, pages: TestClient) -> None:
+    run.trajectories = [
+        trajectory("t1", -100, -40, group_id="g", reward=0.5),
+        trajectory("t2", -100, -40, group_id="g", scores=[score]),
+    ]
+    run.actions[2].score = score
+    assert str(score) in _text(pages, "/trajectory?job=j&trajectory=t2")
+    assert "mean reward 0.5" in _text(pages, "/group?job=j&group=g")
+    assert "mean reward 0.5" in _text(pages, "/step?job=j&version=0")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ConnectionLostError("gone"), 503), (refused(RefusalCode.UNAUTHENTICATED, field="authorization"), 303)],
+)
+def test_what_ends_one_of_several_questions_is_told(
+    error: Exception, status: int, run: MadeUpRun, pages: TestClient
+) -> None:
+    async def explain(request: Any) -> admin_service_pb2.ExplainResponse:
+        raise error
+
+    run.explained = {"a": admin_service_pb2.ExplainResponse(state=STATE.ACTION_STATE_QUEUED)}
+    run.explained["a"].key.job_id = "j"
+    run.explain = explain  # type: ignore[method-assign]
+    assert pages.get("/stuck").status_code == status
+
+
+def test_a_head_request_acts_no_more_than_a_look(run: MadeUpRun, pages: TestClient) -> None:
+    run.last_alive = None
+    run.scope = "admin"
+    own = {"Origin": "http://testserver", "Content-Type": "application/x-www-form-urlencoded"}
+    assert pages.request("HEAD", "/close?job=j", headers=own, content="job=j").status_code == 200
+    assert not run.asked
 
 
 def test_a_token_that_may_not_read_contents_is_told_so_and_sees_the_rest(run: MadeUpRun, pages: TestClient) -> None:
