@@ -276,3 +276,14 @@ async def test_what_ended_is_counted_by_phase_and_by_service(tmp_path: Path) -> 
             assert load.service == status.managers[0].services[0].name
             page = await viewer.shown("/now", "Held against used by service")
             assert f">{load.service}<" in page.raw
+
+
+async def test_a_dashboard_that_is_cancelled_leaves_no_socket_in_the_loop() -> None:
+    with anyio.fail_after(_WAIT_S):
+        for _ in range(3):
+            with anyio.CancelScope() as scope:
+                async with running_dashboard("127.0.0.1:1") as url, browser(url) as viewer:
+                    assert (await viewer.get("/login")).status == 200
+                    scope.cancel()
+                    await anyio.sleep_forever()
+            assert scope.cancelled_caught

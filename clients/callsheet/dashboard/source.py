@@ -26,6 +26,8 @@ from google.protobuf.message import Message
 T = TypeVar("T")
 KEEP_S: Final = 1.0
 """How old an answer may be that viewers with one token share."""
+_KEEP_LONGER_S: Final = 4.0
+"""The same of what costs a scheduler more: whole stories, predictions, and pages of the journal."""
 CALL_S: Final = 10.0
 """Deadline of a question."""
 _CLOSE_S: Final = 2.0
@@ -166,29 +168,29 @@ class GrpcSource:
 
     async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
         """See `Source`."""
-        return await self._shared(self._connection.admin.Explain, request)
+        return await self._shared(self._connection.admin.Explain, request, _KEEP_LONGER_S)
 
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """See `Source`."""
-        return await self._shared(self._connection.admin.WhatIf, request)
+        return await self._shared(self._connection.admin.WhatIf, request, _KEEP_LONGER_S)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         """See `Source`."""
-        return await self._shared(self._connection.admin.ListTrajectoryHistory, request)
+        return await self._shared(self._connection.admin.ListTrajectoryHistory, request, _KEEP_LONGER_S)
 
     async def list_action_history(
         self, request: admin_service_pb2.ListActionHistoryRequest
     ) -> admin_service_pb2.ListActionHistoryResponse:
         """See `Source`."""
-        return await self._shared(self._connection.admin.ListActionHistory, request)
+        return await self._shared(self._connection.admin.ListActionHistory, request, _KEEP_LONGER_S)
 
     async def get_payload(
         self, request: payload_service_pb2.GetPayloadRequest
     ) -> payload_service_pb2.GetPayloadResponse:
         """See `Source`."""
-        return await self._shared(self._beginning, request)
+        return await self._shared(self._beginning, request, _KEEP_LONGER_S)
 
     async def _beginning(self, request: payload_service_pb2.GetPayloadRequest, **told: Any) -> Any:
         """The first bytes of a stream, which is given up then."""
@@ -216,10 +218,10 @@ class GrpcSource:
         drain = self._connection.admin.DrainManager
         return await (self._shared if request.dry_run else self._act)(drain, request)
 
-    async def _shared(self, rpc: Callable[..., Awaitable[T]], request: Message) -> T:
-        """An answer that is at most `KEEP_S` old."""
+    async def _shared(self, rpc: Callable[..., Awaitable[T]], request: Message, keep_s: float = KEEP_S) -> T:
+        """An answer that is at most so old."""
         question = (self._viewer, type(request), request.SerializeToString(deterministic=True))
-        return await self._connection.answers.of(question, KEEP_S, lambda: self._call(rpc, request))
+        return await self._connection.answers.of(question, keep_s, lambda: self._call(rpc, request))
 
     async def _act(self, rpc: Callable[..., Awaitable[T]], request: Message) -> T:
         """Asks at once, and forgets what was known before."""

@@ -77,6 +77,14 @@ class EmbeddedServer(uvicorn.Server):
         """Captures none."""
         yield
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves; a cancelled one would leave its sockets in the loop, where their numbers are used again."""
+        try:
+            await super().serve(sockets)
+        finally:
+            for server in getattr(self, "servers", ()):
+                server.close()
+
     async def stop_with(self, stop: anyio.Event) -> None:
         """Has it end, in good order, once an event is set."""
         await stop.wait()
