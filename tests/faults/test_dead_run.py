@@ -18,8 +18,8 @@ import pytest
 from callsheet.client import Client, ClientOptions, Job
 from callsheet.client import errors as client_errors
 from callsheet.client.session.channel import open_channel
-from callsheet.deploy.dead_run import DeadRun
-from callsheet.scheduler.store.payloads import DataDirectoryLockedError, DataDirectoryUnusableError
+from callsheet.deploy.dead_run import DeadRun, opened
+from callsheet.scheduler.store.payloads import DataDirectoryUnusableError
 from callsheet.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -160,8 +160,8 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
     with anyio.fail_after(_DEADLINE_S):
         with stack(data_dir) as (address, processes):
             async with under_load(address) as live:
-                with pytest.raises(DataDirectoryLockedError):
-                    DeadRun(data_dir)
+                with pytest.raises(ValueError, match=r"in use by the scheduler .* show what runs by --scheduler"):
+                    opened(data_dir).__enter__()
                 before = await told(live)
                 kill(processes)
         files = content(data_dir)

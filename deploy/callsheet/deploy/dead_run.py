@@ -31,7 +31,7 @@ from callsheet.scheduler.service.learning import load_predictors
 from callsheet.scheduler.service.rpc.admin_servicer import status_of
 from callsheet.scheduler.service.server import JOURNALLED
 from callsheet.scheduler.service.turns import in_turns
-from callsheet.scheduler.store.payloads import JournalError
+from callsheet.scheduler.store.payloads import DatabaseLockedError, DataDirectoryLockedError, JournalError
 from callsheet.scheduler.store.read_only import DeadJournal
 from callsheet.v1 import admin_service_pb2, client_service_pb2, payload_service_pb2
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
@@ -164,7 +164,8 @@ def opened(data_dir: Path, database_url: str | None = None) -> Iterator[DeadRun]
     try:
         run = DeadRun(data_dir, database_url)
     except (JournalError, SQLAlchemyError) as error:
-        raise ValueError(str(error)) from error
+        runs = isinstance(error, DataDirectoryLockedError | DatabaseLockedError)
+        raise ValueError(f"{error}{'; show what runs by --scheduler' if runs else ''}") from error
     with closing(run):
         yield run
 
