@@ -56,8 +56,7 @@ class SharedAnswers:
         self._kept = {question: kept for question, kept in self._kept.items() if not kept.asked.done()}
 
     def _make_room(self, now: float) -> None:
-        if len(self._kept) < self._most:
-            return
+        # At each question, as a page of outputs has megabytes.
         self._kept = {
             question: kept for question, kept in self._kept.items() if kept.until > now or not kept.asked.done()
         }

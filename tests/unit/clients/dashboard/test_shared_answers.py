@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import anyio
 import pytest
 from callsheet.client.errors import NotFoundError, QueueFullError, RefusalCode, refused
@@ -52,6 +54,21 @@ async def test_an_answer_is_kept_for_a_while_and_not_longer() -> None:
     assert await asking.ask("another") == 3
     asking.answers.forget()
     assert await asking.ask() == 4
+
+
+async def test_an_answer_that_is_old_takes_no_memory_once_another_is_asked_for() -> None:
+    class Answer:
+        """Something large."""
+
+    async def make() -> Answer:
+        return Answer()
+
+    asking = Asking()
+    old = weakref.ref(await asking.answers.of("a page of outputs", 1.0, make))
+    assert old() is not None
+    asking.now = 1.0
+    await asking.answers.of("something else", 1.0, make)
+    assert old() is None
 
 
 async def test_a_viewer_who_leaves_takes_nothing_from_the_others() -> None:
