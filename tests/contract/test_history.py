@@ -19,6 +19,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryClosed,
     TrajectoryOpened,
 )
+from callsheet.scheduler.history import reader as reader_module
 from callsheet.scheduler.history.reader import CONTENT_BYTES, READ_BYTES, HistoryReader
 from callsheet.scheduler.store.closed_jobs import ClosedJobs
 from callsheet.scheduler.store.engine import READ_ONLY
@@ -241,6 +242,26 @@ def test_a_page_is_over_once_it_is_large(journal: Journal) -> None:
     (whole,) = reader.actions(ListActions(job_id="job", contents=True, page_size=1)).actions
     assert not whole.HasField("outcome")
     assert whole.outcome_bytes == len(large) > CONTENT_BYTES
+
+
+def test_a_page_of_open_actions_is_over_once_their_specs_are_large(journal: Journal) -> None:
+    journal.commit([opened("t"), *(submitted(name, prompt=READ_BYTES // 2) for name in ("a", "b", "c"))])
+    page = HistoryReader(journal.reader).actions(ListActions(job_id="job"))
+    assert [(each.key.action_id, each.task) for each in page.actions] == [("a", "sum")]
+    assert page.next_page_token
+
+
+def test_a_page_of_trajectories_reads_a_bound_of_specs_and_of_rewards(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(4)]
+    monkeypatch.setattr(reader_module, "SCORES_BYTES", 5 * len(scored(0.5)) // 2)
+    journal.commit([*map(opened, names), *(submitted(f"a-{name}", name, prompt=READ_BYTES // 3) for name in names)])
+    journal.commit([submitted(f"r-{name}", name, REWARD) for name in names])
+    journal.commit([finished(f"r-{name}", scored(0.5), REWARD) for name in names])
+    told = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
+    assert sorted(each.task for each in told) == ["", "", "sum", "sum"]
+    assert [list(each.scores) for each in sorted(told, key=lambda each: each.trajectory_id)] == [[0.5], [0.5], [], []]
 
 
 def test_the_newest_actions_of_closed_jobs_are_kept_with_their_trajectories(place: JournalPlace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,12 +17,15 @@ MAX_PAGE: Final = 1_000
 MAX_NAMED: Final = 256
 _PAGE: Final = 100
 _NO_ID: Final = 2**63
+_AT_ONCE: Final = 16
 READ_BYTES: Final = 8 * 1024 * 1024
-"""A page of actions is over once it has read so much of outcomes."""
+"""A page of actions is over once it has read so much of outcomes, and of the specs of open actions."""
 CONTENT_BYTES: Final = 3 * 1024 * 1024
 """Or, with contents, once it has so much of specs and outcomes. A single action that has more goes without."""
 # A reward's score is told for outcomes up to this size.
 _SCORED_BYTES: Final = 256 * 1024
+SCORES_BYTES: Final = 64 * 1024 * 1024
+"""A page of trajectories reads so much of outcomes for their scores, and `READ_BYTES` of specs for their tasks."""
 
 
 T = TypeVar("T")
@@ -132,7 +135,8 @@ def _fill_from_actions(
     theirs = and_(which.job_number == number, which.trajectory_id.in_(named))
     first = select(func.min(which.id)).where(theirs).group_by(which.trajectory_id)
     spec = case((which.outcome.is_(None), which.spec), else_=b"").label("spec")
-    for row in connection.execute(select(which.trajectory_id, which.summary, spec).where(which.id.in_(first))):
+    tasks = select(which.trajectory_id, which.summary, spec).where(which.id.in_(first))
+    for row in _up_to(READ_BYTES, connection, tasks):
         named[row.trajectory_id].task = task_of(row)
     scores: defaultdict[str, list[float]] = defaultdict(list)
     rewards = select(which.trajectory_id, which.outcome).where(
@@ -141,10 +145,20 @@ def _fill_from_actions(
         which.state == ActionState.SUCCEEDED.value,
         func.length(which.outcome) <= _SCORED_BYTES,
     )
-    for trajectory_id, outcome in connection.execute(rewards.order_by(which.trajectory_id, which.id)):
+    for trajectory_id, outcome in _up_to(SCORES_BYTES, connection, rewards.order_by(which.trajectory_id, which.id)):
         scores[trajectory_id].append(score_in(outcome))
     for trajectory_id, found in scores.items():
         named[trajectory_id].scores.extend(found)
+
+
+def _up_to(most: int, connection: Connection, rows: Select[Any]) -> Iterator[Any]:
+    """Rows, as they are read, until their last columns have so many bytes together."""
+    with connection.execute(rows, execution_options={"yield_per": _AT_ONCE}) as found:
+        for row in found:
+            most -= len(row[-1])
+            if most < 0:
+                return
+            yield row
 
 
 def _short_rows() -> Select[Any]:
@@ -162,7 +176,7 @@ def _that_fit(rows: Sequence[Any], *, contents: bool) -> Sequence[Any]:
     if contents:
         sizes = accumulate(row.spec_bytes + row.outcome_bytes for row in rows)
     else:
-        sizes = accumulate(row.outcome_bytes for row in rows)
+        sizes = accumulate(row.outcome_bytes or row.spec_bytes for row in rows)
     most = CONTENT_BYTES if contents else READ_BYTES
     fitting = sum(size <= most for size in sizes)
     return rows[: max(fitting, 1)]
