@@ -86,6 +86,7 @@ async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: St
     # Half a GiB while something ran, less at rest, and nothing twice.
     ran_s = sum(each.timeline.execution_s for each in (reset, *outcomes))
     assert 0.5 * ran_s < status.cost.held["memory"] < 0.5 * took_s
+    assert 0.0 < status.cost.used["memory"] < status.cost.held["memory"]
     assert summary["used/cpu"] == pytest.approx(status.cost.used["cpu"])
     in_money = 2 * summary["held/cpu"] + 0.5 * summary["held/memory"]
     assert (

@@ -19,6 +19,7 @@ from callsheet.scheduler.service.rpc.client_servicer import ClientServicer
 from callsheet.scheduler.service.rpc.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.sessions import ClientStream, ManagerStream
 from callsheet.scheduler.service.turns import in_turns, made_of
+from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import admin_service_pb2, client_service_pb2, common_pb2, job_pb2, manager_service_pb2
 
 from tests.support.core_requests import action_request, fixed
@@ -33,6 +34,7 @@ class Loop:
 
     def __init__(self, world: CoreWorld) -> None:
         self.state, self.clock, self.posted = world.state, Clock(), 0
+        self.tally = Tally()
 
     def post(self, happened: list[object]) -> None:
         self.posted += len(happened)
