@@ -31,6 +31,7 @@ def _bench() -> None:
 
 def _benchmarks() -> Mapping[str, Any]:
     from callsheet.cli.bench_commands import (
+        dashboard,
         dispatch,
         planner,
         real,
@@ -41,6 +42,6 @@ def _benchmarks() -> Mapping[str, Any]:
     )
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, planner, real, rewards, sandbox, sim, storm):
+    for command in (dashboard, dispatch, planner, real, rewards, sandbox, sim, storm):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from callsheet.benchmarks.dashboard.settings import DashboardBenchSettings
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
@@ -28,6 +29,18 @@ def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
     from callsheet.benchmarks.dispatch.run import run_dispatch
 
     return run_dispatch
+
+
+@benchmark(DashboardBenchSettings)
+def dashboard(settings: DashboardBenchSettings) -> Run[DashboardBenchSettings]:
+    """Measure the dashboard on a long journal, and what its readers cost the scheduler.
+
+    The journal is drawn from a seed. It ends with exit code 1 if one of a hundred pages takes more than 300 ms, or if
+    readers add more than 5 % to the scheduler's CPU time under no-ops.
+    """
+    from callsheet.benchmarks.dashboard.run import run_dashboard_bench
+
+    return run_dashboard_bench
 
 
 @benchmark(PlannerBenchSettings)

@@ -24,7 +24,7 @@ from callsheet.v1 import (
 from google.protobuf.message import Message
 
 T = TypeVar("T")
-KEEP_S: Final = 1.0
+KEEP_S: Final = 2.0
 """How old an answer may be that viewers with one token share."""
 _KEEP_LONGER_S: Final = 4.0
 """The same of what costs a scheduler more: whole stories, predictions, and pages of the journal."""

@@ -14,7 +14,7 @@ from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 JOB_SCOPE: Final = "job"
 _OPEN: Final = ("queued", "dispatched", "running")
 _MOST_JOBS: Final = 20
-_OLDEST: Final = 100
+_OLDEST: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
