@@ -49,7 +49,7 @@
     const axis = { stroke: colour("text"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
     box.replaceChildren();
     new uPlot({
-      width: Math.min(box.clientWidth || 600, 960), height: 200, axes: [axis, axis], cursor: { show: false },
+      width: Math.min(box.clientWidth || 600, 960), height: 200, axes: [axis, axis], cursor: { show: false }, legend: { live: false },
       // One point alone would be shown among years.
       scales: { x: { range: (_, low, high) => (low === high ? [low - 30, high + 30] : [low, high]) } },
       series: [{}, ...names.map((label, index) => ({ label, stroke: colour(colours[index % colours.length]), width: 2, points: { show: kept.at.length < 2 } }))],

@@ -115,7 +115,7 @@ def jobs_table(jobs: Sequence[job_pb2.JobStatus]) -> Table:
     rows = []
     for job in sorted(jobs, key=open_actions, reverse=True)[:_MOST_JOBS]:
         name, actions = job.spec.job_id, job.actions
-        live = link("trajectories", number(job.open_trajectories), job=name).href
+        live, all_of = link("trajectories", job=name).href, link("job", job=name).href
         rows.append(
             (
                 link("job", job=name),
@@ -123,8 +123,8 @@ def jobs_table(jobs: Sequence[job_pb2.JobStatus]) -> Table:
                 count(number(job.waiting_trajectories), live),
                 count(number(actions.get("queued", 0)), link("stuck", job=name).href),
                 count(number(actions.get("dispatched", 0) + actions.get("running", 0)), link("stuck", job=name).href),
-                count(number(sum(actions.get(state, 0) for state in _ENDED))),
-                count(number(actions.get("failed", 0)), tone="bad" if actions.get("failed") else ""),
+                count(number(sum(actions.get(state, 0) for state in _ENDED)), all_of),
+                count(number(actions.get("failed", 0)), all_of, "bad" if actions.get("failed") else ""),
                 count(number(job.policy_version), "/engines"),
                 client_sentence(job).removeprefix("Its client: ").removesuffix("."),
             )
@@ -159,7 +159,7 @@ def waits_table(waiting: OldestActions) -> Table:
 def failures_table(jobs: Iterable[job_pb2.JobStatus]) -> Table:
     """Returns failures by kind, for each job."""
     rows = [
-        (link("job", job=job.spec.job_id), plain_line(kind.lower()), count(number(times), tone="bad"))
+        (link("job", job=job.spec.job_id), plain_line(kind.lower()), _failed(job.spec.job_id, times))
         for job in jobs
         for kind, times in sorted(job.failures.items(), key=lambda each: -each[1])
     ]
@@ -209,6 +209,10 @@ def used_table(
             )
     caption = f"Held against used by {what}, of attempts that have ended"
     return Table(caption, (what, "resource", "held", "used"), rows, "no attempt has ended yet")
+
+
+def _failed(job: str, times: int) -> Cell:
+    return count(number(times), link("trajectories", job=job).href, "bad")
 
 
 def nodes_table(nodes: Sequence[admin_service_pb2.NodeStatus]) -> Table:
