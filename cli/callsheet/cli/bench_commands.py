@@ -33,7 +33,7 @@ def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
 
 @benchmark(DashboardBenchSettings)
 def dashboard(settings: DashboardBenchSettings) -> Run[DashboardBenchSettings]:
-    """Measure the dashboard on a long journal, and what its readers cost the scheduler.
+    """Measure the dashboard on a long journal, and with readers.
 
     The journal is drawn from a seed. It ends with exit code 1 if one of a hundred pages takes more than 300 ms, or if
     readers add more than 5 % to the scheduler's CPU time under no-ops.
