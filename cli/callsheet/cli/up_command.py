@@ -31,9 +31,8 @@ def up(
     They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
     line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,
     of which each shows a line on standard error when it is ready; so does the gateway, with its URL, and the dashboard,
-    whose line is the last. The demo's models
-    are loaded with their first request, and a model of your own at once: `callsheet up --model DIR` serves what Hugging
-    Face's format holds.
+    whose line is the last. The demo's models are loaded with their first request, and a model of your own at once:
+    `callsheet up --model DIR` serves what Hugging Face's format holds.
 
     With --fleet or --on its managers are the nodes of a fleet instead, for instance on a Ray cluster: `callsheet up
     --on ray --nodes 3 --cpus 4 --memory-mib 8192`. Then --cpus and --memory-mib are those of a node.

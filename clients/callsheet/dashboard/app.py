@@ -109,11 +109,15 @@ class Dashboard:
         fields = await _form(request)
         wanted, token = own_page(fields.get("next", "/")), token_of(fields.get("token"))
         if token is None:
-            return self._page(request, None, _login_view(wanted, "What was given is no token."), 403)
+            return self._page(request, None, _login_view(wanted, "This text is no token."), 403)
         try:
-            await self.viewer(request, token)
-        except CallsheetError as error:
-            return self._page(request, None, _login_view(wanted, str(error)), 403)
+            # Tokens are guessed no faster than pages are made, and guesses leave room for pages.
+            with anyio.fail_after(_PAGE_S):
+                async with self._room:
+                    await self.viewer(request, token)
+        except (CallsheetError, TimeoutError) as error:
+            status = 403 if isinstance(error, RefusedError) else 503
+            return self._page(request, None, _login_view(wanted, _told_of(error)), status)
         response = RedirectResponse(wanted, 303)
         response.set_cookie(TOKEN_COOKIE, token, httponly=True, samesite="strict", secure=self._has_certificate)
         return response
@@ -158,8 +162,7 @@ class Dashboard:
                     return _to_login(request)
                 return self._error(request, "The scheduler refused", str(error), _STATUS.get(error.code, 502))
             except (ConnectionLostError, TimeoutError) as error:
-                why = str(error) or f"there was no answer within {_PAGE_S:g} s"
-                return self._error(request, "No answer", f"The scheduler does not answer: {why}", 503)
+                return self._error(request, "No answer", f"The scheduler does not answer: {_told_of(error)}", 503)
             except HTTPException:
                 raise
             except Exception:
@@ -180,7 +183,8 @@ class Dashboard:
             "theme": chosen if chosen in THEMES else THEMES[0],
             "themes": THEMES,
             "viewer": viewer.name if viewer is not None else "",
-            "has_token": viewer is not None and bool(viewer.scope),
+            # On pages of refusals too: another token may see more.
+            "has_token": token_of(request.cookies.get(TOKEN_COOKIE)) is not None,
             "last_alive": as_of(last_alive) if last_alive is not None else "",
             "at": as_of(time.time()),
         }
@@ -245,11 +249,18 @@ def _login_view(wanted: str, wrong: str = "") -> View:
     return View("Log in", ((Notice(wrong, "bad"),) if wrong else ()) + (Notice(told), form), refresh_s=0)
 
 
+def _told_of(error: Exception) -> str:
+    return str(error) or f"there was no answer within {_PAGE_S:g} s"
+
+
 async def _form(request: Request) -> dict[str, str]:
     """The fields of a form, which a page of our own sent: browsers tell the page's origin with each."""
     if "origin" not in request.headers:
         raise HTTPException(403, "Origin: a form must come from a page of this dashboard")
     try:
-        return fields_of(await request.body())
+        with anyio.fail_after(_PAGE_S):
+            return fields_of(await request.body())
     except ValueError:
         raise HTTPException(400, "the form has too many fields") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the form must come within {_PAGE_S:g} s") from None

@@ -45,17 +45,18 @@ _ENDED: Final = ("succeeded", "failed", "cancelled", "expired")
 async def look(asked: Asked) -> View:
     """Asks for jobs, managers and nodes, and for the oldest open actions."""
     found = await seen(asked)
-    return now_view(found, await oldest_actions(asked, found.jobs), asked.now)
+    waiting = await oldest_actions(asked, found.jobs)
+    return now_view(found, waiting, asked.now, is_over=asked.source.last_alive is not None)
 
 
-def now_view(found: Seen, waiting: OldestActions, now: float) -> View:
-    """Returns the page."""
+def now_view(found: Seen, waiting: OldestActions, now: float, *, is_over: bool = False) -> View:
+    """Returns the page; of a run that is over it does not say how to begin."""
     blocks: list[Any] = []
     status = found.status
-    if status is not None and not status.managers:
+    if status is not None and not status.managers and not is_over:
         blocks.append(Notice(NO_MANAGER, "bad"))
     if not found.jobs:
-        blocks.append(Notice(NO_JOB))
+        blocks.append(Notice("No job was open." if is_over else NO_JOB))
     states: Counter[str] = Counter()
     for job in found.jobs:
         states.update(job.actions)

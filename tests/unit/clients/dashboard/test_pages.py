@@ -9,6 +9,7 @@ from html import unescape
 from itertools import pairwise
 from typing import Any
 
+import anyio
 import pytest
 from callsheet.client.errors import ConnectionLostError, RefusalCode, refused
 from callsheet.dashboard.app import make_app
@@ -247,6 +248,86 @@ def test_a_dead_run_says_since_when_and_refuses_acts(run: MadeUpRun, pages: Test
     assert "This run is over" in answer.text
     assert "Close this job" not in pages.get("/job?job=j").text
     assert not run.asked
+
+
+def test_a_dead_run_is_not_told_how_to_begin(run: MadeUpRun, pages: TestClient) -> None:
+    run.status.jobs.clear()
+    assert "callsheet" not in _text(pages, "/now").replace("Callsheet", "")
+    run.last_alive = None
+    assert "callsheet up starts managers" in _text(pages, "/now")
+
+
+def test_a_login_while_the_scheduler_is_away_is_no_wrong_token(
+    run: MadeUpRun, pages: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody() -> None:
+        raise ConnectionLostError("no answer")
+
+    monkeypatch.setattr(run, "get_server_info", nobody)
+    answer = pages.post("/login", data={"token": "callsheet_a"}, headers={"Origin": "http://testserver"})
+    assert answer.status_code == 503
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.anyio
+async def test_guesses_of_tokens_leave_room_for_pages(run: MadeUpRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking, most, may_end = 0, 0, anyio.Event()
+
+    async def guessed() -> None:
+        nonlocal asking, most
+        asking += 1
+        most = max(most, asking)
+        await may_end.wait()
+        asking -= 1
+        raise refused(RefusalCode.UNAUTHENTICATED, field="authorization")
+
+    monkeypatch.setattr(run, "get_server_info", guessed)
+    app = make_app(lambda _: run, has_certificate=False)
+    scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b"", "scheme": "http"}
+    scope |= {"headers": [(b"host", b"test"), (b"origin", b"http://test")], "server": ("test", 80)}
+
+    async def guess(number: int) -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"token=guess%d" % number}
+
+        async def send(_: Any) -> None:
+            pass
+
+        await app(dict(scope), receive, send)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(40):
+            tasks.start_soon(guess, number)
+        await anyio.wait_all_tasks_blocked()
+        may_end.set()
+    assert most == 32
+
+
+@pytest.mark.anyio
+async def test_a_form_that_does_not_come_is_given_up(run: MadeUpRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callsheet.dashboard.app._PAGE_S", 0.01)
+    told: list[Any] = []
+
+    async def never() -> Any:
+        await anyio.sleep_forever()
+
+    async def told_of(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/theme", "query_string": b"", "scheme": "http"}
+    scope |= {"headers": [(b"host", b"test"), (b"origin", b"http://test")], "server": ("test", 80)}
+    with anyio.fail_after(10):
+        await make_app(lambda _: run, has_certificate=False)(scope, never, told_of)
+    assert told[0]["status"] == 408
+
+
+def test_a_page_of_a_refusal_lets_a_viewer_log_out(run: MadeUpRun, pages: TestClient) -> None:
+    run.scope = "job"
+    assert "Log out" not in pages.get("/step?job=j").text
+    pages.cookies["callsheet_token"] = "a-token"
+    refused_page = pages.get("/step?job=j")
+    assert refused_page.status_code == 400
+    assert "Log out" in refused_page.text
 
 
 def test_hostile_names_are_text_everywhere(run: MadeUpRun, pages: TestClient) -> None:
