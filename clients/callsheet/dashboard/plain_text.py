@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-MOST_CHARACTERS: Final = 16_384
+MOST_CHARACTERS: Final = 4_000
 MOST_LINES: Final = 400
 MOST_OF_LINE: Final = 2_000
 _NAME: Final = 120

@@ -22,7 +22,7 @@ from callsheet.dashboard.blocks import (
     count,
     link,
 )
-from callsheet.dashboard.plain_text import PlainText, plain_line, plain_text
+from callsheet.dashboard.plain_text import MOST_CHARACTERS, PlainText, plain_line, plain_text
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.past import (
     Past,
@@ -40,7 +40,6 @@ from callsheet.v1 import admin_service_pb2, common_pb2, outcome_pb2, payload_ser
 
 _MOST: Final = 500
 _WITH_CONTENTS: Final = 40
-_SHOWN: Final = 4_000
 _MOST_STORED: Final = 20
 _PHASES: Final = ("generate", "env", "tool", "reward")
 
@@ -90,7 +89,7 @@ async def _stored(asked: Asked, actions: Iterable[Past]) -> dict[str, bytes]:
     async def ask(reference: common_pb2.PayloadReference) -> None:
         request = payload_service_pb2.GetPayloadRequest(reference=reference)
         with suppress(RefusedError):
-            found[reference.sha256] = (await asked.source.get_payload(request)).chunk[: 8 * _SHOWN]
+            found[reference.sha256] = (await asked.source.get_payload(request)).chunk[: 8 * MOST_CHARACTERS]
 
     async with anyio.create_task_group() as tasks:
         for reference in islice(wanted.values(), _MOST_STORED):
@@ -122,34 +121,18 @@ def trajectory_view(
         why_no_contents: Why contents that were asked for are not there.
     """
     name, actions, start = trajectory.trajectory_id, told.actions, seconds_of(trajectory.opened)
-    reward, version = reward_of(trajectory), str(trajectory.policy_version)
-    facts: list[tuple[str, Cell | str]] = [
-        ("state", end_of(trajectory)),
-        ("group", link("group", job=job, group=trajectory.group_id) if trajectory.group_id else NOTHING),
-        ("version at its beginning", Cell(version, link("step", job=job, version=version).href)),
-        ("reward", NOTHING if reward is None else number(reward)),
-        ("opened (UTC)", clock_time(start)),
-        ("lived", duration(lifetime(trajectory, now))),
-        ("task", plain_line(trajectory.task) or NOTHING),
-        ("sandbox on", plain_line(trajectory.node_id) or NOTHING),
-    ]
     has_contents = any(each.HasField("spec") or each.HasField("outcome") for each in actions)
-    more = link(
-        "trajectory",
-        "Later actions",
-        job=job,
-        trajectory=name,
-        after=told.next_page_token,
-        contents="1" if has_contents else "",
-    )
-    blocks: list[Any] = [Facts(facts)]
+    shown, following = "1" if has_contents else "", told.next_page_token
+    more = link("trajectory", "Later actions", job=job, trajectory=name, after=following, contents=shown)
+    is_part = bool(after or following)
+    blocks: list[Any] = [_facts(job, trajectory, now)]
     if trajectory.reason:
         blocks.append(Notice(f"Why it ended: {plain_line(trajectory.reason, 500)}"))
     blocks += [
         _time_line(actions, start, now),
-        _phases(actions, now),
+        _phases(actions, now, is_part=is_part),
         cost_table("What it cost", trajectory.cost, prices),
-        _actions(actions, now, more if told.next_page_token else None),
+        _actions(actions, now, more if following else None),
     ]
     if why_no_contents:
         blocks.append(Notice(f"Commands and outputs are not shown: {plain_line(why_no_contents, 500)}", "bad"))
@@ -160,7 +143,26 @@ def trajectory_view(
         blocks.append(Notice("", links=(show,)))
     over = trajectory.HasField("closed") or has_contents
     trail = (link("job", job=job), link("trajectories", "Trajectories", job=job))
-    return View(plain_line(name), blocks, f"It has {number(len(actions))} actions.", 0 if over else 3, trail)
+    summary = (
+        f"{number(len(actions))} of its actions are shown." if is_part else f"It has {number(len(actions))} actions."
+    )
+    return View(plain_line(name), blocks, summary, 0 if over else 3, trail)
+
+
+def _facts(job: str, trajectory: PastTrajectory, now: float) -> Facts:
+    reward, version = reward_of(trajectory), str(trajectory.policy_version)
+    return Facts(
+        (
+            ("state", end_of(trajectory)),
+            ("group", link("group", job=job, group=trajectory.group_id) if trajectory.group_id else NOTHING),
+            ("version at its beginning", Cell(version, link("step", job=job, version=version).href)),
+            ("reward", NOTHING if reward is None else number(reward)),
+            ("opened (UTC)", clock_time(seconds_of(trajectory.opened))),
+            ("lived", duration(lifetime(trajectory, now))),
+            ("task", plain_line(trajectory.task) or NOTHING),
+            ("sandbox on", plain_line(trajectory.node_id) or NOTHING),
+        )
+    )
 
 
 def _time_line(actions: Sequence[Past], start: float, now: float) -> Gantt:
@@ -173,7 +175,7 @@ def _time_line(actions: Sequence[Past], start: float, now: float) -> Gantt:
     return Gantt("Time-line", [(name, bars) for name, bars in lanes.items() if bars], max(end - start, 1e-3))
 
 
-def _phases(actions: Sequence[Past], now: float) -> Table:
+def _phases(actions: Sequence[Past], now: float, *, is_part: bool) -> Table:
     rows = []
     for phase in _PHASES:
         found = [(each, times_of(each, now)) for each in actions if phase_of(each) == phase]
@@ -183,7 +185,8 @@ def _phases(actions: Sequence[Past], now: float) -> Table:
             tokens = sum(each.output_tokens for each, _ in found)
             row = (count(number(len(found))), count(duration(ran)), count(duration(waited)), count(number(tokens)))
             rows.append((phase, *row))
-    return Table("Where its time went", ("phase", "actions", "ran", "waited", "tokens made"), rows, "it has no action")
+    caption = "Where the time of the actions below went" if is_part else "Where its time went"
+    return Table(caption, ("phase", "actions", "ran", "waited", "tokens made"), rows, "it has no action")
 
 
 def _actions(actions: Sequence[Past], now: float, more: Cell | None) -> Table:
@@ -230,7 +233,7 @@ def _failure(action: Past) -> str:
 
 def _contents(action: Past, stored: Mapping[str, bytes]) -> PageSection:
     """What an action was given, and what came of it, as plain text."""
-    blocks: list[Output | Notice] = [Output("Given", plain_text(_given(action), most=_SHOWN))]
+    blocks: list[Output | Notice] = [Output("Given", plain_text(_given(action)))]
     if action.HasField("outcome"):
         told = _came_of(action.outcome, stored)
         blocks += [Output(caption, text) for caption, text in told if text.text or text.cut]
@@ -255,11 +258,11 @@ def _given(action: Past) -> str:
 
 def _came_of(outcome: outcome_pb2.Outcome, stored: Mapping[str, bytes]) -> Iterator[tuple[str, PlainText]]:
     if outcome.HasField("failed"):
-        yield "Failure", plain_text(f"{outcome.failed.reason}: {outcome.failed.message}", most=_SHOWN)
+        yield "Failure", plain_text(f"{outcome.failed.reason}: {outcome.failed.message}")
     held = _result_of(outcome)
     which = held.WhichOneof("result")
     if which == "generate":
-        yield f"{number(len(held.generate.token_ids))} tokens", plain_text(held.generate.text, most=_SHOWN)
+        yield f"{number(len(held.generate.token_ids))} tokens", plain_text(held.generate.text)
     elif which == "tool_call":
         yield "Response", _blob(held.tool_call.response, stored)
     elif which in {"env_step", "reward"}:
@@ -283,8 +286,8 @@ def _blobs_of(outcome: outcome_pb2.Outcome) -> Sequence[common_pb2.Blob]:
 
 def _blob(blob: common_pb2.Blob, stored: Mapping[str, bytes]) -> PlainText:
     if not blob.HasField("reference"):
-        return plain_text(blob.inline, most=_SHOWN)
+        return plain_text(blob.inline)
     kept = blob.reference
     if kept.sha256 not in stored:
         return PlainText("", f"{number(kept.size)} bytes are in the payload store, and are not shown.")
-    return plain_text(stored[kept.sha256], most=_SHOWN, size=kept.size)
+    return plain_text(stored[kept.sha256], size=kept.size)

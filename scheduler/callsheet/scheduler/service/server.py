@@ -359,8 +359,7 @@ async def _grpc_server(
             ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
-    prices = dict(map(read_price, settings.prices))
-    clients = ClientServicer(loop, claims, limits, unread, audit, prices=prices)
+    clients = ClientServicer(loop, claims, limits, unread, audit, prices=dict(map(read_price, settings.prices)))
     managers = ManagerServicer(loop, claims, unread)
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)

@@ -108,6 +108,9 @@ def test_contents_stay_from_page_to_page(run: MadeUpRun, pages: TestClient) -> N
     show = '"/trajectory?job=j&amp;trajectory=t&amp;after=5.t&amp;contents=1"'
     assert show in pages.get("/trajectory?job=j&trajectory=t&after=5.t").text
     run.actions[0].spec.label = "given"
+    text = _text(pages, "/trajectory?job=j&trajectory=t")
+    assert "Where the time of the actions below went" in text
+    assert "It has 3 actions" not in pages.get("/trajectory?job=j&trajectory=t").text
     later = '"/trajectory?job=j&amp;trajectory=t&amp;after=9.t&amp;contents=1">Later actions'
     assert later in pages.get("/trajectory?job=j&trajectory=t&after=5.t&contents=1").text
 

@@ -33,11 +33,11 @@ from callsheet.scheduler.core.words.records import (
     ActionCancelRequested,
     ActionFinished,
     ActionRequeued,
-    ActionSummary,
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.work.admission_counts import note_waiting
 from callsheet.scheduler.core.work.costs import note_resting
+from callsheet.scheduler.core.work.endings import in_brackets, reason_of, summary_of
 from callsheet.scheduler.core.work.resizing import note_dropped
 from callsheet.timing.waits import SHORTEST_WAIT_S, Cause
 
@@ -400,9 +400,9 @@ def finish(
     for cause, seconds in facts.waited_s.items():
         action.tell(now, f"waited {seconds:.3f} s: {cause}")
     encoded = state.encode_outcome(facts)
-    failure, reason = _reason_of(result)
-    action.tell(now, f"outcome: {state_name}{_in_brackets(failure, reason)}")
-    summary = _summary(action, facts, failure, reason)
+    failure, reason = reason_of(result)
+    action.tell(now, f"outcome: {state_name}{in_brackets(failure, reason)}")
+    summary = summary_of(action, facts, failure, reason)
     state.summaries.add(summary)
     size = len(action.request.spec)
     kept = size if size <= KEPT_SPEC_BYTES else 0
@@ -426,48 +426,6 @@ def _note_waits(action: Action, last: LastAttempt | None, facts: OutcomeFacts, u
     if others_s >= SHORTEST_WAIT_S:
         cause = Cause.ATTEMPTS if action.attempts > told else Cause.SCHEDULER
         facts.waited_s[cause.value] = others_s
-
-
-def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> ActionSummary:
-    request = action.request
-    return ActionSummary(
-        *request.key,
-        request.kind,
-        facts.state.value,
-        request.label,
-        failure,
-        reason,
-        facts.attempts,
-        facts.manager_id,
-        facts.submitted,
-        facts.ended,
-        facts.queue_s,
-        facts.execution_s,
-        request.traceparent,
-        request.task,
-        request.service,
-        facts.cost.held,
-        facts.cost.used,
-        action.story,
-    )
-
-
-def _reason_of(result: OutcomeResult) -> tuple[str, str]:
-    """The kind of failure, and the reason of it or of another end; empty where there is none."""
-    match result:
-        case AttemptFailed(kind=kind, reason=reason):
-            return kind.name, reason
-        case Cancellation(reason=reason):
-            return "", reason
-        case Expiry(timeout=timeout):
-            return "", timeout.name.lower()
-        case _:
-            return "", ""
-
-
-def _in_brackets(*words: str) -> str:
-    said = " ".join(filter(None, words))
-    return f" ({said})" if said else ""
 
 
 def _count_failure(job: Job, failed: AttemptFailed) -> None:
