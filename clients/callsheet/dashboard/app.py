@@ -16,12 +16,12 @@ from callsheet.dashboard.source import Source
 from callsheet.dashboard.viewer import (
     THEME_COOKIE,
     THEMES,
-    TOKEN_COOKIE,
     Asked,
     Viewer,
     fields_of,
     is_local,
     own_page,
+    token_cookie,
     token_of,
 )
 from callsheet.dashboard.views.all import VIEWS
@@ -119,13 +119,13 @@ class Dashboard:
             status = 403 if isinstance(error, RefusedError) else 503
             return self._page(request, None, _login_view(wanted, _told_of(error)), status)
         response = RedirectResponse(wanted, 303)
-        response.set_cookie(TOKEN_COOKIE, token, httponly=True, samesite="strict", secure=self._has_certificate)
+        response.set_cookie(_cookie(request), token, httponly=True, samesite="strict", secure=self._has_certificate)
         return response
 
-    async def logout(self, _: Request) -> Response:
+    async def logout(self, request: Request) -> Response:
         """Forgets the browser's token."""
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(TOKEN_COOKIE, httponly=True, samesite="strict", secure=self._has_certificate)
+        response.delete_cookie(_cookie(request), httponly=True, samesite="strict", secure=self._has_certificate)
         return response
 
     async def theme(self, request: Request) -> Response:
@@ -155,7 +155,7 @@ class Dashboard:
             try:
                 with anyio.fail_after(_PAGE_S), one_error():
                     async with self._room:
-                        viewer = await self.viewer(request, token_of(request.cookies.get(TOKEN_COOKIE)))
+                        viewer = await self.viewer(request, token_of(request.cookies.get(_cookie(request))))
                         return await handle(request, viewer)
             except RefusedError as error:
                 if error.code is RefusalCode.UNAUTHENTICATED:
@@ -184,7 +184,7 @@ class Dashboard:
             "themes": THEMES,
             "viewer": viewer.name if viewer is not None else "",
             # On pages of refusals too: another token may see more.
-            "has_token": token_of(request.cookies.get(TOKEN_COOKIE)) is not None,
+            "has_token": token_of(request.cookies.get(_cookie(request))) is not None,
             "last_alive": as_of(last_alive) if last_alive is not None else "",
             "at": as_of(time.time()),
         }
@@ -247,6 +247,10 @@ def _login_view(wanted: str, wrong: str = "") -> View:
         "log out, or close the browser."
     )
     return View("Log in", ((Notice(wrong, "bad"),) if wrong else ()) + (Notice(told), form), refresh_s=0)
+
+
+def _cookie(request: Request) -> str:
+    return token_cookie(request.headers.get("host", ""))
 
 
 def _told_of(error: Exception) -> str:

@@ -98,6 +98,15 @@ def token_of(cookie: str | None) -> str | None:
         return None
 
 
+def token_cookie(host: str) -> str:
+    """Returns the name of the cookie that keeps the token, at a Host that a browser asks.
+
+    Browsers send a machine's cookies to all of its ports, and each may be the dashboard of another scheduler.
+    """
+    port = host.rpartition(":")[2]
+    return f"{TOKEN_COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) <= 5 else TOKEN_COOKIE
+
+
 def is_local(peer: str) -> bool:
     """Whether a connection comes from this machine, and from no sandbox on it."""
     address = plain_address(peer)

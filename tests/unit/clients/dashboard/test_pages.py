@@ -324,6 +324,27 @@ async def test_a_form_that_does_not_come_is_given_up(run: MadeUpRun, monkeypatch
     assert told[0]["status"] == 408
 
 
+def test_dashboards_on_ports_of_one_machine_have_a_token_each(run: MadeUpRun) -> None:
+    tokens: list[str | None] = []
+
+    def source(token: str | None) -> Source:
+        tokens.append(token)
+        return run
+
+    with TestClient(make_app(source, has_certificate=False), follow_redirects=False) as client:
+        for port in (7079, 8079):
+            here = {"Host": f"testserver:{port}", "Origin": f"http://testserver:{port}"}
+            answer = client.post("/login", data={"token": f"token-{port}"}, headers=here)
+            assert "HttpOnly" in answer.headers["set-cookie"]
+        tokens.clear()
+        for port in (7079, 8079):
+            client.get("/now", headers={"Host": f"testserver:{port}"})
+        client.post("/logout", headers={"Host": "testserver:7079"})
+        client.get("/now", headers={"Host": "testserver:7079"})
+        client.get("/now", headers={"Host": "testserver:8079"})
+    assert tokens == ["token-7079", "token-8079", None, "token-8079"]
+
+
 def test_a_page_of_a_refusal_lets_a_viewer_log_out(run: MadeUpRun, pages: TestClient) -> None:
     run.scope = "job"
     assert "Log out" not in pages.get("/step?job=j").text
