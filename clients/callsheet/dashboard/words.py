@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import isfinite
 from typing import Final
 
@@ -35,7 +36,8 @@ def number(value: float) -> str:
         return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+    # Prices of tokens are small, and money is never told in powers of ten.
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{Decimal(f'{value:.3g}'):f}"
 
 
 def clock_time(seconds: float | None) -> str:
