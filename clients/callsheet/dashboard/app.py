@@ -30,7 +30,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -229,7 +229,8 @@ async def _first(_: Request) -> Response:
 
 
 async def _health(_: Request) -> Response:
-    return Response("ok\n", media_type="text/plain")
+    """As a gateway tells it, which `callsheet health --gateway` asks."""
+    return JSONResponse({"status": "ok"})
 
 
 def _to_login(request: Request) -> Response:

@@ -20,6 +20,8 @@ _LOCK_FILE = "lock"
 # A sandbox enters its group at once, and its first process stays there as long as it lives.
 _ABANDONED_S = 600.0
 _DIGEST = re.compile(r"[0-9a-f]{12}")
+# See `cgroups.files.can_make_groups`.
+_TRIAL = "callsheet-probe"
 
 _log = structlog.get_logger(__name__)
 
@@ -65,11 +67,13 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
     agent was killed. Of other managers only groups are removed that nothing has been in for long.
     """
     processes = kill_marked(directory.marker)
-    groups = 0
-    for parent in layout.directories() if layout is not None else []:
-        found = {*parent.glob(f"{directory.marker}-*"), *abandoned_groups(parent, time.time() - _ABANDONED_S)}
-        groups += len(found)
-        remove_groups(found)
+    groups: list[Path] = []
+    if layout is not None:
+        groups = [each for parent in layout.directories() for each in parent.glob(f"{directory.marker}-*")]
+        # The kernel dates groups by this clock.
+        groups += abandoned_groups(layout, time.clock_gettime(time.CLOCK_REALTIME) - _ABANDONED_S)
+        groups = list(dict.fromkeys(groups))
+        remove_groups(groups)
     directories = [path for path in directory.path.iterdir() if path.is_dir()]
     for path in directories:
         remove_directory(path)
@@ -78,23 +82,29 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
             "leftovers_removed",
             marker=directory.marker,
             processes=processes,
-            groups=groups,
+            groups=len(groups),
             directories=len(directories),
         )
 
 
-def abandoned_groups(parent: Path, before: float) -> list[Path]:
+def abandoned_groups(layout: GroupLayout, before: float) -> list[Path]:
     """Returns the groups of sandboxes that nothing is in and that were made before a time in seconds.
 
-    They are of managers that were killed and have not been started again, as with another data directory.
+    They are of managers that were killed and have not been started again, as with another data directory. The group of
+    version 2 tells for all of a sandbox: it has the first process in it, of which the tree of "cpu" has none. That one
+    comes last, so that a removal which is interrupted can be taken up again.
     """
-    return [group for group in parent.glob("callsheet-*-*") if _is_of_sandbox(group.name) and _is_over(group, before)]
+    names = [each.name for each in layout.core.glob("callsheet-*-*") if _is_of_sandbox(each.name)]
+    over = [name for name in names if _is_over(layout.core / name, before)]
+    parents = layout.directories()[::-1]
+    groups = [parent / name for name in over for parent in parents if (parent / name).is_dir()]
+    trials = [each for parent in parents for each in parent.glob(f"{_TRIAL}-*") if _is_over(each, before)]
+    return groups + trials
 
 
 def _is_of_sandbox(group: str) -> bool:
-    """Whether it is one of a manager's marker and a sandbox, or a trial of `cgroups.files.can_make_groups`."""
-    marker, digest, _ = group.rsplit("-", 2)
-    return f"{marker}-{digest}" == "callsheet-probe" or _DIGEST.fullmatch(digest) is not None
+    """Whether its name is a manager's marker and a sandbox."""
+    return _DIGEST.fullmatch(group.rsplit("-", 2)[1]) is not None
 
 
 def _is_over(group: Path, before: float) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from callsheet.managers.sandbox import janitor
+from callsheet.managers.sandbox.cgroups import GroupLayout
 
 
 @contextmanager
@@ -59,32 +60,51 @@ def test_what_is_forked_during_a_look_is_killed_too(marker: str, monkeypatch: py
         assert None not in (first.poll(), late.poll())
 
 
-def test_groups_of_managers_that_never_came_back_are_found_once_they_are_empty_and_old(tmp_path: Path) -> None:
-    groups = {
-        "callsheet-one-0123456789ab-0123abcd": True,
-        "callsheet-node-1-sandbox-0123456789ab-s0": True,
-        "callsheet-probe-0123456789abcdef": True,
-        "callsheet-managers": False,
-        "somebody-else-0123456789ab-1": False,
-        "callsheet-used-0123456789ab-1": False,
-        "callsheet-used-below-0123456789ab-1": False,
-        "callsheet-new-0123456789ab-1": False,
-    }
-    for name in groups:
-        inner = tmp_path / name / "commands"
-        inner.mkdir(parents=True)
-        for each in (inner.parent, inner):
-            (each / "cgroup.procs").touch()
-    (tmp_path / "callsheet-used-0123456789ab-1" / "cgroup.procs").write_text("4711\n")
-    (tmp_path / "callsheet-used-below-0123456789ab-1" / "commands" / "cgroup.procs").write_text("4711\n")
-    unified = tmp_path / "callsheet-unified-0123456789ab-1"
-    unified.mkdir()
-    (unified / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    for name in groups:
-        os.utime(tmp_path / name, (1000.0, 3000.0 if "-new-" in name else 1000.0))
-    os.utime(unified, (1000.0, 1000.0))
-    expected = {name for name, is_over in groups.items() if is_over}
-    assert {path.name for path in janitor.abandoned_groups(tmp_path, 2000.0)} == expected
-    (unified / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    os.utime(unified, (1000.0, 1000.0))
-    assert {path.name for path in janitor.abandoned_groups(tmp_path, 2000.0)} == expected | {unified.name}
+OLD, NEW, BEFORE = 1000.0, 3000.0, 2000.0
+
+
+def made(parent: Path, name: str, made_at: float, *, populated: bool | None = None) -> Path:
+    """A group as the kernel shows it: of version 2 with cgroup.events, else with the processes that are in it."""
+    group = parent / name
+    group.mkdir(parents=True)
+    if populated is None:
+        (group / "cgroup.procs").touch()
+    else:
+        (group / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+    os.utime(group, (made_at, made_at))
+    return group
+
+
+@pytest.mark.parametrize(
+    ("name", "made_at", "populated", "is_over"),
+    [
+        ("callsheet-killed-0123456789ab-1", OLD, False, True),
+        ("callsheet-a-b-c-0123456789ab-1", OLD, False, True),
+        ("callsheet-new-0123456789ab-1", NEW, False, False),
+        # It idles: the tree of "cpu" has its commands alone.
+        ("callsheet-idle-0123456789ab-1", OLD, True, False),
+        ("somebody-else-0123456789ab-1", OLD, False, False),
+        ("callsheet-managers-of-all-1", OLD, False, False),
+    ],
+)
+def test_a_sandbox_is_abandoned_if_nothing_of_it_lives(
+    tmp_path: Path, name: str, made_at: float, populated: bool, is_over: bool
+) -> None:
+    layout = GroupLayout(tmp_path / "unified", {"cpu": tmp_path / "cpu", "pids": tmp_path / "unified"})
+    trees = [made(layout.controllers["cpu"], name, made_at), made(layout.core, name, made_at, populated=populated)]
+    assert janitor.abandoned_groups(layout, BEFORE) == (trees if is_over else [])
+
+
+def test_a_tree_alone_is_no_sign_that_a_sandbox_is_over(tmp_path: Path) -> None:
+    """Its manager may have its groups of version 2 elsewhere."""
+    layout = GroupLayout(tmp_path / "unified", {"cpu": tmp_path / "cpu"})
+    made(tmp_path / "cpu", "callsheet-elsewhere-0123456789ab-1", OLD)
+    assert janitor.abandoned_groups(layout, BEFORE) == []
+
+
+@pytest.mark.parametrize("parent", ["cpu", "unified"])
+def test_a_trial_is_abandoned_wherever_it_was_made(tmp_path: Path, parent: str) -> None:
+    layout = GroupLayout(tmp_path / "unified", {"cpu": tmp_path / "cpu"})
+    trial = made(tmp_path / parent, "callsheet-probe-0123456789abcdef", OLD, populated=False)
+    made(tmp_path / parent, "callsheet-probe-fedcba9876543210", NEW, populated=False)
+    assert janitor.abandoned_groups(layout, BEFORE) == [trial]
