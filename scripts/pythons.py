@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.set_up import install  # noqa: E402
 
 VERSIONS = ("3.12", "3.13")
-EXTRAS = "scheduler,sandbox,gateway,facade,harbor,docker,compose"
+EXTRAS = "scheduler,sandbox,gateway,dashboard,facade,harbor,docker,compose,telemetry"
 FOR_TESTS = [
     "anthropic",
     "check-jsonschema",
