@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.hf_models import save_model, seeded_model  # noqa: E402
 
-MARKED = ("-m", "pytest", "-q", "-m", "gpu", "tests/unit/managers")
+MARKED = ("-m", "pytest", "-q", "-m", "gpu", "tests/unit/managers", "tests/integration/test_costs_measured.py")
 STEP_TIMEOUT_S = 180
 LAYERS, WIDTH, TINY_WIDTH, HEAD = 16, 2048, 128, 64
 ROUNDS = 5

@@ -1,4 +1,4 @@
-"""What a trajectory is told to have used, against the kernel's own counter of its sandbox's group."""
+"""What a trajectory is told to have used and held, against the kernel's own counter and the clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.client import Client, Command, Cost, Demand, Failed, Succeeded, Timeouts
+import torch
+from callsheet.client import (
+    Client,
+    Command,
+    Cost,
+    Demand,
+    Failed,
+    GenerateResult,
+    Outcome,
+    Sampling,
+    Succeeded,
+    Timeouts,
+)
+from callsheet.client.admin import AdminClient
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
@@ -17,10 +30,8 @@ from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.measurements import Measured
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(probe_layout() is None, reason="there are no control groups to compare with"),
-]
+pytestmark = pytest.mark.anyio
+on_gpu = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))
 BURN = "python3 -c 'import time\nwhile time.process_time() < {}: pass'"
 MOST_OFF = 0.01
 
@@ -53,6 +64,7 @@ def cpu_s(group: Path) -> float:
     return int(counted["usage_usec"]) / 1e6
 
 
+@pytest.mark.skipif(probe_layout() is None, reason="there are no control groups to compare with")
 async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: Stack, measured: Measured) -> None:
     async with Client(stack.address) as client, await client.open_job("job") as job, job.trajectory("t") as trajectory:
         began = anyio.current_time()
@@ -96,3 +108,49 @@ async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: St
             Cost({"cpu": summary["held/cpu"], "memory": summary["held/memory"]}).money({"cpu": 2.0, "memory": 0.5})
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus"),
+    [
+        pytest.param({"engine_options": ("device=cuda",)}, 1, marks=on_gpu, id="as the engine tells"),
+        pytest.param({"engine_gpus": 4}, 4, id="as the operator tells"),
+    ],
+)
+async def test_gpu_seconds_are_the_wall_time_of_the_engine_times_its_gpus(
+    given: dict[str, object], gpus: int, tmp_path: Path, measured: Measured
+) -> None:
+    settings = StackSettings(
+        tmp_path,
+        managers=(Role.INFERENCE,),
+        given=given,
+        arguments={Role.SCHEDULER: ("--price", "gpu=3")},
+    )
+    sampling = Sampling(max_new_tokens=64, ignore_eos=True)
+    async with (
+        local_stack(settings) as stack,
+        Client(stack.address) as client,
+        await client.open_job("job") as job,
+        job.trajectory("t") as trajectory,
+    ):
+        (await trajectory.generate(range(5, 69), sampling)).unwrap()
+        before, began = (await trajectory.status()).cost, anyio.current_time()
+        outcomes: list[Outcome[GenerateResult]] = []
+
+        async def generate(length: int) -> None:
+            outcomes.append(await trajectory.generate(range(5, 5 + length), sampling))
+
+        async with anyio.create_task_group() as tasks:
+            for length in range(8, 72, 8):
+                tasks.start_soon(generate, length)
+        took_s, cost = anyio.current_time() - began, (await trajectory.status()).cost
+        async with AdminClient(stack.address) as admin:
+            in_money = cost.money(await admin.prices())
+    assert all(isinstance(each, Succeeded) for each in outcomes), outcomes
+    held = cost.held["gpu"] - before.held["gpu"]
+    assert held == pytest.approx(sum(each.usage.cost.held["gpu"] for each in outcomes), rel=1e-9)
+    wall = gpus * took_s
+    measured(f"told {held:.4f} GPU-seconds, the clock {wall:.4f}: {100 * (held / wall - 1):+.2f} %")
+    # What it took to come there and back is the scheduler's time.
+    assert 0.5 * wall < held <= wall
+    assert in_money == pytest.approx(3 * cost.held["gpu"])

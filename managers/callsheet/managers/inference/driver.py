@@ -254,6 +254,7 @@ class EngineCapabilities:
         seeds: Whether equal seeds, prompts and weights give equal tokens.
         log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
             engines, or between one and the trainer: kernels and batches round differently.
+        gpus: GPUs that it computes on, as far as it tells.
     """
 
     update_modes: frozenset[UpdateMode]
@@ -267,6 +268,7 @@ class EngineCapabilities:
     abort: bool = True
     seeds: bool = True
     log_prob_tolerance: float = 1e-3
+    gpus: int = 0
 
 
 class EngineDriver(ABC):

@@ -23,6 +23,7 @@ from callsheet.managers.executor import (
 )
 from callsheet.managers.inference.driver import (
     EngineBusyError,
+    EngineCapabilities,
     EngineDriver,
     EngineError,
     EngineFailedError,
@@ -73,6 +74,8 @@ class InferenceExecutor(Executor):
         description: UnloadedEngine,
         settings: InferenceSettings,
         places: WeightPlaces | None = None,
+        *,
+        node_gpus: int = 0,
     ) -> None:
         """Takes the engine over: `close` closes it.
 
@@ -81,8 +84,10 @@ class InferenceExecutor(Executor):
             description: What it can do.
             settings: How it is registered.
             places: Where published weights may lie; None for anywhere.
+            node_gpus: GPUs that its node registers, of which an engine of this process reserves its own.
         """
         self._places = places
+        self._node_gpus = node_gpus
         self.engine = engine
         self._description = description
         self._settings = settings
@@ -110,8 +115,7 @@ class InferenceExecutor(Executor):
     @override
     def capabilities(self) -> Mapping[str, str]:
         """What the engine can do."""
-        driver = self.engine.value
-        abilities = self._description.abilities if driver is None else driver.capabilities
+        driver, abilities = self.engine.value, self._abilities
         return {
             "prefix_cache": _yes_no(abilities.prefix_cache),
             "batch_invariant": _yes_no(abilities.batch_invariant),
@@ -160,7 +164,7 @@ class InferenceExecutor(Executor):
     def _usage(self, request: GenerateRequest, outcome: Generation | EngineError, share_s: float) -> outcome_pb2.Usage:
         """What a request used; of what the engine has for itself it held its share of the time."""
         usage = outcome_pb2.Usage()
-        for resource, units in {**self._reserved, "gpu": self._settings.gpus}.items():
+        for resource, units in {**self._reserved, "gpu": self._gpus}.items():
             if units:
                 usage.cost.held[resource] = units * share_s
         if isinstance(outcome, Generation):
@@ -252,7 +256,16 @@ class InferenceExecutor(Executor):
     def _reserved(self) -> dict[str, int]:
         if self._description.attached:
             return {}
-        return {"cpu": self._settings.thread_count} | ({"gpu": self._settings.gpus} if self._settings.gpus else {})
+        gpus = min(self._gpus, self._node_gpus)
+        return {"cpu": self._settings.thread_count} | ({"gpu": gpus} if gpus else {})
+
+    @property
+    def _gpus(self) -> int:
+        return self._abilities.gpus if self._settings.engine_gpus is None else self._settings.engine_gpus
+
+    @property
+    def _abilities(self) -> EngineCapabilities:
+        return self._description.abilities if self.engine.value is None else self.engine.value.capabilities
 
     @property
     def _policy_version(self) -> int:
@@ -371,11 +384,13 @@ def build_inference_manager(settings: InferenceSettings, manager: ManagerSetting
     engine = kind.build(from_texts(kind.settings, settings.engine_options), settings)
     # Where callers need tokens, those who publish are not the operator.
     tokens = manager.credentials.token or manager.credentials.token_file
-    return build_inference_executor(settings, engine, bounded=bool(tokens))
+    return build_inference_executor(
+        settings, engine, bounded=bool(tokens), node_gpus=int(manager.node.capacity.get("gpu", 0))
+    )
 
 
 def build_inference_executor(
-    settings: InferenceSettings, engine: UnloadedEngine, *, bounded: bool = False
+    settings: InferenceSettings, engine: UnloadedEngine, *, bounded: bool = False, node_gpus: int = 0
 ) -> InferenceExecutor:
     """Returns the executor for `run_manager`, with the model loaded unless that is left to the first request.
 
@@ -383,6 +398,7 @@ def build_inference_executor(
         settings: The manager's.
         engine: What to load.
         bounded: Whether published weights lie below `weights_below` also where that is empty.
+        node_gpus: GPUs that its node registers.
 
     Raises:
         ValueError: A setting breaks its rule.
@@ -392,7 +408,7 @@ def build_inference_executor(
     later = settings.load_at_first_use and not engine.attached
     driver = FirstUse(load) if later else FirstUse.of(load())
     places = WeightPlaces(settings.weights_below) if bounded or settings.weights_below else None
-    return InferenceExecutor(driver, engine, settings, places)
+    return InferenceExecutor(driver, engine, settings, places, node_gpus=node_gpus)
 
 
 def _load(engine: UnloadedEngine) -> EngineDriver:

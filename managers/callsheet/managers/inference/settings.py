@@ -31,7 +31,6 @@ class InferenceSettings:
         policy_version: Version of the weights at the start.
         cores: The cores to pin them to, see `on_cores`; empty does not pin.
         launch_name: What the launched server is called in the names of its log and its container.
-        gpus: GPUs of the node to register as reserved; 0 on a CPU.
     """
 
     engine: Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")] = DEFAULT_ENGINE
@@ -127,7 +126,10 @@ class InferenceSettings:
         ),
     ] = None
     cores: tuple[int, ...] = ()
-    gpus: Annotated[int, AtLeast(0)] = 0
+    engine_gpus: Annotated[
+        int | None,
+        Setting("GPUs that each engine holds, for its cost.", default_text="as many as it tells", least=0),
+    ] = None
     kv_cache_tokens: Annotated[int, Setting("Tokens of the KV cache of all sequences together.", least=16)] = 32_768
     load_at_first_use: LoadAtFirstUse = False
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.clock import SharedTime, waiting
+from callsheet.managers.clock import waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.models.first_use import FirstUse, LoadError
@@ -38,7 +38,6 @@ class ScorerExecutor(Executor):
         self._scorer = scorer
         self._config = config
         self._settings = settings
-        self._busy = SharedTime()
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -48,7 +47,6 @@ class ScorerExecutor(Executor):
                 name=SCORER_SERVICE,
                 kinds=[action_pb2.ACTION_KIND_REWARD],
                 slots=self._settings.slots,
-                reserved={"gpu": self._settings.gpus} if self._settings.gpus else {},
                 instances=1,
             )
         ]
@@ -56,8 +54,7 @@ class ScorerExecutor(Executor):
     @override
     def capabilities(self) -> Mapping[str, str]:
         """What the model is: "weights" says "random" where no trained ones were given."""
-        weights = "random" if self._settings.weights is None else "file"
-        return {"weights": weights, "device": self._settings.device}
+        return {"weights": "random" if self._settings.weights is None else "file"}
 
     @override
     async def run(self, attempt: Attempt) -> AttemptResult:
@@ -77,11 +74,8 @@ class ScorerExecutor(Executor):
             return Broken(infra_failure("scorer_failed", str(error)))
         except ScorerError as error:
             return Broken(infra_failure(error.reason, str(error)))
-        with self._busy.part() as share_s:
-            answer = await _answer(scorer, attempt, ticket)
-            usage = outcome_pb2.Usage(cost=common_pb2.Cost(used={"tokens_in": len(tokens)}))
-            if self._settings.gpus:
-                usage.cost.held["gpu"] = self._settings.gpus * share_s()
+        answer = await _answer(scorer, attempt, ticket)
+        usage = outcome_pb2.Usage(cost=common_pb2.Cost(used={"tokens_in": len(tokens)}))
         attempt.waits.add(Cause.MODEL, ticket.waited_s)
         return _result(answer, usage)
 

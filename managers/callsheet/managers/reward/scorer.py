@@ -26,20 +26,16 @@ log = structlog.get_logger(__name__)
 class Scorer:
     """A scoring model and the threads that run it. Must be used from one event loop."""
 
-    def __init__(
-        self, model: ScoringModel, *, device: str = "cpu", max_batch_tokens: int = 16_384, max_requests: int = 1024
-    ) -> None:
-        """Moves the model to the device.
+    def __init__(self, model: ScoringModel, *, max_batch_tokens: int = 16_384, max_requests: int = 1024) -> None:
+        """Takes the model over.
 
         Args:
             model: The model; belongs to the scorer from now on.
-            device: "cpu", or a torch device such as "cuda".
             max_batch_tokens: Padded tokens of one forward pass.
             max_requests: The most requests at once; more are refused as busy.
         """
         self.config = model.config
-        self._device = torch.device(device)
-        self._model = model.to(self._device).eval().requires_grad_(False)
+        self._model = model.eval().requires_grad_(False)
         self._max_batch_tokens = max_batch_tokens
         self._max_requests = max_requests
         self._waiting: list[ScoreRequest] = []
@@ -60,8 +56,7 @@ class Scorer:
         if len(self._waiting) + self._in_flight >= self._max_requests:
             raise ScorerError("scorer_busy", f"{self._max_requests} requests are being scored, which is the bound")
         loop = asyncio.get_running_loop()
-        on_cores = frozenset(cores) if self._device.type == "cpu" else frozenset[int]()
-        ticket = ScoreRequest(token_ids, on_cores, loop.create_future())
+        ticket = ScoreRequest(token_ids, frozenset(cores), loop.create_future())
         self._waiting.append(ticket)
         self._plan_flush(loop)
         return ticket
@@ -158,7 +153,7 @@ class Scorer:
         padded = torch.tensor([(*tokens, *([0] * (longest - len(tokens)))) for tokens in sequences])
         lengths = torch.tensor([len(tokens) for tokens in sequences])
         with torch.inference_mode():
-            values: list[float] = self._model(padded.to(self._device), lengths.to(self._device)).tolist()
+            values: list[float] = self._model(padded, lengths).tolist()
         return values
 
 
@@ -169,6 +164,6 @@ def load_scorer(settings: RewardSettings) -> Scorer:
         WeightsError: The weights cannot be used.
     """
     model = load_model(ScoringModel, settings.weights, settings.shape, settings.seed)
-    scorer = Scorer(model, device=settings.device, max_batch_tokens=settings.max_batch_tokens)
-    log.info("scorer ready", device=settings.device)
+    scorer = Scorer(model, max_batch_tokens=settings.max_batch_tokens)
+    log.info("scorer ready")
     return scorer

@@ -22,8 +22,6 @@ class RewardSettings:
             scores are numbers without a meaning.
         seed: Seed of random weights.
         slots: The most model scores at once; 0 means no limit but the node's cores.
-        device: "cpu", or a torch device such as "cuda".
-        gpus: GPUs of the node to register as reserved; 0 on a CPU.
         load_at_first_use: Load the model with the first request, and import torch no earlier.
         max_batch_tokens: Padded tokens of one forward pass.
     """
@@ -32,8 +30,6 @@ class RewardSettings:
     weights: Weights = None
     seed: Seed = 1
     slots: Annotated[int, AtLeast(0)] = 0
-    device: str = "cpu"
-    gpus: Annotated[int, AtLeast(0)] = 0
     max_batch_tokens: Annotated[int, AtLeast(1)] = 16_384
     load_at_first_use: LoadAtFirstUse = False
 

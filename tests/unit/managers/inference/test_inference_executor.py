@@ -121,7 +121,7 @@ async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None
 
 
 async def test_an_engines_gpus_are_shared_out_among_its_sequences_whatever_becomes_of_them() -> None:
-    settings = replace(SETTINGS, gpus=4)
+    settings = replace(SETTINGS, engine_gpus=4)
     built = build_inference_executor(settings, torch_engine(TORCH, settings))
     results: list[AttemptResult] = []
 

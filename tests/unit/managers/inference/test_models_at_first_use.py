@@ -90,7 +90,7 @@ async def test_an_engine_says_the_same_of_itself_before_and_after() -> None:
     assert isinstance(result, Completed)
     assert result.succeeded.generate.policy_versions[0].version == 3
     assert executor.engine.value is not None
-    assert executor.engine.value.capabilities == torch_abilities(prefix_cache=True, stop_texts=True)
+    assert executor.engine.value.capabilities == torch_abilities(prefix_cache=True, stop_texts=True, device="cpu")
     assert (list(executor.services()), executor.capabilities()) == before
     await executor.close()
 

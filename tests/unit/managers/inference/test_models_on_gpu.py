@@ -15,9 +15,6 @@ from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.settings import Dtype, TorchSettings
-from callsheet.managers.models.transformer import ScoringModel, initialise
-from callsheet.managers.reward.scorer import Scorer
-from callsheet.managers.reward.scores import ModelScore
 from callsheet.v1.action_pb2 import SamplingParameters
 
 from tests.support.attempts_of_models import generate_attempt
@@ -62,7 +59,7 @@ def test_a_users_model_computes_on_the_gpu_what_it_does_on_the_cpu(kind: str) ->
 
 @pytest.mark.anyio
 async def test_gpu_seconds_of_sequences_add_up_to_the_wall_time_of_the_gpu(measured: Measured) -> None:
-    settings = InferenceSettings(kv_cache_tokens=16 * SMALL.context_length, gpus=1)
+    settings = InferenceSettings(kv_cache_tokens=16 * SMALL.context_length)
     executor = build_inference_executor(settings, torch_engine(TorchSettings(shape=SMALL, device="cuda"), settings))
     results = [await executor.run(generate_attempt(100, prompt(9)))]
 
@@ -79,21 +76,3 @@ async def test_gpu_seconds_of_sequences_add_up_to_the_wall_time_of_the_gpu(measu
     told_s = sum(result.usage.cost.held["gpu"] for result in results[1:])
     measured(f"told {told_s:.4f} GPU-seconds, the wall {took_s:.4f}: {100 * (told_s / took_s - 1):+.2f} %")
     assert told_s == pytest.approx(took_s, rel=0.01)
-
-
-@pytest.mark.anyio
-async def test_scores_equal_those_of_the_cpu() -> None:
-    def model() -> ScoringModel:
-        built = ScoringModel(SMALL)
-        initialise(built, 0)
-        return built
-
-    sequences = [prompt(10 + 7 * index, index) for index in range(10)]
-    values = []
-    for device in ("cuda", "cpu"):
-        scorer = Scorer(model(), device=device)
-        tickets = [scorer.submit(tokens, (0,)) for tokens in sequences]
-        answers = [await ticket.answer for ticket in tickets]
-        values.append([answer.value for answer in answers if isinstance(answer, ModelScore)])
-    assert len(values[0]) == len(sequences)
-    assert values[0] == pytest.approx(values[1], abs=2e-3)

@@ -88,7 +88,7 @@ async def test_registration(executor: RewardExecutor) -> None:
     assert list(executor.services()) == [
         manager_service_pb2.HostedService(name="scorer", kinds=[action_pb2.ACTION_KIND_REWARD], instances=1)
     ]
-    assert executor.capabilities() == {"weights": "random", "device": "cpu"}
+    assert executor.capabilities() == {"weights": "random"}
     assert list(executor.sandboxes()) == []
 
 
@@ -134,7 +134,7 @@ async def test_test_suites_are_refused_where_there_are_none(executor: RewardExec
     assert "test_suite" in result.failed.message
 
 
-@pytest.mark.parametrize(("field", "value"), [("slots", -1), ("gpus", -1), ("max_batch_tokens", 0)])
+@pytest.mark.parametrize(("field", "value"), [("slots", -1), ("max_batch_tokens", 0)])
 def test_bad_settings_are_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
         RewardSettings(**{field: value})  # type: ignore[arg-type]

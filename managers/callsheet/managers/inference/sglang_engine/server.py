@@ -48,6 +48,7 @@ class SGLangServer(FoundServer):
     deterministic: bool = False
     prefix_cache: bool = True
     split: bool = False
+    gpus: int = 0
 
     @property
     def modern(self) -> bool:
@@ -71,6 +72,7 @@ class SGLangServer(FoundServer):
             weight_sources=frozenset({DiskWeights, GroupWeights, FirstWeights}),
             kv_namespaces=True,
             seeds=self.deterministic,
+            gpus=self.gpus,
         )
 
 
@@ -113,7 +115,15 @@ def server_of(info: Mapping[str, Any], model: Mapping[str, Any], settings: SGLan
         deterministic=bool(info.get("enable_deterministic_inference")),
         prefix_cache=not info.get("disable_radix_cache"),
         split=str(info.get("disaggregation_mode") or "null") != "null",
+        gpus=_gpus(info),
     )
+
+
+def _gpus(info: Mapping[str, Any]) -> int:
+    """Ranks of data parallel attention are among those of tensors; otherwise each has GPUs of its own."""
+    copies = 1 if info.get("enable_dp_attention") else info.get("dp_size")
+    ranks = _number(info.get("tp_size"), times=info.get("pp_size"))
+    return 0 if str(info.get("device") or "cpu") == "cpu" else (_number(ranks, times=copies) or 0)
 
 
 def identity_of(info: Mapping[str, Any]) -> str:

@@ -60,7 +60,10 @@ class TorchEngine:
         self._token_bytes = token_bytes
         self._end_tokens = end_tokens
         self.abilities = torch_abilities(
-            prefix_cache=self._most_kept > 0, stop_texts=token_bytes is not None, half_precision=runner.half_precision
+            prefix_cache=self._most_kept > 0,
+            stop_texts=token_bytes is not None,
+            device=str(runner.device),
+            half_precision=runner.half_precision,
         )
         self._replaced = 0
         # States of prompts by namespace and tokens; the least recently used comes first.

@@ -49,6 +49,7 @@ def _own_model(
     abilities = torch_abilities(
         prefix_cache=torch.prefix_cache_tokens > 0,
         stop_texts=described.tokenizer,
+        device=torch.device,
         half_precision=dtype != "float32",
     )
     return UnloadedEngine(abilities, capabilities, load)
@@ -68,7 +69,9 @@ def _demo_model(torch: TorchSettings, settings: InferenceSettings, common: dict[
         "context_length": str(config.context_length),
     }
     abilities = torch_abilities(
-        prefix_cache=torch.prefix_cache_tokens > 0, stop_texts=config.vocabulary_size == VOCABULARY_SIZE
+        prefix_cache=torch.prefix_cache_tokens > 0,
+        stop_texts=config.vocabulary_size == VOCABULARY_SIZE,
+        device=torch.device,
     )
     return UnloadedEngine(abilities, capabilities, load)
 

@@ -68,6 +68,11 @@ class Runner(ABC):
         return state
 
     @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.model.parameters()).device
+
+    @property
     def half_precision(self) -> bool:
         """Whether it computes in numbers of 16 bits."""
         return any(parameter.dtype.itemsize == 2 for parameter in self.model.parameters())
@@ -107,8 +112,7 @@ class ModelRunner(Runner):
     def __init__(self, model: LanguageModel, *, device: str = "cpu") -> None:
         """Moves the model to the device: "cpu", "cuda" or any other one of torch."""
         self.config = self.bounds = model.config
-        self.device = torch.device(device)
-        self.model = model.to(self.device).eval().requires_grad_(False)
+        self.model = model.to(torch.device(device)).eval().requires_grad_(False)
 
     @override
     def start(self, room: int, like: KvCache | None = None) -> KvCache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -156,6 +157,7 @@ class VLLMServer(FoundServer):
 
     told: ToldLogProbs | None
     prefix_cache: bool
+    gpus: int
 
     @property
     @override
@@ -168,6 +170,7 @@ class VLLMServer(FoundServer):
             stop_texts=self.bounds.stop_texts > 0,
             weight_sources=frozenset({DiskWeights, GroupWeights, FirstWeights}),
             kv_namespaces=True,
+            gpus=self.gpus,
         )
 
 
@@ -214,7 +217,14 @@ def server_of(config: Mapping[str, Any], label: str, identity: str, settings: VL
         model=path,
         told=_TOLD.get(str(model.get("logprobs_mode"))),
         prefix_cache=bool(cache.get("enable_prefix_caching")),
+        gpus=_gpus(config.get("device_config") or {}, config.get("parallel_config") or {}),
     )
+
+
+def _gpus(device: Mapping[str, Any], parallel: Mapping[str, Any]) -> int:
+    ways = [parallel.get(f"{way}_parallel_size", 1) for way in ("tensor", "pipeline", "data")]
+    on_cpu = str(device.get("device_type") or device.get("device") or "cpu").startswith("cpu")
+    return 0 if on_cpu or not all(isinstance(each, int) for each in ways) else math.prod(ways)
 
 
 async def identity_of(http: EngineHttp) -> str:
