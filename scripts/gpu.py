@@ -41,7 +41,16 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.hf_models import save_model, seeded_model  # noqa: E402
 
-MARKED = ("-m", "pytest", "-q", "-m", "gpu", "tests/unit/managers", "tests/integration/test_costs_measured.py")
+MARKED = (
+    "-m",
+    "pytest",
+    "-q",
+    "-m",
+    "gpu",
+    "tests/unit/managers/inference/test_models_on_gpu.py",
+    "tests/unit/managers/reward/test_hosted_models_on_gpu.py",
+    "tests/integration/test_costs_measured.py",
+)
 STEP_TIMEOUT_S = 180
 LAYERS, WIDTH, TINY_WIDTH, HEAD = 16, 2048, 128, 64
 ROUNDS = 5

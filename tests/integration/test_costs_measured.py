@@ -120,13 +120,15 @@ async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: St
 async def test_gpu_seconds_are_the_wall_time_of_the_engine_times_its_gpus(
     given: dict[str, object], gpus: int, tmp_path: Path, measured: Measured
 ) -> None:
+    # Where it counts it lasts, as the way there and back is the scheduler's time.
+    new_tokens, least = (64, 0.5) if "engine_gpus" in given else (600, 1 - MOST_OFF)
     settings = StackSettings(
         tmp_path,
         managers=(Role.INFERENCE,),
         given=given,
         arguments={Role.SCHEDULER: ("--price", "gpu=3")},
     )
-    sampling = Sampling(max_new_tokens=64, ignore_eos=True)
+    sampling = Sampling(max_new_tokens=new_tokens, ignore_eos=True)
     async with (
         local_stack(settings) as stack,
         Client(stack.address) as client,
@@ -151,6 +153,5 @@ async def test_gpu_seconds_are_the_wall_time_of_the_engine_times_its_gpus(
     assert held == pytest.approx(sum(each.usage.cost.held["gpu"] for each in outcomes), rel=1e-9)
     wall = gpus * took_s
     measured(f"told {held:.4f} GPU-seconds, the clock {wall:.4f}: {100 * (held / wall - 1):+.2f} %")
-    # What it took to come there and back is the scheduler's time.
-    assert 0.5 * wall < held <= wall
+    assert least * wall < held <= wall
     assert in_money == pytest.approx(3 * cost.held["gpu"])
