@@ -113,7 +113,7 @@ async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: St
 @pytest.mark.parametrize(
     ("given", "gpus"),
     [
-        pytest.param({"engine_options": ("device=cuda",)}, 1, marks=on_gpu, id="as the engine tells"),
+        pytest.param({"engine_option": ("device=cuda",)}, 1, marks=on_gpu, id="as the engine tells"),
         pytest.param({"engine_gpus": 4}, 4, id="as the operator tells"),
     ],
 )

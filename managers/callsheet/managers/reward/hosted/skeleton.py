@@ -6,6 +6,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ _DTYPES = {
 }
 # Read at once; on its way to a GPU it passes a buffer of this size.
 _PIECE = 16 << 20
+# To a GPU: one thread copies from the page cache at a tenth of what its bus carries.
+_READERS = 8
 
 
 class WeightsArena:
@@ -62,27 +65,30 @@ class WeightsArena:
         Raises:
             OSError: A file cannot be read, or is shorter than its header says.
         """
-        for part in layout.parts:
-            self._copy(part, offset + part.offset)
-        if self.device.type != "cpu":
-            torch.cuda.synchronize(self.device)
+        with ThreadPoolExecutor(1 if self._view is not None else _READERS) as readers:
+            pieces = (
+                readers.submit(self._copy, part, begin, offset + part.offset + begin)
+                for part in layout.parts
+                for begin in range(0, part.size, _PIECE)
+            )
+            for piece in list(pieces):
+                piece.result()
 
     def tensor(self, place: TensorPlace, offset: int) -> torch.Tensor:
         """A tensor of a model that lies at `offset`, without a copy."""
         begin = offset + place.offset
         return self._bytes[begin : begin + place.size].view(_DTYPES[place.dtype]).view(place.shape)
 
-    def _copy(self, part: FilePart, offset: int) -> None:
+    def _copy(self, part: FilePart, begin: int, offset: int) -> None:
+        size = min(_PIECE, part.size - begin)
         file = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if self._view is not None:
-                _read_into(file, self._view[offset : offset + part.size], part.begin, part.path)
-                return
-            buffer = torch.empty(min(_PIECE, part.size), dtype=torch.uint8, pin_memory=True)
-            for done in range(0, part.size, _PIECE):
-                size = min(_PIECE, part.size - done)
-                _read_into(file, buffer.numpy().data[:size], part.begin + done, part.path)
-                self._bytes[offset + done : offset + done + size].copy_(buffer[:size])
+                _read_into(file, self._view[offset : offset + size], part.begin + begin, part.path)
+            else:
+                buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+                _read_into(file, buffer.numpy().data, part.begin + begin, part.path)
+                self._bytes[offset : offset + size].copy_(buffer)
         finally:
             os.close(file)
 
@@ -98,7 +104,7 @@ def supported(layout: WeightsLayout) -> bool:
 def _read_into(file: int, into: memoryview, begin: int, path: Path) -> None:
     done = 0
     while done < len(into):
-        read = os.preadv(file, [into[done : done + _PIECE]], begin + done)
+        read = os.preadv(file, [into[done:]], begin + done)
         if not read:
             raise OSError(f"{path}: ends after {begin + done} bytes, earlier than its header says")
         done += read
