@@ -21,6 +21,8 @@ def faults_of(events: list[Event]) -> Iterator[str]:
         elif each["ph"] not in "Msf":
             yield f"an event of another phase: {each}"
     yield from (f"a lane without a name: {place}" for place in slices.keys() - lanes)
+    # Perfetto makes one thread of all that have the number 0, and drops slices that overlap in it.
+    yield from (f"a lane of the idle task: {place}" for place in lanes if place[1] == 0)
     yield from (f"a process without a name: {pid}" for pid, _ in slices if pid not in names)
     for place, of_lane in slices.items():
         of_lane.sort(key=lambda each: int(each["ts"]))

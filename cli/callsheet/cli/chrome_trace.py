@@ -65,13 +65,16 @@ def trace_events(
         for each in _parts(action, groups.get(action.trajectory_id, ""), until):
             slices[each.process].append(each)
     joined = defaultdict[str, list[tuple[Slice, Event]]](list)
-    for pid, (name, of_process) in enumerate(slices.items(), 1):
+    # The first lane has the number of its process, as a main thread has. Thread 0 is the idle task to Perfetto: one for
+    # all processes, so that it drops slices which overlap in it.
+    pid = 1
+    for name, of_process in slices.items():
         found = lanes([(each.begin, each.end) for each in of_process])
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
-        for tid in range(max(found) + 1):
-            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": f"lane {tid}"}}
-        for each, tid in zip(of_process, found, strict=True):
-            place = {"pid": pid, "tid": tid}
+        for lane in range(max(found) + 1):
+            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": pid + lane, "args": {"name": f"lane {lane}"}}
+        for each, lane in zip(of_process, found, strict=True):
+            place = {"pid": pid, "tid": pid + lane}
             yield {
                 "ph": "X",
                 "name": each.name,
@@ -82,6 +85,7 @@ def trace_events(
             }
             if each.trajectory_id:
                 joined[each.trajectory_id].append((each, place))
+        pid += max(found) + 1
     yield from _arrows(joined)
 
 
@@ -167,4 +171,6 @@ def _name(of: Any, number: int) -> str:
 
 
 def _dict(message: Any) -> Event:
-    return MessageToDict(message, preserving_proto_field_name=True)
+    # JSON of protobuf has integers of 64 bits as texts, which no query adds up.
+    told = MessageToDict(message, preserving_proto_field_name=True)
+    return {name: int(value) if isinstance(value, str) else value for name, value in told.items()}

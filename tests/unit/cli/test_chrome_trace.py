@@ -74,6 +74,7 @@ def test_an_action_tells_its_ids_versions_tokens_and_cost() -> None:
     told.failure, told.reason = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT, "out_of_memory"
     told.policy_versions.add(version=4, begin=0, end=7)
     told.usage.cost.used["tokens_out"] = 7.0
+    told.usage.peak_memory_bytes = 1 << 40
     told.timeline.waited_s["memory"] = 0.5
     (found,) = slices_named(events_of([trajectory("t", 0.0)], told), "generate short")
     args = found["args"]
@@ -81,6 +82,7 @@ def test_an_action_tells_its_ids_versions_tokens_and_cost() -> None:
     assert (args["state"], args["failure"], args["reason"]) == ("failed", "resource_limit", "out_of_memory")
     assert (args["policy_versions"], args["output_tokens"], args["cached_tokens"]) == ([4], 7, 3)
     assert (args["usage"]["cost"], args["waited_s"]) == ({"used": {"tokens_out": 7.0}}, {"memory": 0.5})
+    assert args["usage"]["peak_memory_bytes"] == 1 << 40
     assert "score" not in args
 
 
