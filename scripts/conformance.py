@@ -36,7 +36,7 @@ from tests.support.ports import free_port  # noqa: E402
 
 PLACE = ROOT / "build" / "conformance"
 RECIPES = ROOT / "tests" / "support" / "conformance"
-SUITE = "tests/contract/test_engine_driver.py"
+SUITE = ("tests/contract/test_engine_driver.py", "tests/contract/test_engine_counters.py")
 WEIGHTS_SUITE = "tests/soak/test_weights.py"
 PAGE = LAB / "2026-11-engines.md"
 MARKS = {"ok": "yes", "lacks": "-", "failed": "**no**"}
@@ -78,7 +78,7 @@ SERVERS = {
         arguments="-m sglang.launch_server --model-path {model} --host 127.0.0.1 --port {port} --device cpu "
         "--dtype float32 --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
         "--disable-overlap-schedule --disable-cuda-graph --mem-fraction-static 0.2 --max-total-tokens 16384 "
-        "--max-running-requests 16 --context-length 2048 --skip-server-warmup",
+        "--max-running-requests 16 --context-length 2048 --skip-server-warmup --enable-metrics",
         environment={
             "SGLANG_USE_CPU_ENGINE": "1",
             "PYTHONPATH": f"{RECIPES / 'torchvision_shim'}:{RECIPES / 'sglang_kernel'}",
@@ -190,7 +190,7 @@ def run_suite(environment: dict[str, str], drivers: str) -> tuple[int, dict[str,
     """Runs the suite; returns pytest's exit code, and results by driver and case."""
     PLACE.mkdir(parents=True, exist_ok=True)
     report = PLACE / f"report-{os.getpid()}.xml"
-    command = [sys.executable, "-m", "pytest", SUITE, "-k", drivers, f"--junitxml={report}", *REPORTING]
+    command = [sys.executable, "-m", "pytest", *SUITE, "-k", drivers, f"--junitxml={report}", *REPORTING]
     code = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=False).returncode
     return code, results_in(report)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ class ContractSGLang(ContractServer):
         self.updating = False
         self.groups: set[str] = set()
         self.received: list[list[str]] = []
+        self.counted: Counter[str] = Counter()
         self._old_loads = {"num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 0}
 
     def reset(self) -> None:
@@ -72,6 +74,7 @@ class ContractSGLang(ContractServer):
             "POST /pause_generation": self._pause,
             "POST /continue_generation": self._continue,
             "GET /v1/loads": self._loads,
+            "GET /metrics": self._metrics,
             "POST /update_weights_from_disk": self._from_disk,
             "POST /update_weights_from_tensor": self._from_tensor,
             "POST /init_weights_update_group": self._init_group,
@@ -105,7 +108,11 @@ class ContractSGLang(ContractServer):
             "max_running_requests": self.engine.most_running,
             "max_total_num_tokens": 4 * self.engine.context_length,
             "max_req_input_len": self.engine.context_length - 6,
+            "device": "cpu",
+            "tp_size": 1,
+            "pp_size": 1,
             "dp_size": 1,
+            "enable_dp_attention": False,
             "startup_time": {"tokenizer_e2e": self.engine.startup},
             "enable_memory_saver": self._memory_saver,
             "enable_weights_cpu_backup": self._weights_backup,
@@ -131,6 +138,10 @@ class ContractSGLang(ContractServer):
             }
         return web.json_response({"version": self._version, "loads": [{"dp_rank": 0, **told}]})
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        # Prompts are counted whole, with what was cached, once their requests have ended.
+        return web.Response(text="".join(f"sglang:{name}_total {count}\n" for name, count in self.counted.items()))
+
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await json_of(request)
         await until(lambda: self.engine.standing is Standing.NOT)
@@ -145,6 +156,12 @@ class ContractSGLang(ContractServer):
             return web.json_response({"error": {"message": "The request queue is full."}}, status=503)
         try:
             await live.ended.wait()
+            self.counted.update(
+                prompt_tokens=len(live.prompt),
+                cached_tokens=live.cached,
+                generation_tokens=len(live.drawn),
+                num_requests=1,
+            )
             return web.json_response(self._told(live, body))
         finally:
             # A connection that ends takes its request with it.
