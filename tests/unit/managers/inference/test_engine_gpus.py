@@ -15,6 +15,7 @@ from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.inference.vllm_engine.driver import server_of as vllm_server
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 
+EXPERTS = {"tensor_parallel_size": 2, "data_parallel_size": 16, "data_parallel_size_local": 2}
 SETTINGS = InferenceSettings(threads=1, load_at_first_use=True)
 
 
@@ -41,6 +42,10 @@ def test_an_sglang_server_tells_its_ranks(told: dict[str, Any], gpus: int) -> No
         ({"device_type": "cpu", "device": "cpu"}, {"tensor_parallel_size": 2}, 0),
         ({"device_type": "cuda", "device": "cuda"}, {"tensor_parallel_size": 4, "data_parallel_size": 2}, 8),
         ({"device": "cuda:0"}, {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}, 2),
+        ({"device": "cuda"}, {"tensor_parallel_size": 2, "prefill_context_parallel_size": 2}, 4),
+        ({"device": "cuda"}, EXPERTS | {"data_parallel_external_lb": False, "data_parallel_hybrid_lb": False}, 32),
+        ({"device": "cuda"}, EXPERTS | {"data_parallel_external_lb": True}, 4),
+        ({"device": "cuda"}, EXPERTS | {"data_parallel_hybrid_lb": True}, 4),
         ({"device_type": "cuda"}, {"tensor_parallel_size": "many"}, 0),
         ({"device_type": "cuda"}, {}, 1),
     ],

@@ -222,7 +222,11 @@ def server_of(config: Mapping[str, Any], label: str, identity: str, settings: VL
 
 
 def _gpus(device: Mapping[str, Any], parallel: Mapping[str, Any]) -> int:
-    ways = [parallel.get(f"{way}_parallel_size", 1) for way in ("tensor", "pipeline", "data")]
+    # Behind a load balancer of others' a server has the copies of its own machine alone.
+    alone = parallel.get("data_parallel_external_lb") or parallel.get("data_parallel_hybrid_lb")
+    copies = "data_parallel_size_local" if alone else "data_parallel_size"
+    parts = (f"{way}_parallel_size" for way in ("tensor", "pipeline", "prefill_context"))
+    ways = [parallel.get(name, 1) for name in (*parts, copies)]
     on_cpu = str(device.get("device_type") or device.get("device") or "cpu").startswith("cpu")
     return 0 if on_cpu or not all(isinstance(each, int) for each in ways) else math.prod(ways)
 
