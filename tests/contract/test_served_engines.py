@@ -316,6 +316,12 @@ async def test_a_server_without_token_ids_is_refused_plainly(tmp_path: Path) -> 
         await http.close()
 
 
+async def test_the_cached_tokens_of_a_plain_completion_server_are_told(tmp_path: Path) -> None:
+    async with served(ContractOpenAI(contract_engine(tmp_path)), openai_driver) as it:
+        told = [(await it.driver.generate(request(name, prompt(100)))).cached_tokens for name in "ab"]
+    assert told == [0, 99]
+
+
 async def test_a_server_without_log_probabilities_tells_none(tmp_path: Path) -> None:
     async with served(ContractOpenAI(contract_engine(tmp_path), log_probs=False), openai_driver) as it:
         assert not it.driver.capabilities.log_probs_modes

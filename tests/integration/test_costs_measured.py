@@ -32,6 +32,7 @@ from tests.support.measurements import Measured
 
 pytestmark = pytest.mark.anyio
 on_gpu = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))
+with_groups = pytest.mark.skipif(probe_layout() is None, reason="there are no control groups to compare with")
 BURN = "python3 -c 'import time\nwhile time.process_time() < {}: pass'"
 MOST_OFF = 0.01
 
@@ -64,7 +65,7 @@ def cpu_s(group: Path) -> float:
     return int(counted["usage_usec"]) / 1e6
 
 
-@pytest.mark.skipif(probe_layout() is None, reason="there are no control groups to compare with")
+@with_groups
 async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: Stack, measured: Measured) -> None:
     async with Client(stack.address) as client, await client.open_job("job") as job, job.trajectory("t") as trajectory:
         began = anyio.current_time()
@@ -80,12 +81,16 @@ async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: St
             ),
             await trajectory.env_step(Command.shell("while :; do :; done"), timeouts=Timeouts(start_to_close_s=1.0)),
             await trajectory.env_step(Command.shell(BURN.format(0.4)), session="main"),
+            # What a command leaves behind goes on while others run.
+            await trajectory.env_step(Command.shell(f"{BURN.format(9)} >&- 2>&- & sleep 0.5")),
+            await trajectory.env_step(Command.shell("sleep 0.5")),
         ]
         counted, status = cpu_s(group) - counted, await trajectory.status()
         (of_job,) = [each.cost for each in await client.jobs()]
         summary, took_s = job.step_summary(), anyio.current_time() - began
     assert isinstance(outcomes[2], Failed), outcomes
     assert all(isinstance(each, Succeeded) for each in outcomes if each is not outcomes[2]), outcomes
+    assert outcomes[-1].usage.cost.used["cpu"] > 0.01
     used = status.cost.used["cpu"] - told.used.get("cpu", 0.0)
     assert used == pytest.approx(sum(each.usage.cost.used["cpu"] for each in outcomes), rel=1e-9)
     measured(f"told {used:.4f} core-seconds, the kernel {counted:.4f}: {100 * (used / counted - 1):+.2f} %")
@@ -108,6 +113,18 @@ async def test_processor_time_is_that_of_the_groups_within_one_percent(stack: St
             Cost({"cpu": summary["held/cpu"], "memory": summary["held/memory"]}).money({"cpu": 2.0, "memory": 0.5})
         )
     )
+
+
+@with_groups
+async def test_the_same_reward_on_the_state_after_reset_costs_what_it_used(stack: Stack) -> None:
+    burnt = f"{BURN.format(0.3)}; exit 3; : {{score}}"
+    async with Client(stack.address) as client, await client.open_job("job") as job, job.trajectory("t") as trajectory:
+        (await trajectory.env_reset(demand=Demand(memory=256))).unwrap()
+        first, again = [await trajectory.reward_script(burnt) for _ in range(2)]
+    assert isinstance(first, Failed), first
+    # It is made once, by the first who needs it.
+    assert first.usage.cost.used["cpu"] == pytest.approx(0.6, rel=0.2)
+    assert again.usage.cost.used["cpu"] == pytest.approx(0.3, rel=0.2)
 
 
 @pytest.mark.parametrize(

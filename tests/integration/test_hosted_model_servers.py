@@ -182,7 +182,8 @@ async def _judge(request: web.Request) -> web.Response:
     if body["model"] != "judge":
         return web.json_response({"error": {"message": "no such model"}}, status=404)
     text = VERDICT if "rubric" in body["messages"][0]["content"] else "I cannot say."
-    return web.json_response({"choices": [{"message": {"role": "assistant", "content": text}}]})
+    usage = {"prompt_tokens": 50, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 20}}
+    return web.json_response({"choices": [{"message": {"role": "assistant", "content": text}}], "usage": usage})
 
 
 pytestmark = pytest.mark.anyio
@@ -262,15 +263,19 @@ async def test_classifiers_teachers_and_judges_take_turns_in_memory_for_two(tmp_
                 expected = expected_scores(seed, TOKENS[:2], TOKENS[2:])
                 assert list(result.succeeded.reward.log_probs) == pytest.approx(expected, abs=1e-6)
                 assert list(result.succeeded.reward.token_ids) == TOKENS[2:]
+                assert dict(result.usage.cost.used) == {"tokens_in": 4.0}
             judged = await ask(executor, judge, judge=action_pb2.JudgeInput(rubric="By this rubric.", text=TEXT))
             assert scored(judged) == 7
             assert isinstance(judged, Completed)
             assert judged.succeeded.reward.text == VERDICT
+            tokens = {"tokens_in": 30.0, "tokens_cached": 20.0, "tokens_out": 7.0}
+            assert dict(judged.usage.cost.used) == tokens
         silent = await ask(executor, judge, judge=action_pb2.JudgeInput(rubric="Say it.", text=TEXT))
         wrong = await ask(executor, classifiers[0], model=action_pb2.ModelScoreInput(token_ids=[5, 4000]))
         textual = await ask(executor, classifiers[0], model=action_pb2.ModelScoreInput(text=TEXT))
         assert executor.host.counts.strange_canaries == 0
     assert awake.most <= 2
+    assert dict(silent.usage.cost.used) == tokens
     assert failure(silent) == (outcome_pb2.FAILURE_KIND_ENV, "score_missing")
     # A real server may die of such a token.
     assert failure(wrong) == (outcome_pb2.FAILURE_KIND_ENV, "token_out_of_vocabulary")

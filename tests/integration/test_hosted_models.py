@@ -162,12 +162,16 @@ async def test_a_teacher_and_a_judge(shared: Shared) -> None:
     assert isinstance(as_text, Completed)
     response = load_tokenizer(teacher)(TEXT.response, add_special_tokens=False)["input_ids"]
     assert list(as_text.succeeded.reward.token_ids) == response
+    assert as_text.usage.cost.used["tokens_in"] > len(response)
     assert failure(judged) == (outcome_pb2.FAILURE_KIND_ENV, "score_missing")
     assert isinstance(judged, Broken)
+    # No score, and all that it took to find none.
+    assert (judged.usage.cpu_s > 0, judged.usage.cost.used["tokens_out"]) == (True, 6)
     said = judged.failed.partial.reward.text
     chat = [{"role": "user", "content": f"{rubric.rubric}\n\nuser:\n{TEXT.prompt}\n\nassistant:\n{TEXT.response}"}]
     made = load_tokenizer(judge)
     given = made.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    assert judged.usage.cost.used["tokens_in"] == given["input_ids"].shape[1]
     answer = load_model(judge).generate(**given, do_sample=False, max_new_tokens=6)
     assert said == made.decode(answer[0, given["input_ids"].shape[1] :], skip_special_tokens=True)
 

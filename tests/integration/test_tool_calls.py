@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -67,6 +68,9 @@ hosts = ["*:{port}"]
 private_addresses = true
 [tools.mean]
 function = "statistics:mean"
+[tools.burns]
+function = "subprocess:getoutput"
+timeout_s = 20
 [tools.waits]
 function = "subprocess:getoutput"
 timeout_s = 0.5
@@ -289,6 +293,14 @@ async def test_an_api_that_is_too_slow_is_infra(tools: ToolsExecutor, provider: 
 async def test_a_function_is_called_with_the_arguments(tools: ToolsExecutor) -> None:
     assert answered(await tools.run(call_attempt("mean", data=[1, 2, 6]))) == 3
     assert answered(await tools.run(call_attempt("mean", data=[4]))) == 4
+
+
+async def test_the_processor_time_of_a_function_is_told_once(tools: ToolsExecutor) -> None:
+    burn = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.3: pass'"
+    burnt = await tools.run(call_attempt("burns", cmd=burn))
+    assert answered(burnt) == ""
+    assert 0.3 <= burnt.usage.cpu_s < 1.0
+    assert (await tools.run(call_attempt("burns", cmd=":"))).usage.cpu_s < 0.3
 
 
 async def test_what_a_function_raises_is_told(tools: ToolsExecutor) -> None:

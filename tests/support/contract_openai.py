@@ -73,7 +73,9 @@ class ContractOpenAI(ContractServer):
             choice["token_ids"] = list(live.output)
         if body.get("logprobs"):
             choice["logprobs"] = {"token_logprobs": [float(each.raw[each.token]) for each in live.drawn]}
-        return web.json_response({"id": live.request_id, "object": "text_completion", "choices": [choice]})
+        usage = {"prompt_tokens": len(live.prompt), "prompt_tokens_details": {"cached_tokens": live.cached}}
+        told = {"id": live.request_id, "object": "text_completion", "choices": [choice], "usage": usage}
+        return web.json_response(told)
 
 
 def _problem(message: str, status: int = 400) -> web.Response:

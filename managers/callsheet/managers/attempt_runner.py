@@ -228,8 +228,8 @@ class AttemptRunner:
             self._deadlines.drop((due, live))
         executed_s = live.executed_s(now)
         attempt, units_s = live.attempt, live.meter.unit_seconds(executed_s)
-        memory_mib = attempt.sandbox_held_mib, attempt.rest_mib, attempt.thawed_mib
-        spent = Spent(executed_s, units_s, live.waited_s(now), *memory_mib)
+        counted = attempt.sandbox_held_mib, attempt.rest_mib, attempt.thawed_mib, attempt.cpu_s
+        spent = Spent(executed_s, units_s, live.waited_s(now), *counted)
         self.report_end((attempt.grant, attempt.action), result, live.order, spent)
         if isinstance(result, Broken):
             log.info("attempt_failed", reason=result.failed.reason, **live.log_context())

@@ -41,6 +41,7 @@ class Spent:
         sandbox_held_mib: What its trajectory's sandbox holds after it.
         rest_mib: What that held before it, which its trajectory is charged for anyway; 0 if that is not known.
         thawed_mib: What that had beyond it while the attempt executed.
+        cpu_s: CPU seconds of all that ran for it, where more than its result's was counted.
     """
 
     execution_s: float
@@ -49,6 +50,7 @@ class Spent:
     sandbox_held_mib: int = 0
     rest_mib: int = 0
     thawed_mib: int = 0
+    cpu_s: float = 0.0
 
 
 def describe_end(
@@ -95,7 +97,7 @@ def _add_cost(usage: outcome_pb2.Usage, spent: Spent) -> None:
         (held, "cpu", granted.get("cpu", 0.0)),
         (held, "gpu", granted.get("gpu", 0.0)),
         (held, "memory", of_memory / _MIB_A_GIB),
-        (used, "cpu", usage.cpu_s),
+        (used, "cpu", max(usage.cpu_s, spent.cpu_s)),
         (used, "memory", peak_mib * spent.execution_s / _MIB_A_GIB),
     ):
         if amount:

@@ -128,6 +128,7 @@ class Attempt:
         sandbox_held_mib: What its trajectory's sandbox holds once it has ended, see AttemptEnded; 0 if it is not known.
         rest_mib: What that held before it began, likewise.
         thawed_mib: What that has beyond it while the attempt executes.
+        cpu_s: CPU seconds of all that ran in sandboxes meanwhile; 0 where nothing counts them.
         report_output: Sends a part of what it prints to those who watch it, or drops it if there is no room. Called on
             the event loop, for actions that ask for it.
     """
@@ -142,6 +143,7 @@ class Attempt:
     sandbox_held_mib: int = 0
     rest_mib: int = 0
     thawed_mib: int = 0
+    cpu_s: float = 0.0
     report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 
 

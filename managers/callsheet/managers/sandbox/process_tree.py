@@ -76,7 +76,7 @@ def processes_below(root: int) -> Iterator[int]:
         waiting += _children(process)
 
 
-def cpu_seconds_below(root: int) -> float:
+def cpu_seconds_below(root: int, *, include_root: bool = False) -> float:
     """Returns the CPU seconds of all descendants of a process, ended ones that were waited for included."""
     ticks = 0
     for process in processes_below(root):
@@ -85,7 +85,7 @@ def cpu_seconds_below(root: int) -> float:
         except (FileNotFoundError, ProcessLookupError):
             continue
         ticks += sum(map(int, fields[_REAPED_TICKS]))
-        if process != root:
+        if include_root or process != root:
             ticks += sum(map(int, fields[_OWN_TICKS]))
     return ticks / _CLOCK_TICKS
 

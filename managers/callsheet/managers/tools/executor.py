@@ -101,7 +101,7 @@ class ToolsExecutor(Executor):
         if raised:
             raise raised[0]
         used = {f"calls:{attempt.action.service}" if each == "calls" else each: n for each, n in clock.used.items()}
-        usage = outcome_pb2.Usage(cost=common_pb2.Cost(used=used))
+        usage = outcome_pb2.Usage(cpu_s=clock.cpu_s, cost=common_pb2.Cost(used=used))
         return replace(ended[0] if ended else Stopped(), usage=usage)
 
     @override

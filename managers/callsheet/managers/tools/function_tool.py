@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from callsheet.managers.executor import Attempt, Completed
+from callsheet.managers.sandbox.process_tree import cpu_seconds_below
 from callsheet.managers.tools import function_program
 from callsheet.managers.tools.errors import ENV, INFRA, POLICY, ToolFailedError
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
@@ -126,7 +127,7 @@ class FunctionTool(ToolService):
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         arguments = await read_arguments(attempt)
         async with self.gate.admitted(self._table.tokens_per_call, clock):
-            said = await self._ask(arguments)
+            said = await self._ask(arguments, clock)
         if "raised" in said:
             raise ToolFailedError(ENV, "tool_raised", f"{self._table.function}: {said['raised']}")
         return Completed(await told_value(attempt, said["value"]))
@@ -144,7 +145,7 @@ class FunctionTool(ToolService):
         while self._idle:
             await self._idle.pop()[1].end()
 
-    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, arguments: dict[str, Any], clock: QuotaClock) -> dict[str, Any]:
         process = self._idle.pop()[1] if self._idle else _FunctionProcess(self._table)
         unbroken = False
         try:
@@ -157,6 +158,7 @@ class FunctionTool(ToolService):
             message = f"{self._table.function}: its process ended, or said too much: {type(error).__name__}"
             raise ToolFailedError(INFRA, "tool_died", message) from error
         finally:
+            clock.cpu_s += process.untold_cpu_s()
             if unbroken:
                 self._idle.append((monotonic(), process))
             else:
@@ -170,6 +172,7 @@ class _FunctionProcess:
     def __init__(self, table: ToolTable) -> None:
         self._table = table
         self._process: Process | None = None
+        self._told_cpu_s = 0.0
 
     async def ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._process is None:
@@ -184,6 +187,13 @@ class _FunctionProcess:
                 return ready
         await cast("ByteSendStream", self._process.stdin).send(json.dumps(arguments).encode() + b"\n")
         return await self._answer()
+
+    def untold_cpu_s(self) -> float:
+        """CPU seconds of it, and of processes that it waited for, since this was last asked."""
+        before = self._told_cpu_s
+        if self._process is not None:
+            self._told_cpu_s = max(before, cpu_seconds_below(self._process.pid, include_root=True))
+        return self._told_cpu_s - before
 
     async def end(self) -> None:
         if self._process is not None:

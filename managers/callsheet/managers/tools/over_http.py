@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from callsheet.managers.executor import Attempt, Completed
-from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
+from callsheet.managers.reward.hosted.questions import judged_text, read_judgement, told_tokens
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
 from callsheet.managers.tools.function_tool import ToolService, bad_arguments, read_arguments, told_value
@@ -189,16 +189,17 @@ class HttpJudge(ToolService):
             raise ToolFailedError(ENV, "provider_refused", f"the provider refuses with HTTP {answer.status}")
         if used := _tokens_used(answer):
             self.learn(used)
-            clock.used.update(_tokens_by_kind(answer))
-        return self._judged(answer)
+        return self._judged(answer, clock)
 
     @override
     async def close(self) -> None:
         await self._provider.close()
 
-    def _judged(self, answer: ProviderAnswer) -> Completed:
+    def _judged(self, answer: ProviderAnswer, clock: QuotaClock) -> Completed:
         try:
-            text = str(json.loads(answer.body)["choices"][0]["message"]["content"] or "")
+            told = json.loads(answer.body)
+            clock.used.update(told_tokens(told))
+            text = str(told["choices"][0]["message"]["content"] or "")
         except (LookupError, TypeError, ValueError) as error:
             raise ToolFailedError(INFRA, "provider_failed", "the provider's answer is no chat completion") from error
         found = read_judgement(text, self._table.score_pattern)
@@ -222,20 +223,8 @@ def _provider_failed(status: int, partial: outcome_pb2.Succeeded | None = None) 
     return ToolFailedError(INFRA, "provider_failed", f"the provider answered with HTTP {status}", partial=partial)
 
 
-def _tokens_by_kind(answer: ProviderAnswer) -> dict[str, int]:
-    """What the API says of the tokens of a chat completion, in the words of the contract's Cost."""
-    usage = json.loads(answer.body)["usage"]
-    try:
-        details = usage.get("prompt_tokens_details") or {}
-        cached, prompt = int(details.get("cached_tokens") or 0), int(usage["prompt_tokens"])
-        found = {"tokens_in": prompt - cached, "tokens_cached": cached, "tokens_out": int(usage["completion_tokens"])}
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return {}
-    return {name: count for name, count in found.items() if count > 0}
-
-
 def _tokens_used(answer: ProviderAnswer) -> int | None:
     try:
         return int(json.loads(answer.body)["usage"]["total_tokens"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None

@@ -44,6 +44,7 @@ class QuotaClock:
 
     Attributes:
         used: What its calls used: "calls", and the tokens of the contract's Cost as far as the API tells them.
+        cpu_s: CPU seconds of a function's process.
     """
 
     def __init__(self, longest_wait_s: float) -> None:
@@ -51,6 +52,7 @@ class QuotaClock:
         self._began = monotonic()
         self._longest_wait_s = longest_wait_s
         self.used: Counter[str] = Counter()
+        self.cpu_s = 0.0
         self._waited_s = 0.0
         self._since: float | None = None
 

@@ -69,6 +69,9 @@ class _Sandbox:
     async def pause(self) -> None:
         self._counts["pauses"] += 1
 
+    def untold_cpu_s(self) -> float:
+        return 0.0
+
     async def resume(self, cores: frozenset[int] | None = None) -> None:
         del cores
         self._counts["resumes"] += 1

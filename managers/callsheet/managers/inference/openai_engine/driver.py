@@ -25,6 +25,7 @@ from callsheet.managers.inference.http_engine.client import (
     RequestBounds,
     Where,
     attach,
+    cached_tokens_of,
     error_of,
     finish_reason_of,
     new_tokens,
@@ -189,7 +190,7 @@ class OpenAIDriver(HttpEngineDriver):
         answer = await self._http.post("/v1/completions", self._body(live, how, seed), timeout_s=None)
         if not answer.ok:
             raise error_of(answer)
-        return self._generation(answer.content["choices"][0], live, how, seed)
+        return self._generation(answer.content, live, how, seed)
 
     def _body(self, live: LiveRequest, how: Derivation, seed: int) -> dict[str, Any]:
         request, sampling = live.request, live.request.sampling
@@ -209,7 +210,8 @@ class OpenAIDriver(HttpEngineDriver):
             body["logprobs"] = 1
         return body
 
-    def _generation(self, choice: dict[str, Any], live: LiveRequest, how: Derivation, seed: int) -> Generation:
+    def _generation(self, told: dict[str, Any], live: LiveRequest, how: Derivation, seed: int) -> Generation:
+        choice = told["choices"][0]
         tokens, reason = token_ids_of(choice), finish_reason_of(choice.get("finish_reason"))
         if tokens is None:
             raise EngineError("the server answered no token ids")
@@ -220,6 +222,7 @@ class OpenAIDriver(HttpEngineDriver):
             finish_reason=reason,
             version_spans=one_span(live.begun_version, len(tokens)),
             seed=seed,
+            cached_tokens=cached_tokens_of(told),
             text=choice.get("text"),
         )
 

@@ -32,6 +32,7 @@ from callsheet.managers.inference.http_engine.client import (
     RequestBounds,
     Where,
     attach,
+    cached_tokens_of,
     error_of,
     finish_reason_of,
     new_tokens,
@@ -108,14 +109,13 @@ def generation_of(
     own = [entry["logprob"] for entry in content]
     # The token itself is among the most likely, or comes before them.
     likeliest = [[top["logprob"] for top in entry.get("top_logprobs") or ()] for entry in content]
-    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
     return Generation(
         token_ids=tokens,
         log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, likeliest, joint=False),
         finish_reason=reason,
         version_spans=spans_of(told, len(tokens), start_version) if told else one_span(live.begun_version, len(tokens)),
         seed=seed,
-        cached_tokens=int(details.get("cached_tokens") or 0),
+        cached_tokens=cached_tokens_of(answer),
     )
 
 

@@ -79,8 +79,9 @@ class AnsweringModel:
         with torch.inference_mode():
             for batch in plan_batches([len(before) + len(after) for _, before, after in prepared], max_tokens):
                 chosen = [prepared[number] for number in batch]
-                for (index, _, _), answer in zip(chosen, _within_memory(answering, chosen), strict=True):
-                    answers[index] = answer
+                for (index, before, after), answer in zip(chosen, _within_memory(answering, chosen), strict=True):
+                    computed = {} if "out_of_memory" in answer else {"tokens_in": len(before) + len(after)}
+                    answers[index] = {**answer, "tokens": computed | answer.get("tokens", {})}
         return [answer for answer in answers if answer is not None]
 
     def _prepare(self, question: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -140,7 +141,8 @@ class AnsweringModel:
             given, attention_mask=torch.ones_like(given), do_sample=False, num_beams=1, max_new_tokens=room
         )
         text = self._tokenizer.decode(made[0, len(tokens) :], skip_special_tokens=True)
-        return read_judgement(text, self._spec.score_pattern)
+        said = {"tokens_out": made.shape[1] - len(tokens)}
+        return read_judgement(text, self._spec.score_pattern) | {"tokens": said}
 
     def _forward(self, sequences: list[list[int]]) -> torch.Tensor:
         longest = max(map(len, sequences))

@@ -18,7 +18,7 @@ from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer,
 from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.timing.waits import Cause
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
 _SCORERS = {ModelTask.CLASSIFY: "model", ModelTask.TEACHER: "teacher", ModelTask.JUDGE: "judge"}
@@ -201,16 +201,11 @@ def _result(ticket: ModelRequest) -> AttemptResult:
 
 
 def _usage(ticket: ModelRequest, computes_on: Mapping[str, int]) -> outcome_pb2.Usage:
-    """What a request used: its part of its batch's time, and its tokens where it came in tokens."""
-    usage = outcome_pb2.Usage()
+    """What a request used: its part of its batch's time, and its tokens."""
+    usage = outcome_pb2.Usage(cpu_s=ticket.cpu_s, cost=common_pb2.Cost(used=ticket.tokens))
     for resource, units in computes_on.items():
         if units and ticket.share_s:
             usage.cost.held[resource] = units * ticket.share_s
-    if isinstance(ticket.answer, ModelAnswer):
-        usage.cpu_s, asked = ticket.answer.cpu_s, ticket.question
-        tokens = len(asked.get("prompt_token_ids", ())) + len(asked.get("token_ids", ()))
-        if tokens:
-            usage.cost.used["tokens_in"] = tokens
     return usage
 
 

@@ -263,8 +263,9 @@ class ModelHost:
             outcomes = [refused(error)] * len(tickets)
         else:
             hosted.failures = slot.deaths = 0
-            share = answer["cpu_s"] / len(tickets)
-            outcomes = [answer_of(found, share) for found in answer["answers"]]
+            outcomes = [answer_of(found) for found in answer["answers"]]
+            for ticket, found in zip(tickets, answer["answers"], strict=True):
+                ticket.cpu_s, ticket.tokens = answer["cpu_s"] / len(tickets), found.get("tokens", {})
             self.counts.batches += 1
             self.residency.tenants[model].pace.learn(len(tickets), monotonic() - (tickets[0].began_at or 0.0))
             self.counts.answered += len(tickets)

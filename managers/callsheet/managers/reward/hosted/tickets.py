@@ -50,14 +50,12 @@ class ModelAnswer:
         log_probs: Of a teacher, for each token of `token_ids`.
         token_ids: Those tokens.
         text: Of a judge.
-        cpu_s: CPU seconds of its part of the batch; further threads of the kernels not counted.
     """
 
     score: float
     log_probs: tuple[float, ...] = ()
     token_ids: tuple[int, ...] = ()
     text: str = ""
-    cpu_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +70,8 @@ class ModelRequest:
         began_at: When its batch began; None while it waits.
         ended_at: When that ended.
         share_s: Its share of the seconds that took.
+        cpu_s: Its share of the CPU seconds of its batch.
+        tokens: What was computed for it, in the words of the contract's Cost; also where no answer came of it.
         restore_s: Seconds that its model's restore took, if it waited for one.
         answer: What came of it; None if it was withdrawn.
         done: Set then.
@@ -84,6 +84,8 @@ class ModelRequest:
     began_at: float | None = None
     ended_at: float | None = None
     share_s: float = 0.0
+    cpu_s: float = 0.0
+    tokens: dict[str, int] = field(default_factory=dict)
     restore_s: float = 0.0
     answer: ModelAnswer | NoAnswer | None = None
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -101,7 +103,7 @@ class ModelRequest:
             self.done.set()
 
 
-def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
+def answer_of(found: dict[str, Any]) -> ModelAnswer | NoAnswer:
     """What a worker's answer means."""
     if "problem" in found:
         return NoAnswer(AnswerTrouble.QUESTION, found["problem"], found["message"], found.get("text", ""))
@@ -116,7 +118,6 @@ def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
         tuple(found.get("log_probs", ())),
         tuple(found.get("token_ids", ())),
         found.get("text", ""),
-        cpu_s,
     )
 
 

@@ -79,6 +79,7 @@ class AgentSandbox:
         self._destroying = anyio.Lock()
         self._destroyed = False
         self._was_lost = self._ran_out_of_memory = False
+        self._last_cpu_s = 0.0
         self._releases = ExitStack()
 
     @property
@@ -153,6 +154,12 @@ class AgentSandbox:
         """
         self._jobs.check()
         return await self._jobs.counted(self._jobs.lanes.attained_s)
+
+    def untold_cpu_s(self) -> float:
+        """CPU seconds of what `attained_s` counts since this was last asked; 0 where no group counts them."""
+        group = self._parts.group
+        last_s, self._last_cpu_s = self._last_cpu_s, 0.0
+        return last_s + (group.untold_cpu_s() if group is not None else 0.0)
 
     async def pause(self) -> int | None:
         """Freezes all its processes; they keep memory and state and get no CPU. Returns what `held_mib` does."""
@@ -476,6 +483,7 @@ class AgentSandbox:
         await parts.first_process.finish()
         if parts.group is not None:
             self._ran_out_of_memory |= parts.group.ran_out_of_memory()
+            self._last_cpu_s += parts.group.untold_cpu_s()
             await self._jobs.remove_groups()
         if parts.changes is not None:
             parts.changes.close()

@@ -59,6 +59,7 @@ class SandboxGroup:
         self._state = files.KeptFile(self._commands / "cgroup.events")
         self._cores: frozenset[int] | None = None
         self._frozen = False
+        self._told_cpu_s = 0.0
         self._held: list[Path] = []
         self.weight_file: Path | None = None
 
@@ -146,6 +147,16 @@ class SandboxGroup:
     def cpu_s(self) -> float:
         """CPU seconds of everything but the first process."""
         return self._used.numbers("usage_usec")[0] / 1e6
+
+    def untold_cpu_s(self) -> float:
+        """What `cpu_s` has grown by since this was last asked; 0 once the groups are gone."""
+        try:
+            before, self._told_cpu_s = self._told_cpu_s, self.cpu_s()
+        except OSError as error:
+            if not files.is_gone(error):
+                raise
+            return 0.0
+        return self._told_cpu_s - before
 
     def is_empty(self) -> bool:
         """Whether nothing is inside but the first process."""

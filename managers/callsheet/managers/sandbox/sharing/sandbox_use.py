@@ -81,9 +81,11 @@ class SandboxUse:
                 yield
         finally:
             self.sandbox = None
-            await self.leave(sandbox)
+            await self._leave(sandbox)
+            # Of background processes, too, and of runs that decide nothing but the verdict.
+            self.attempt.cpu_s += sandbox.untold_cpu_s()
 
-    async def leave(self, sandbox: AgentSandbox) -> None:
+    async def _leave(self, sandbox: AgentSandbox) -> None:
         """Freezes a sandbox, which has no more of its memory then than it holds."""
         held_mib: int | None = None
         if sandbox.loss is None:

@@ -18,6 +18,7 @@ from callsheet.managers.inference.http_engine.client import (
 from callsheet.managers.inference.sglang_engine.server import identity_of as sglang_identity_of
 from callsheet.managers.inference.vllm_engine.driver import identity_of as vllm_identity_of
 from callsheet.managers.reward.hosted.model_spec import ModelTask
+from callsheet.managers.reward.hosted.questions import told_tokens
 from typing_extensions import override
 
 MEMORY_TIMEOUT_S = 300.0
@@ -106,8 +107,8 @@ class RewardServer(ABC):
             EngineError: It failed.
         """
 
-    async def text(self, asked: str, max_new_tokens: int) -> str:
-        """The greedy answer to a message, by the server's own chat template.
+    async def text(self, asked: str, max_new_tokens: int) -> tuple[str, dict[str, int]]:
+        """The greedy answer to a message, by the server's own chat template, and its tokens as far as they are told.
 
         Raises:
             RequestRefusedError: The message can never be answered.
@@ -120,7 +121,7 @@ class RewardServer(ABC):
             "max_tokens": max_new_tokens,
         }
         answer = succeeded(await self.http.post("/v1/chat/completions", body, timeout_s=None))
-        return str(answer.content["choices"][0]["message"]["content"] or "")
+        return str(answer.content["choices"][0]["message"]["content"] or ""), told_tokens(answer.content)
 
     async def served_name(self) -> str:
         """What the server calls its model.

@@ -224,7 +224,8 @@ class ServerWorker:
         if self._spec.label is None and len(logits) > 1:
             return {"failed": f"the model has {len(logits)} labels: the option label must be given"}
         score = logits[self._spec.label or 0]
-        return {"score": score} if math.isfinite(score) else {"garbage": f"the model's score is {score}"}
+        answer = {"score": score} if math.isfinite(score) else {"garbage": f"the model's score is {score}"}
+        return {**answer, "tokens": {"tokens_in": len(tokens)}}
 
     async def _looked_at(self, question: Answer) -> Answer:
         before, tokens = continued_tokens(question, self._tokenizer)
@@ -233,13 +234,15 @@ class ServerWorker:
             check_tokens(before, self._vocabulary, None)
         told = await self._server.log_probs(before, tokens)
         values = [value for value in told if value is not None]
+        computed = {"tokens_in": len(before) + len(tokens)}
         if not all(map(math.isfinite, values)):
-            return {"garbage": "a log-probability is not finite"}
-        return {"score": math.fsum(values), "log_probs": values, "token_ids": tokens[len(tokens) - len(values) :]}
+            return {"garbage": "a log-probability is not finite", "tokens": computed}
+        looked_at = tokens[len(tokens) - len(values) :]
+        return {"score": math.fsum(values), "log_probs": values, "token_ids": looked_at, "tokens": computed}
 
     async def _judged(self, question: Answer) -> Answer:
-        text = await self._server.text(judged_text(question), self._spec.max_new_tokens)
-        return read_judgement(text, self._spec.score_pattern)
+        text, tokens = await self._server.text(judged_text(question), self._spec.max_new_tokens)
+        return read_judgement(text, self._spec.score_pattern) | {"tokens": tokens}
 
 
 def _load_tokenizer(spec: ModelSpec) -> Any:
