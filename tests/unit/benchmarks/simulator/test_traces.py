@@ -165,6 +165,14 @@ def test_the_longest_and_the_most_often_failing_trajectory_runs_to_its_end(tmp_p
         assert simulate(scenario, POLICIES[policy]).step_s == pytest.approx(2e8, rel=1e-4)
 
 
+def test_a_call_of_no_quota_is_replayed_under_every_policy(tmp_path: Path) -> None:
+    call = {"kind": "tool_call", "label": "search", "duration_s": 5.0, "cpu_s": 0.0}
+    recorded = _trajectory(turns=[{"generation": {"seconds": 1.0}, "actions": [call]}], rewards=[])
+    scenario = traces.scenario(_write(tmp_path / "t.jsonl", recorded), "coding", cores=2)
+    for policy in ("callsheet", "os_sharing"):
+        assert simulate(scenario, POLICIES[policy]).step_s == pytest.approx(7.0, rel=0.01), policy
+
+
 _LINE = json.dumps(_trajectory()) + "\n"
 
 

@@ -156,7 +156,8 @@ def rounded_up(memory_mb: int) -> int:
     return -(-memory_mb // step) * step
 
 
-IN_SANDBOXES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
+# What takes cores unless it asks a service or an API: a call of a tool, too, where a trace names no quota for it.
+ON_CORES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD, ActionKind.TOOL_CALL})
 
 
 def join_all(scenario: Scenario, *, cores_shared: bool = True) -> Iterator[Event]:
@@ -181,9 +182,7 @@ def _sandbox_manager(name: str, nodes: CpuNodes, *, cores_shared: bool) -> Itera
         tuple(range(first * per_numa, (first + 1) * per_numa if first + 1 < nodes.numa_nodes else nodes.cores))
         for first in range(nodes.numa_nodes)
     )
-    service = ServiceDescription(
-        SANDBOX_SERVICE, IN_SANDBOXES, 0, {}, shared={CPU: nodes.cores} if cores_shared else {}
-    )
+    service = ServiceDescription(SANDBOX_SERVICE, ON_CORES, 0, {}, shared={CPU: nodes.cores} if cores_shared else {})
     return joining(NodeDescription(name, {MEMORY: nodes.memory_mb}, numa_cores), service)
 
 
