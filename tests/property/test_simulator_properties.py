@@ -79,8 +79,6 @@ def test_accounts_add_up_whatever_a_policy_does(seed: int) -> None:
     assert len(actions) == len(works)
     assert actions.act_s == pytest.approx(actions.queue_s + actions.waited_s + actions.execution_s + actions.overhead_s)
     assert measured.cores_used_s == pytest.approx(sum(work.cpu_s for work in works))
-    assert measured.outstanding_s == pytest.approx(float(actions.act_s.sum()))  # Little's law
-    assert measured.live_s == pytest.approx(float(measured.rollouts.ended_at.sum()))
     assert measured.cores_used_s <= measured.cores_held_s * (1 + 1e-9)
     assert measured.cores_held_s <= measured.cores * measured.ended_at * (1 + 1e-9)
     assert policy.world.free_memory_mb("cpu-0") == 2_400_000

@@ -18,7 +18,6 @@ from callsheet.benchmarks.simulator.policy import PolicyFactory
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
-    EngineType,
     Generation,
     GpuNodes,
     Mode,
@@ -36,10 +35,6 @@ from callsheet.scheduler.core.words.model import ActionKind
 from tests.support.simulated import one_node, random_scenario, step, sustained, trajectory
 
 GROUP_SIZE = 4
-ENGINES = (
-    EngineType("fast", 1, 1, 20_000.0, 0.01, 1e-4, 8, 50_000),
-    EngineType("wide", 2, 1, 5_000.0, 0.02, 1e-4, 32, 200_000),
-)
 CLUSTER = Cluster(
     cpu=(CpuNodes(2, 8, memory_mb=6_000), CpuNodes(1, 4, memory_mb=4_000)),
     gpu=(GpuNodes(1, 4), GpuNodes(1, 2)),
@@ -50,15 +45,15 @@ CLUSTER = Cluster(
 )
 
 
-def mixed_scenario(seed: int, *, trajectories: int = 32, quorum: int = 0, engines: bool = False) -> Scenario:
+def mixed_scenario(seed: int, *, trajectories: int = 32) -> Scenario:
     """Sandboxes with tight memory, wide commands, parallel actions, GPU models, an API, failures and timeouts."""
     draw = random.Random(seed)
     return Scenario(
         workload="mixed",
         mode=Mode.ONESHOT,
         seed=seed,
-        cluster=replace(CLUSTER, engines=ENGINES if engines else ()),
-        jobs=(ScenarioJob("job", group_size=GROUP_SIZE, quorum=quorum),),
+        cluster=CLUSTER,
+        jobs=(ScenarioJob("job"),),
         rollouts=tuple(_rollout(draw, index) for index in range(trajectories)),
         live=trajectories,
     )
@@ -82,7 +77,7 @@ def _rollout(draw: random.Random, index: int) -> Rollout:
 
 
 def _turn(draw: random.Random, has_sandbox: bool) -> Turn:
-    generation = Generation(draw.expovariate(0.5), draw.randint(100, 5_000), draw.randint(10, 200))
+    generation = Generation(draw.expovariate(0.5))
     if has_sandbox and draw.random() < 0.7:
         label = draw.choice(("git", "test"))
         return Turn(generation, tuple(_command(draw, ActionKind.ENV_STEP, label) for _ in range(draw.randint(1, 2))))
@@ -179,11 +174,6 @@ class TestEveryBaseline:
         assert measured.step_s >= bounds.step_s * (1 - 1e-9)
         assert np.all(measured.actions.act_s >= measured.actions.best_s - CLOCK_S)
 
-    def test_survives_the_cancelling_of_redundant_siblings(self, factory: PolicyFactory) -> None:
-        measured = simulate(mixed_scenario(4, trajectories=40, quorum=2), factory)
-        assert measured.rollouts.finished.sum() >= 20
-        assert measured.counts["redundant"] > 0
-
     def test_the_same_scenario_gives_the_same_numbers(self, factory: PolicyFactory) -> None:
         first, second = (simulate(mixed_scenario(5), factory).actions.ended_at for _ in range(2))
         assert np.array_equal(first, second)
@@ -195,13 +185,6 @@ class TestEveryBaseline:
         assert most is not None
         assert 0 < measured.trajectories_per_hour <= most
         assert np.all(measured.actions.act_s >= measured.actions.best_s - CLOCK_S)
-
-    def test_sends_generations_to_engines(self, factory: PolicyFactory) -> None:
-        scenario = mixed_scenario(7, engines=True)
-        measured = simulate(scenario, factory)
-        bounds = bounds_of(scenario)
-        assert bounds.step_s is not None
-        assert measured.step_s >= bounds.step_s
 
 
 class TestReservation:

@@ -76,15 +76,15 @@ def draw_rollout(random_: random.Random, index: int, arrives: float) -> Rollout:
             ActionKind.REWARD, "model", service=random_.choice(["judge", "teacher"]), service_s=random_.uniform(0.1, 1)
         ),
     )
-    job, group = ("strict", f"g{index // 4}") if index % 2 else ("quorum", f"h{index // 8}")
+    job, group = ("light", f"g{index // 4}") if index % 2 else ("heavy", f"h{index // 8}")
     return Rollout(f"t{index}", job, group, f"task{index // 4}", "image", 512, arrives, RESET, turns, rewards)
 
 
 def draw_scenario(seed: int, trajectories: int = 20) -> Scenario:
-    """A small scenario with something of everything; one job's groups have a quorum."""
+    """A small scenario with something of everything."""
     random_ = random.Random(seed)
     rollouts = tuple(draw_rollout(random_, index, 0.1 * index) for index in range(trajectories))
-    jobs = (ScenarioJob("strict"), ScenarioJob("quorum", weight=2.0, group_size=4, quorum=3))
+    jobs = (ScenarioJob("light"), ScenarioJob("heavy", weight=2.0))
     return Scenario("drawn", Mode.ONESHOT, seed, CLUSTER, jobs, rollouts, live=trajectories)
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
@@ -53,10 +53,6 @@ class StartAtOnce:
         """Keeps the facts."""
         self._tell("ended", task.live)
         self.facts.append((task, facts))
-
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-        """Takes the engine with the fewest sequences."""
-        return min(range(len(engines)), key=lambda index: engines[index].running + engines[index].waiting)
 
     def finished(self, live: LiveRollout) -> None:
         """Does nothing."""

@@ -114,9 +114,5 @@ def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson =
     bounds that no policy can beat.
     """
     with needs("bench"):
-        from callsheet.benchmarks.simulator.calibration.run import calibrate
         from callsheet.benchmarks.simulator.comparison.run import run_comparison
-    if options.calibrate:
-        run_benchmark(partial(calibrate, options.at_once), as_json)
-    else:
-        run_benchmark(partial(run_comparison, source, options), as_json)
+    run_benchmark(partial(run_comparison, source, options), as_json)

@@ -62,8 +62,6 @@ class RealRun:
     actions: list[TimedAction] = field(default_factory=list)
     start_waits_s: list[float] = field(default_factory=list)
     held: list[Span] = field(default_factory=list)
-    acting_s: float = 0.0
-    lives_s: float = 0.0
     step_s: float = 0.0
 
     def figures(self, cores: int) -> Figures:
@@ -89,6 +87,4 @@ class RealRun:
             gpu_held=None,
             gpu_used=None,
             actions=len(self.actions),
-            cancelled=0,
-            environment_busy=self.acting_s / self.lives_s if self.lives_s else 0.0,
         )

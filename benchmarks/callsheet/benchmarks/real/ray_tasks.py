@@ -82,16 +82,13 @@ async def _roll_out(script: _Script, run: Callable[..., Awaitable[tuple[float, f
         ran_s, used_s = await run(alone_s, cpu_s, use)
         ended = time.perf_counter()
         act_s = ended - submitted
-        measured.acting_s += act_s
         measured.actions.append(TimedAction(act_s, alone_s, used_s))
         measured.held.append(Span(ended - ran_s, ended, 1))
 
     async def trajectory(turns: list[tuple[float, list[_Command]]]) -> None:
-        started = time.perf_counter()
         for generation_s, commands in turns:
             await asyncio.sleep(generation_s)
             await asyncio.gather(*(step(*command) for command in commands))
-        measured.lives_s += time.perf_counter() - started
 
     began = time.perf_counter()
     await asyncio.gather(*map(trajectory, script))

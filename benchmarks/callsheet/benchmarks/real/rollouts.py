@@ -85,10 +85,8 @@ class _Runner:
                 async with anyio.create_task_group() as tasks:
                     for work in turn.actions:
                         tasks.start_soon(self._step, trajectory, work)
-        life = time.perf_counter() - began
-        self._measured.lives_s += life
         if self._demands.reserves:
-            self._measured.held.append(Span(began, began + life, self._demands.reserves))
+            self._measured.held.append(Span(began, time.perf_counter(), self._demands.reserves))
 
     async def _reset(self, trajectory: Trajectory) -> float:
         """Makes the sandbox; returns when the trajectory began."""
@@ -128,7 +126,6 @@ class _Runner:
     def _record(self, work: Work, outcome: Outcome[Any], act_s: float) -> None:
         if not isinstance(outcome, Succeeded):
             raise RolloutFailedError(f"{work.label} of {self._rollout.name} did not succeed: {outcome}")
-        self._measured.acting_s += act_s
         self._measured.actions.append(TimedAction(act_s, work.alone_s(), outcome.usage.cpu_s))
         if not self._demands.reserves:
             # Every command has one core, alone or shared.

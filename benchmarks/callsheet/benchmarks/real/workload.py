@@ -49,7 +49,6 @@ def real_scenario(settings: RealSettings, cores: int, costs: Costs) -> Scenario:
         drawn,
         workload="real",
         cluster=Cluster(cpu=(CpuNodes(1, cores),)),
-        jobs=tuple(replace(job, quorum=0, group_size=1) for job in drawn.jobs),
         rollouts=tuple(_cut(rollout, settings, costs) for rollout in drawn.rollouts),
     )
 

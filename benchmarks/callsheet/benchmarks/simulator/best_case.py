@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from callsheet.benchmarks.simulator.policies.parts.places import runs_on_cpu
-from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Scenario, Work
+from callsheet.benchmarks.simulator.scenario import Cluster, Model, Quota, Rollout, Scenario, Work
 
 
 def may_time_out(work: Work) -> bool:
@@ -29,26 +29,17 @@ def action_s(work: Work) -> float:
     return min(finishes_s, work.timeout_s) if may_time_out(work) else finishes_s
 
 
-def trajectory_s(rollout: Rollout, engines: Sequence[EngineType]) -> float:
+def trajectory_s(rollout: Rollout) -> float:
     """A trajectory's life without any waiting."""
     reset_s = action_s(rollout.reset) if rollout.reset is not None else 0.0
     turns_s = sum(max(map(action_s, turn.actions), default=0.0) for turn in rollout.turns)
     rewards_s = max(map(action_s, rollout.rewards), default=0.0)
-    return reset_s + generations_s(rollout, engines) + turns_s + rewards_s
+    return reset_s + generations_s(rollout) + turns_s + rewards_s
 
 
-def generations_s(rollout: Rollout, engines: Sequence[EngineType]) -> float:
-    """A trajectory's generations: as drawn, or each alone on the fastest engine with all of its context cached."""
-    if not engines:
-        return sum(turn.generation.seconds for turn in rollout.turns)
-    token_s = min(engine.step_s + engine.step_per_sequence_s for engine in engines)
-    prefill = max(engine.prefill_tokens_per_s for engine in engines)
-    total_s, cached = 0.0, 0
-    for turn in rollout.turns:
-        generation = turn.generation
-        total_s += max(0, generation.prompt_tokens - cached) / prefill + generation.output_tokens * token_s
-        cached = generation.prompt_tokens + generation.output_tokens
-    return total_s
+def generations_s(rollout: Rollout) -> float:
+    """A trajectory's generations, as drawn."""
+    return sum(turn.generation.seconds for turn in rollout.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +56,7 @@ class ServiceDemand:
 
 
 def demands(cluster: Cluster) -> list[ServiceDemand]:
-    """The demand for every resource that a cluster has: cores, GPUs, quotas, engines."""
+    """The demand for every resource that a cluster has: cores, GPUs, quotas."""
     cores = sum(nodes.count * nodes.cores for nodes in cluster.cpu)
     gpus = sum(nodes.count * nodes.gpus for nodes in cluster.gpu)
     found = []
@@ -76,9 +67,6 @@ def demands(cluster: Cluster) -> list[ServiceDemand]:
         found.append(ServiceDemand(partial(_over_works, lambda work: _gpu_s(work, models) / gpus)))
     for quota in cluster.quotas:
         found.extend(_quota_demands(quota))
-    if cluster.engines:
-        tokens_per_s = sum(engine.count * _tokens_per_s(engine) for engine in cluster.engines)
-        found.append(ServiceDemand(lambda rollout: _output_tokens(rollout) / tokens_per_s))
     return found
 
 
@@ -117,15 +105,6 @@ def _quota_demands(quota: Quota) -> list[ServiceDemand]:
     ]
 
 
-def _tokens_per_s(engine: EngineType) -> float:
-    """Tokens a second of an engine whose batch is full."""
-    return engine.max_batch / (engine.step_s + engine.max_batch * engine.step_per_sequence_s)
-
-
-def _output_tokens(rollout: Rollout) -> int:
-    return sum(turn.generation.output_tokens for turn in rollout.turns)
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """rho = N * S / ((A + Z) * K), of the resource with the greatest rho.
@@ -156,8 +135,8 @@ def load_of(scenario: Scenario) -> Load:
     gpus_of = {model.name: model.gpus for model in cluster.models}
     works = [work for rollout in rollouts for work in rollout.works()]
     count = max(len(works), 1)
-    life = sum(trajectory_s(rollout, cluster.engines) for rollout in rollouts) / count
-    between = sum(generations_s(rollout, cluster.engines) for rollout in rollouts) / count
+    life = sum(trajectory_s(rollout) for rollout in rollouts) / count
+    between = sum(generations_s(rollout) for rollout in rollouts) / count
     cpu_s = sum(work.cpu_s for work in works) / count
     gpu_s = sum(work.service_s * gpus_of.get(work.service, 0) for work in works) / count
     cores = sum(nodes.count * nodes.cores for nodes in cluster.cpu)

@@ -1,25 +1,23 @@
 """What no policy can beat: bounds on ACT, on the step, and on the throughput of a sustained run.
 
 All are relaxations: an action alone at its best width for ACT; the longest trajectory alone, and the total work over
-the capacity, for the step; the slots and the scarcest resource for throughput. Where not all trajectories must finish
-(quorums), the cheapest are counted.
+the capacity, for the step; the slots and the scarcest resource for throughput.
 
-Which actions a run measures is up to its policy, where it cancels trajectories or ends before they all do. So ACT is
-bounded by the best case of the very actions that were measured.
+Which actions a run measures is up to its policy, where it ends before all trajectories do. So ACT is bounded by the
+best case of the very actions that were measured.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import cycle
 
 from callsheet.benchmarks.simulator.best_case import ServiceDemand, demands, trajectory_s
 from callsheet.benchmarks.simulator.measurements import ActFigures
-from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario
+from callsheet.benchmarks.simulator.scenario import Mode, Scenario
 
 
 def least(bounds: Sequence[ActFigures]) -> ActFigures:
@@ -34,13 +32,13 @@ class Bounds:
     """Lower bounds of times in seconds, and an upper bound of throughput.
 
     Attributes:
-        longest_trajectory_s: End of the last trajectory that must finish, if each had the machines to itself; None in
-            sustained runs, as are the next two.
+        longest_trajectory_s: End of the last trajectory, if each had the machines to itself; None in sustained runs, as
+            are the next two.
         work_s: Total work by capacity, for the resource that is scarcest.
         step_s: The greater of the two.
         trajectories_per_hour: What so many trajectories at once, and the scarcest resource, allow if those that the end
             of the run cuts off are the most expensive ones, and all others finish after the warm-up. None in one-shot
-            runs, and where trajectories may be cancelled.
+            runs.
     """
 
     longest_trajectory_s: float | None
@@ -53,26 +51,19 @@ def bounds_of(scenario: Scenario) -> Bounds:
     """The bounds of a scenario."""
     if scenario.mode is Mode.SUSTAINED:
         return Bounds(None, None, None, _most_per_hour(scenario))
-    engines = scenario.cluster.engines
-    longest_s = _least(scenario, lambda rollout: rollout.arrives + trajectory_s(rollout, engines), max)
+    longest_s = max((rollout.arrives + trajectory_s(rollout) for rollout in scenario.rollouts), default=0.0)
     work_s = max((_work_s(scenario, demand) for demand in demands(scenario.cluster)), default=0.0)
     return Bounds(longest_s, work_s, max(longest_s, work_s), None)
 
 
 def _work_s(scenario: Scenario, demand: ServiceDemand) -> float:
-    """Seconds that a resource needs for all that must finish."""
-    return max(0.0, _least(scenario, demand.seconds, sum) - demand.saved_up_s)
+    """Seconds that a resource needs for all trajectories."""
+    return max(0.0, sum(map(demand.seconds, scenario.rollouts)) - demand.saved_up_s)
 
 
 def _most_per_hour(scenario: Scenario) -> float | None:
-    """Most trajectories that can finish by the horizon, all after the warm-up.
-
-    None where some may be cancelled, and where they take no time.
-    """
-    if any(job.quorum or job.groups_needed for job in scenario.jobs):
-        return None
-    engines = scenario.cluster.engines
-    slots = ServiceDemand(lambda rollout: trajectory_s(rollout, engines) / scenario.live)
+    """Most trajectories that can finish by the horizon, all after the warm-up; None where they take no time."""
+    slots = ServiceDemand(lambda rollout: trajectory_s(rollout) / scenario.live)
     most = min(_most_served(scenario, demand) for demand in (slots, *demands(scenario.cluster)))
     if math.isinf(most):
         return None
@@ -100,17 +91,3 @@ def _most_served(scenario: Scenario, demand: ServiceDemand) -> float:
             break
         served += 1
     return served
-
-
-def _least(scenario: Scenario, value: Callable[[Rollout], float], combine: Callable[[Iterable[float]], float]) -> float:
-    """Sum or maximum over the trajectories that must finish, if those were the ones with the least values."""
-    by_group: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for rollout in scenario.rollouts:
-        by_group[rollout.job][rollout.group].append(value(rollout))
-    by_job = []
-    for job in scenario.jobs:
-        members = job.quorum or (job.group_size if job.groups_needed else None)
-        groups = sorted(combine(sorted(values)[:members]) for values in by_group[job.name].values())
-        if groups:
-            by_job.append(combine(groups[: job.groups_needed or None]))
-    return combine(by_job) if by_job else 0.0

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from callsheet.benchmarks.simulator.best_case import action_s
 from callsheet.benchmarks.simulator.events import EventQueue, Level
-from callsheet.benchmarks.simulator.policy import LiveRollout, Task
+from callsheet.benchmarks.simulator.policy import Task
 from callsheet.benchmarks.simulator.scenario import Scenario
 from callsheet.scheduler.core.words.model import ActionKind
 
 
 class ActionColumns:
-    """An entry for every action that ended by itself; see `measurements.Actions`."""
+    """An entry for every action that ended; see `measurements.Actions`."""
 
     def __init__(self) -> None:
         self.rollout = array("q")
@@ -40,7 +40,6 @@ class RolloutColumns:
         self.arrived_at = array("d")
         self.began_at = array("d")
         self.ended_at = array("d")
-        self.cancelled = array("b")
 
 
 class Recorder:
@@ -51,8 +50,6 @@ class Recorder:
         cores_used: Cores at work.
         gpus_held: GPUs of instances that serve a call or come for one.
         gpus_used: GPUs of instances that serve a call.
-        outstanding: External actions that are ready or run.
-        live: Trajectories that began and have not ended.
     """
 
     def __init__(self, events: EventQueue, warm_up_s: float) -> None:
@@ -61,13 +58,10 @@ class Recorder:
         self.cores_used = Level(events, warm_up_s)
         self.gpus_held = Level(events, warm_up_s)
         self.gpus_used = Level(events, warm_up_s)
-        self.outstanding = Level(events, warm_up_s)
-        self.live = Level(events, warm_up_s)
         self.jobs: dict[str, int] = {}
-        self.counts = dict.fromkeys(("failures", "refusals", "timeouts", "redundant"), 0)
+        self.counts = dict.fromkeys(("failures", "refusals", "timeouts"), 0)
         self.actions = ActionColumns()
         self.rollouts = RolloutColumns()
-        self.turns_ended_at = array("d")
 
     def arrived(self, job: str) -> int:
         """Notes a trajectory of a job; returns its index."""
@@ -76,28 +70,18 @@ class Recorder:
         rollouts.arrived_at.append(self._events.now)
         rollouts.began_at.append(-1.0)
         rollouts.ended_at.append(-1.0)
-        rollouts.cancelled.append(0)
         return len(rollouts.arrived_at) - 1
 
     def began(self, index: int) -> None:
         """Notes that a trajectory was let in."""
         self.rollouts.began_at[index] = self._events.now
-        self.live.add(1)
 
-    def ended(self, index: int, live: LiveRollout) -> None:
-        """Notes the end of a trajectory, or that it was cancelled."""
+    def ended(self, index: int) -> None:
+        """Notes the end of a trajectory."""
         self.rollouts.ended_at[index] = self._events.now
-        self.rollouts.cancelled[index] = live.cancelled
-        if live.began_at >= 0:
-            self.live.add(-1)
-
-    def turn_ended(self) -> None:
-        """Notes that a trajectory's turn is over."""
-        self.turns_ended_at.append(self._events.now)
 
     def action_ended(self, rollout: int, task: Task) -> None:
-        """Notes an action that ended by itself, after its last attempt."""
-        self.outstanding.add(-1)
+        """Notes an action that ended, after its last attempt."""
         work, actions = task.work, self.actions
         actions.rollout.append(rollout)
         actions.kind.append(work.kind)
@@ -184,19 +168,17 @@ class Rollouts:
 
     Attributes:
         job: Index in `Measurements.jobs`.
-        cancelled: Redundant: others of its group were enough.
     """
 
     job: npt.NDArray[np.int16]
     arrived_at: Floats
     began_at: Floats
     ended_at: Floats
-    cancelled: npt.NDArray[np.bool_]
 
     @property
     def finished(self) -> npt.NDArray[np.bool_]:
-        """Which ones have done all they had to."""
-        return (self.ended_at >= 0) & ~self.cancelled
+        """Which ones have ended."""
+        return self.ended_at >= 0
 
 
 class Measurements:
@@ -204,26 +186,22 @@ class Measurements:
 
     Sustained runs are measured after their warm-up, a quarter of the run: actions by when they became ready,
     trajectories by when they ended. An action that has not ended counts at its age, or a policy would look the better
-    the longer it leaves long commands behind. Actions of trajectories that were cancelled count nowhere but in
-    `cancelled_actions`.
+    the longer it leaves long commands behind.
 
     Attributes:
         ended_at: Virtual second at which the run ended.
         warm_up_s: What of the run counts for nothing, from its start.
-        actions: That ended, without those of cancelled trajectories; a sustained run's warm-up is left out.
+        actions: That ended; a sustained run's warm-up is left out.
         rollouts: All that arrived.
         jobs: Names of those whose trajectories arrived, by index.
         unfinished_s: Age at the end of the run of each action that had not ended.
         act_s: ACT of every action: of `actions` in their order, then the ages of those that had not ended.
         best_s: What these cannot be below.
-        cancelled_actions: Actions that ended in trajectories that were cancelled later.
-        counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant.
+        counts: failures (retried), refusals (429), timeouts.
         cores_held_s: Core-seconds after the warm-up booked for commands or reserved for trajectories.
         cores_used_s: Core-seconds of work.
         gpus_held_s: GPU-seconds of instances that serve a call or come for one.
         gpus_used_s: GPU-seconds of instances that serve a call.
-        outstanding_s: Seconds that external actions were ready or ran.
-        live_s: Seconds that trajectories had begun and not ended.
     """
 
     def __init__(
@@ -239,28 +217,18 @@ class Measurements:
         self.gpus = sum(nodes.gpus * nodes.count for nodes in scenario.cluster.gpu)
         self.jobs = tuple(recorder.jobs)
         self.counts = dict(recorder.counts)
-        flags = {"cancelled": np.array(recorder.rollouts.cancelled, dtype=np.bool_)}
-        self.rollouts = Rollouts(**_arrays(recorder.rollouts) | flags)
+        self.rollouts = Rollouts(**_arrays(recorder.rollouts))
         all_actions = Actions(**_arrays(recorder.actions))
-        cancelled = self.rollouts.cancelled[all_actions.rollout]
-        self.cancelled_actions = int(cancelled.sum())
-        in_sandboxes = np.isin(all_actions.kind, (ActionKind.ENV_RESET, ActionKind.ENV_STEP))
-        steady = all_actions.ready_at >= self.warm_up_s
-        started_s = all_actions.execution_s + all_actions.waited_s
-        self._executed_in_sandboxes_s = float(started_s[in_sandboxes & steady].sum())
-        self.actions = all_actions.where(~cancelled & steady)
+        self.actions = all_actions.where(all_actions.ready_at >= self.warm_up_s)
         self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
         best_s = np.minimum(self.unfinished_s, [action_s(task.work) for task in unfinished])
         self.act_s = np.concatenate((self.actions.act_s, self.unfinished_s))
         self.best_s = np.concatenate((self.actions.best_s, best_s))
         self._unfinished_jobs = [self.jobs.index(task.rollout.job) for task in unfinished]
-        self.turns_ended_at = np.array(recorder.turns_ended_at)
         self.cores_held_s = recorder.cores_held.integral()
         self.cores_used_s = recorder.cores_used.integral()
         self.gpus_held_s = recorder.gpus_held.integral()
         self.gpus_used_s = recorder.gpus_used.integral()
-        self.outstanding_s = recorder.outstanding.integral()
-        self.live_s = recorder.live.integral()
 
     @property
     def act_mean_s(self) -> float:
@@ -301,13 +269,9 @@ class Measurements:
     @property
     def trajectories_per_hour(self) -> float:
         """Trajectories that finished in the steady window, by its length."""
-        ends = self.rollouts.ended_at[self.rollouts.finished]
-        return self._per_hour(ends)
-
-    @property
-    def turns_per_hour(self) -> float:
-        """Turns that ended in the steady window, by its length: steadier than whole trajectories."""
-        return self._per_hour(self.turns_ended_at)
+        window_s = self.ended_at - self.warm_up_s
+        ended_at = self.rollouts.ended_at[self.rollouts.finished]
+        return float((ended_at >= self.warm_up_s).sum()) / window_s * 3600.0 if window_s > 0 else 0.0
 
     @property
     def held(self) -> float:
@@ -329,18 +293,9 @@ class Measurements:
         """GPU-seconds of serving by GPU-seconds there were; 0 without GPU nodes."""
         return self._share(self.gpus_used_s, self.gpus)
 
-    @property
-    def environment_busy(self) -> float:
-        """Resets and steps from their starts to their ends, by the lives of trajectories, from begin to end."""
-        return self._executed_in_sandboxes_s / self.live_s if self.live_s > 0 else 0.0
-
     def _share(self, unit_s: float, capacity: int) -> float:
         there_were = capacity * (self.ended_at - self.warm_up_s)
         return unit_s / there_were if there_were > 0 else 0.0
-
-    def _per_hour(self, times: Floats) -> float:
-        window = self.ended_at - self.warm_up_s
-        return float((times >= self.warm_up_s).sum()) / window * 3600.0 if window > 0 else 0.0
 
 
 def _arrays(columns: ActionColumns | RolloutColumns) -> dict[str, Any]:

@@ -9,12 +9,12 @@ task, demand; the oracle alone looks into `Work`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from callsheet.benchmarks.simulator.scenario import EngineType, Generation, Rollout, Scenario, Work
+from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 
 
 class Lane(Enum):
@@ -36,7 +36,6 @@ class LiveRollout:
     Attributes:
         node: Where its sandbox is: set when its env_reset starts, empty again should that fail.
         reserved_cores: Cores that its policy keeps for it, from `World.begin` until its end.
-        cancelled: It ended before its time, as redundant.
     """
 
     rollout: Rollout
@@ -45,7 +44,6 @@ class LiveRollout:
     ended_at: float = -1.0
     node: str = ""
     reserved_cores: int = 0
-    cancelled: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -90,13 +88,11 @@ class EndFacts:
     Attributes:
         failed: It is retried: `Policy.ready` follows at once, with the next attempt.
         retry_after_s: An API refused the call (429) and asks to be left alone for so long.
-        cancelled: Its trajectory was cancelled; it may never have started.
         execution_s: The execution clock: time at the CPU it could use, so that load never makes a timeout.
     """
 
     failed: bool = False
     timed_out: bool = False
-    cancelled: bool = False
     retry_after_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_mb: int = 0
@@ -106,22 +102,6 @@ class EndFacts:
     def peak_memory_bytes(self) -> int:
         """The same in bytes: facts are the `Usage` that the core is told."""
         return self.peak_memory_mb << 20
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """What an inference engine tells about itself, and what it has cached of the trajectory in question.
-
-    Attributes:
-        kv_tokens_used: By the sequences that run; cached prefixes of others give way.
-        cached_tokens: Of this trajectory's context: they need no prefill.
-    """
-
-    engine: EngineType
-    running: int
-    waiting: int
-    kv_tokens_used: int
-    cached_tokens: int = 0
 
 
 class World(Protocol):
@@ -205,13 +185,10 @@ class Policy(Protocol):
         """An action can start, for the first time or after a failure that is retried."""
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """An attempt ended, or was cancelled with its trajectory; its resources are free again."""
-
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-        """Index of the engine that serves a generation given in tokens; engines are named by their place."""
+        """An attempt ended; its resources are free again."""
 
     def finished(self, live: LiveRollout) -> None:
-        """A trajectory ended or was cancelled, perhaps before it began; its sandbox is gone."""
+        """A trajectory ended; its sandbox is gone."""
 
     def woken(self) -> None:
         """The time asked for by `wake_at` has come."""

@@ -75,17 +75,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One turn of the policy model: either a drawn time, or tokens that an engine's batch serves.
+    """One turn of the policy model.
 
     Attributes:
-        seconds: Time it takes whatever else runs; used where the scenario has no engines.
-        prompt_tokens: Context at the start of the turn.
-        output_tokens: Tokens it writes.
+        seconds: Time it takes, whatever else runs.
     """
 
     seconds: float = 0.0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +135,11 @@ class ScenarioJob:
 
     Attributes:
         priority: Its class: one that is served first goes before all others where not all can be served.
-        quorum: Siblings of a group that must finish; the others are then cancelled. 0: all.
-        groups_needed: Groups that must finish; the others are then cancelled. 0: all.
     """
 
     name: str
     weight: float = 1.0
     priority: PriorityClass = PriorityClass.TRAIN
-    group_size: int = 1
-    quorum: int = 0
-    groups_needed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,29 +199,6 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineType:
-    """Alike inference engines, for generations given in tokens.
-
-    Decoding one token of a batch of b takes `step_s + b * step_per_sequence_s`. A prefill goes first, at its own rate:
-    nothing is decoded meanwhile. What a trajectory's last turn left in the cache needs no prefill.
-
-    Attributes:
-        kv_tokens: Tokens of KV cache; a sequence that does not fit waits.
-        keeps_prefixes: Whether a trajectory's context stays there between its turns, as far as there is room.
-    """
-
-    name: str
-    count: int
-    gpus: int
-    prefill_tokens_per_s: float
-    step_s: float
-    step_per_sequence_s: float
-    max_batch: int
-    kv_tokens: int
-    keeps_prefixes: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Cluster:
     """The machines of a scenario.
 
@@ -243,7 +211,6 @@ class Cluster:
     gpu: tuple[GpuNodes, ...] = ()
     models: tuple[Model, ...] = ()
     quotas: tuple[Quota, ...] = ()
-    engines: tuple[EngineType, ...] = ()
     pull_s: float = 0.0
     pulls_at_once: int = 8
 
@@ -314,7 +281,6 @@ class _Rules:
         self._quotas = {quota.name for quota in cluster.quotas}
         self._cpu_memory_mb = max((nodes.memory_mb for nodes in cluster.cpu), default=-1)
         self._gpus = max((nodes.gpus for nodes in cluster.gpu), default=0)
-        self._kv_tokens = max((engine.kv_tokens for engine in cluster.engines), default=-1)
 
     def check(self, rollout: Rollout) -> None:
         if rollout.job not in self._jobs:
@@ -322,16 +288,8 @@ class _Rules:
         _check_time(f"{rollout.name}.arrives", rollout.arrives)
         for turn in rollout.turns:
             _check_time(f"{rollout.name}: seconds of a generation", turn.generation.seconds)
-            self._check_generation(rollout, turn)
         for work in rollout.works():
             self._check_work(rollout, work)
-
-    def _check_generation(self, rollout: Rollout, turn: Turn) -> None:
-        tokens = turn.generation.prompt_tokens + turn.generation.output_tokens
-        if self._kv_tokens >= 0 and not 0 < tokens <= self._kv_tokens:
-            raise ValueError(
-                f"{rollout.name}: a generation of {tokens} tokens; must be 1 to {self._kv_tokens}, what an engine holds"
-            )
 
     def _check_work(self, rollout: Rollout, work: Work) -> None:
         where = f"{rollout.name}.{work.kind.name.lower()} {work.label}"

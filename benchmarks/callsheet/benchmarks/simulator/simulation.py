@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import cast
 
-from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Generations, Groups, Progress
+from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Progress
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.measurements import Measurements, Recorder
-from callsheet.benchmarks.simulator.physics import engine
 from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuMachine
 from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuMachine
 from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Policy, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.quota_books import ROUNDING_S, QuotaBooks
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
-    Generation,
     Mode,
     Quota,
     Rollout,
@@ -28,74 +25,6 @@ from callsheet.benchmarks.simulator.scenario import (
     check_scenario,
 )
 from callsheet.scheduler.core.words.model import ActionKind
-
-# Who serves generations: a drawn time, or inference engines.
-Route = Callable[[LiveRollout, Generation, Sequence[EngineStatus]], int]
-
-
-class TimedGenerations:
-    """Each takes its drawn time, whatever else runs."""
-
-    def __init__(self, events: EventQueue) -> None:
-        self._events = events
-        self._running: dict[Progress, Callable[[Progress], None]] = {}
-
-    def begin(self, progress: Progress, generation: Generation, done: Callable[[Progress], None]) -> None:
-        """See `Generations`."""
-        self._running[progress] = done
-        self._events.at(self._events.now + generation.seconds, self._due, progress)
-
-    def abort(self, progress: Progress) -> None:
-        """See `Generations`."""
-        del self._running[progress]
-
-    def forget(self, progress: Progress) -> None:
-        """See `Generations`: nothing is cached."""
-
-    def _due(self, progress: Progress) -> None:
-        done = self._running.pop(progress, None)
-        if done is not None:
-            done(progress)
-
-
-class EngineGenerations:
-    """Each goes to the engine that the policy names, and takes what that engine's batch makes of it."""
-
-    def __init__(self, cluster: Cluster, events: EventQueue, route: Route) -> None:
-        self._events = events
-        self._route = route
-        self._engines = [engine.Engine(kind, events) for kind in cluster.engines for _ in range(kind.count)]
-        self._running: dict[Progress, tuple[engine.Engine, engine.EngineSequence]] = {}
-        self._visited: dict[Progress, set[engine.Engine]] = {}
-
-    def begin(self, progress: Progress, generation: Generation, done: Callable[[Progress], None]) -> None:
-        """See `Generations`.
-
-        Raises:
-            ValueError: The policy named an engine that does not exist.
-        """
-        index = self._route(progress.live, generation, [one.load(progress) for one in self._engines])
-        if not 0 <= index < len(self._engines):
-            raise ValueError(f"route: there is no engine {index}; engines are 0 to {len(self._engines) - 1}")
-        chosen = self._engines[index]
-        sequence = engine.EngineSequence(progress, generation, partial(self._done, progress, done))
-        self._running[progress] = (chosen, sequence)
-        self._visited.setdefault(progress, set()).add(chosen)
-        chosen.begin(sequence)
-
-    def abort(self, progress: Progress) -> None:
-        """See `Generations`."""
-        chosen, sequence = self._running.pop(progress)
-        chosen.abort(sequence)
-
-    def forget(self, progress: Progress) -> None:
-        """See `Generations`: its context leaves the caches."""
-        for one in self._visited.pop(progress, ()):
-            one.forget(progress)
-
-    def _done(self, progress: Progress, done: Callable[[Progress], None]) -> None:
-        del self._running[progress]
-        done(progress)
 
 
 def simulate(scenario: Scenario, make_policy: Callable[[World], Policy]) -> Measurements:
@@ -121,11 +50,7 @@ class _Simulation:
         self._cpus = CpuMachine(cluster, events, used=recorder.cores_used, held=recorder.cores_held, ended=ended)
         self._gpus = GpuMachine(cluster, events, used=recorder.gpus_used, held=recorder.gpus_held, ended=ended)
         self._apis = Apis(cluster, events, ended)
-        self._generations: Generations = (
-            EngineGenerations(cluster, events, self._route) if cluster.engines else TimedGenerations(events)
-        )
-        self._loop = ClosedLoop(self._events, self._generations, self._recorder, self._done)
-        self._groups = Groups(scenario.jobs)
+        self._loop = ClosedLoop(self._events, self._recorder, self._end)
         self._progress: dict[LiveRollout, Progress] = {}
         self._attempts: dict[Task, Attempt] = {}
         self._failures: dict[Task, int] = {}
@@ -180,7 +105,7 @@ class _Simulation:
         attempt.delay = delay
         self._attempts[task] = attempt
         if delay > 0:
-            self._events.at(now + delay, self._delayed, attempt)
+            self._events.at(now + delay, attempt.machine.execute, attempt)
         else:
             attempt.machine.execute(attempt)
 
@@ -237,50 +162,17 @@ class _Simulation:
         return replace(rollout, name=f"{rollout.name}/{cycle}", group=f"{rollout.group}/{cycle}")
 
     def _arrive(self, rollout: Rollout) -> None:
-        if self._groups.redundant(rollout):
-            self._recorder.counts["redundant"] += 1
-            self._replace()
-            return
         live = LiveRollout(rollout, self._events.now)
         progress = Progress(live, self._recorder.arrived(rollout.job))
         self._progress[live] = progress
-        self._groups.arrived(progress)
         self._policy.arrived(live)
 
-    def _done(self, progress: Progress) -> None:
-        self._end(progress)
-        for sibling in self._groups.finished(progress):
-            if sibling.live.ended_at < 0:
-                self._cancel(sibling)
-
-    def _cancel(self, progress: Progress) -> None:
-        """Ends a trajectory that is redundant.
-
-        `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`.
-        """
-        progress.live.cancelled = True
-        self._recorder.counts["redundant"] += 1
-        tasks = self._loop.stop(progress)
-        self._recorder.outstanding.add(-len(tasks))
-        facts = [self._abandon(task) for task in tasks]
-        self._end(progress, list(zip(tasks, facts, strict=True)))
-
-    def _abandon(self, task: Task) -> EndFacts:
-        attempt = self._attempts.pop(task, None)
-        task.ended_at = self._events.now
-        self._failures.pop(task, None)
-        if attempt is None:
-            return EndFacts(cancelled=True)
-        return _facts(task, self._release(attempt), cancelled=True)
-
-    def _end(self, progress: Progress, cancelled: list[tuple[Task, EndFacts]] | None = None) -> None:
+    def _end(self, progress: Progress) -> None:
         live = progress.live
         live.ended_at = self._events.now
         del self._progress[live]
         self._cpus.remove_sandbox(live)
-        self._recorder.ended(progress.index, live)
-        for task, facts in cancelled or ():
-            self._policy.ended(task, facts)
+        self._recorder.ended(progress.index)
         self._policy.finished(live)
         self._replace()
 
@@ -304,12 +196,7 @@ class _Simulation:
             raise ValueError(f"task: {task.work.kind.name} of {task.rollout.name} is no running command")
         return attempt
 
-    def _delayed(self, attempt: Attempt) -> None:
-        if not attempt.over:
-            attempt.machine.execute(attempt)
-
     def _release(self, attempt: Attempt) -> Used:
-        attempt.over = True
         task = attempt.task
         elapsed = self._events.now - task.started_at
         overhead = min(attempt.delay, elapsed)
@@ -337,23 +224,18 @@ class _Simulation:
             self._failures.pop(task, None)
             task.ended_at = self._events.now
             self._policy.ended(task, _facts(task, used, timed_out=timed_out))
-            if task.live.ended_at < 0:
-                self._loop.ended(self._progress[task.live], task)
+            self._loop.ended(self._progress[task.live], task)
 
     def _retry(self, task: Task, facts: EndFacts) -> None:
         if task.work.kind is ActionKind.ENV_RESET:
             self._cpus.remove_sandbox(task.live)
         self._policy.ended(task, facts)
-        if task.live.ended_at < 0:
-            if task.work.kind is ActionKind.ENV_RESET:
-                task.live.node = ""
-            task.attempt += 1
-            task.started_at = -1.0
-            task.node = ""
-            self._policy.ready(task)
-
-    def _route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-        return self._policy.route(live, generation, engines)
+        if task.work.kind is ActionKind.ENV_RESET:
+            task.live.node = ""
+        task.attempt += 1
+        task.started_at = -1.0
+        task.node = ""
+        self._policy.ready(task)
 
     def _wake(self, _: None) -> None:
         self._policy.woken()
@@ -365,12 +247,11 @@ def _facts(
     *,
     failed: bool = False,
     timed_out: bool = False,
-    cancelled: bool = False,
     retry_after_s: float = 0.0,
 ) -> EndFacts:
     """What a manager measures of an attempt that ended."""
     peak = task.work.peak_memory_mb
-    return EndFacts(failed, timed_out, cancelled, retry_after_s, used.cpu_s, peak, used.clock_s)
+    return EndFacts(failed, timed_out, retry_after_s, used.cpu_s, peak, used.clock_s)
 
 
 class Api:
@@ -432,10 +313,8 @@ class Apis:
         return Used(0.0, self._events.now - call.accepted_at)
 
     def _answered(self, call: ApiAttempt) -> None:
-        if not call.over:
-            work = call.task.work
-            self._ended(call, timed_out=work.service_s > work.timeout_s)
+        work = call.task.work
+        self._ended(call, timed_out=work.service_s > work.timeout_s)
 
     def _refused(self, call: ApiAttempt) -> None:
-        if not call.over:
-            self._ended(call, refused_for_s=call.api.quota.retry_after_s)
+        self._ended(call, refused_for_s=call.api.quota.retry_after_s)

@@ -42,17 +42,8 @@ class TestLine:
         for task in (first, second, third):
             line.add(task)
         line.remove(first)
-        line.remove(first)
         assert line.first() is second
         assert list(line) == [second, third]
-
-    def test_cancelled_tasks_are_passed_over(self) -> None:
-        line = Line()
-        first, second = (task_of(trajectory(name, ())) for name in "ab")
-        line.add(first)
-        line.add(second)
-        first.ended_at = 3.0
-        assert line.first() is second
 
 
 class TestQuotaBooks:

@@ -48,8 +48,6 @@ FIGURES = Figures(
     gpu_held=None,
     gpu_used=None,
     actions=10,
-    cancelled=0,
-    environment_busy=0.3,
 )
 
 

@@ -67,7 +67,6 @@ def test_figures_of_act_and_of_what_is_busy() -> None:
     steps = [step(float(seconds)) for seconds in range(1, 101)]
     measured = simulate(one_node([trajectory("a", steps)], 1), StartAtOnce)
     assert figures_of(measured).act_p50_s == pytest.approx(50.0)
-    assert measured.environment_busy == pytest.approx(5050.5 / 5150.5)
     assert figures_of(measured).trajectories_per_hour is None
 
 
@@ -77,7 +76,6 @@ def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() 
     measured = simulate(sustained(one_node(rollouts, 4), live=2, horizon_s=100.0), StartAtOnce)
     assert measured.warm_up_s == 25.0
     assert measured.used == pytest.approx((75.0 + 75.0 * 0.15) / 75.0 / 4, rel=0.05)
-    assert measured.environment_busy == pytest.approx(75.0 * 0.15 / 150.0, rel=0.15)
     assert measured.actions.ready_at.min() >= 25.0
     assert measured.unfinished_s.max() == pytest.approx(98.5)
     assert measured.wait_max_s == pytest.approx(98.5)

@@ -1,24 +1,21 @@
-"""GPU models, APIs, images and engines of the simulator."""
+"""GPU models, APIs and images of the simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNode
-from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import Task, World
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
-    EngineType,
     Generation,
     GpuNodes,
     Model,
     Quota,
     Rollout,
     Scenario,
-    ScenarioJob,
     Turn,
     Work,
 )
@@ -33,7 +30,7 @@ LARGE = Model("large", gpus=4, restore_s=4.0, load_s=20.0)
 
 def calling(name: str, arrives: float, *works: Work) -> Rollout:
     """A trajectory without a sandbox that makes its calls at once."""
-    turns = (Turn(Generation(0.0, 1, 1), works),)
+    turns = (Turn(Generation(0.0), works),)
     return Rollout(name, "job", name, "", "", 0, arrives, None, turns, ())
 
 
@@ -180,70 +177,6 @@ class TestImages:
         measured = simulate(replace(scenario, cluster=cluster), StartAtOnce)
         by_rollout = measured.actions.act_s[measured.actions.rollout.argsort()]
         assert by_rollout.tolist() == pytest.approx([10.5, 10.5, 10.5, 20.5, 0.5])
-
-
-class TestEngines:
-    ENGINE = EngineType("e", 1, 1, 1000.0, step_s=0.01, step_per_sequence_s=0.01, max_batch=2, kv_tokens=10_000)
-
-    def generating(self, name: str, *generations: tuple[int, int], arrives: float = 0.0) -> Rollout:
-        """A trajectory that only generates."""
-        turns = tuple(Turn(Generation(0.0, prompt, output), ()) for prompt, output in generations)
-        return Rollout(name, "job", name, "", "", 0, arrives, None, turns, ())
-
-    def on_engine(self, *rollouts: Rollout, count: int = 1, **engine: int) -> Scenario:
-        """A scenario with engines."""
-        kind = replace(self.ENGINE, count=count, **engine)  # type: ignore[arg-type]
-        return replace(one_node(rollouts, 1), cluster=Cluster(engines=(kind,)))
-
-    def ends(self, scenario: Scenario) -> list[float]:
-        """When each trajectory ended."""
-        ended: list[float] = simulate(scenario, StartAtOnce).rollouts.ended_at.tolist()
-        return ended
-
-    def test_a_generation_is_prefilled_and_decoded(self) -> None:
-        assert self.ends(self.on_engine(self.generating("a", (2000, 100)))) == pytest.approx([2.0 + 100 * 0.02])
-
-    def test_the_context_of_the_last_turn_needs_no_prefill(self) -> None:
-        turns = self.generating("a", (2000, 100), (2600, 100))
-        assert self.ends(self.on_engine(turns)) == pytest.approx([2.0 + 2.0 + 0.5 + 2.0])
-
-    def test_a_batch_decodes_slower_and_a_prefill_stops_it(self) -> None:
-        both = [self.generating("a", (1000, 100)), self.generating("b", (1000, 200), arrives=2.0)]
-        # a: 1 s of prefill, 50 tokens until b's prefill of 1 s, 50 tokens at 0.03 s; then b alone.
-        assert self.ends(self.on_engine(*both)) == pytest.approx([4.5, 4.5 + 150 * 0.02])
-
-    def test_what_the_batch_or_the_cache_cannot_take_waits(self) -> None:
-        three = [self.generating(name, (1000, 100)) for name in "abc"]
-        assert self.ends(self.on_engine(*three)) == pytest.approx([5.0, 5.0, 8.0])
-        assert self.ends(self.on_engine(*three, kv_tokens=1_500)) == pytest.approx([3.0, 6.0, 9.0])
-
-    def test_an_engine_that_keeps_no_prefixes_prefills_every_turn_anew(self) -> None:
-        turns = self.generating("a", (1000, 100), (1100, 100))
-        assert self.ends(self.on_engine(turns)) == pytest.approx([3.0 + 2.0])
-        assert self.ends(self.on_engine(turns, keeps_prefixes=False)) == pytest.approx([3.0 + 1.1 + 2.0])
-
-    def test_a_policy_routes_by_what_engines_tell(self) -> None:
-        seen: list[list[EngineStatus]] = []
-
-        class Routing(StartAtOnce):
-            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-                seen.append(list(engines))
-                return len(seen) - 1 if len(seen) < 3 else 0
-
-        rollouts = [self.generating("a", (1000, 100), (1200, 1)), self.generating("b", (1000, 200))]
-        simulate(self.on_engine(*rollouts, count=2), Routing)
-        assert [(load.running, load.kv_tokens_used) for load in seen[1]] == [(1, 1100), (0, 0)]
-        assert [(load.running, load.cached_tokens) for load in seen[2]] == [(0, 1100), (1, 0)]
-
-    def test_a_sequence_that_is_redundant_leaves_the_batch(self) -> None:
-        siblings = [
-            replace(self.generating(name, (1000, tokens)), group="g") for name, tokens in (("a", 50), ("b", 100))
-        ]
-        scenario = self.on_engine(*siblings, self.generating("c", (1000, 100)))
-        measured = simulate(replace(scenario, jobs=(ScenarioJob("job", group_size=2, quorum=1),)), StartAtOnce)
-        # a and b are prefilled until 2 and decode 50 tokens; then c is alone.
-        assert measured.rollouts.ended_at.tolist() == pytest.approx([3.5, 3.5, 3.5 + 1.0 + 2.0])
-        assert measured.counts["redundant"] == 1
 
 
 def test_an_unknown_node_is_refused() -> None:

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.peers import NamedManager
-from callsheet.benchmarks.simulator.policies.callsheet import FIRST_GUESS_TOKENS, OutputTokens, cheapest_engine
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Task
+from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
-    EngineType,
     Generation,
     GpuNodes,
     Mode,
@@ -95,37 +93,6 @@ def test_every_machine_has_a_manager_and_all_cores_are_shared() -> None:
     assert joined["api/search"].node.quotas["calls"].burst == 20
 
 
-COMPUTE = EngineType("compute", 1, 8, 50_000.0, 0.02, 0.0004, 64, 1_000_000)
-BANDWIDTH = EngineType("bandwidth", 1, 8, 10_000.0, 0.01, 0.0002, 64, 1_000_000)
-
-
-def test_prefill_goes_to_compute_and_decode_to_bandwidth() -> None:
-    idle = [EngineStatus(COMPUTE, 0, 0, 0), EngineStatus(BANDWIDTH, 0, 0, 0)]
-    assert cheapest_engine(30_000, 10.0, idle) == 0
-    assert cheapest_engine(100, 2_000.0, idle) == 1
-
-
-def test_a_cached_prefix_keeps_a_trajectory_until_its_engine_is_too_busy() -> None:
-    cached = EngineStatus(COMPUTE, 8, 0, 0, cached_tokens=29_000)
-    assert cheapest_engine(30_000, 200.0, [cached, EngineStatus(COMPUTE, 4, 0, 0)]) == 0
-    busy = EngineStatus(COMPUTE, 64, 64, 0, cached_tokens=29_000)
-    assert cheapest_engine(30_000, 200.0, [busy, EngineStatus(COMPUTE, 4, 0, 0)]) == 1
-
-
-def test_what_a_generation_will_write_is_learned_from_those_that_ended() -> None:
-    outputs = OutputTokens()
-    first, second, stopped = (LiveRollout(ROLLOUT, 0.0) for _ in range(3))
-    assert outputs.expected(first, Generation(output_tokens=1_000)) == FIRST_GUESS_TOKENS
-    assert outputs.expected(second, Generation(output_tokens=50)) == FIRST_GUESS_TOKENS
-    learned = (FIRST_GUESS_TOKENS + 1_000) / 2
-    assert outputs.expected(first, Generation(output_tokens=9_999)) == learned
-    assert outputs.expected(stopped, Generation(output_tokens=7)) == learned
-    stopped.cancelled = True
-    outputs.finished(stopped)
-    outputs.finished(second)
-    assert outputs.expected(stopped, Generation()) == (FIRST_GUESS_TOKENS + 1_000 + 50) / 3
-
-
 def test_lane_changes_are_charged_on_average() -> None:
     model = OverheadModel(dispatch_s=0.001, commit_s=0.002, sandbox_s=0.02, switch_s=0.01)
     assert model.before_start_s(0, 0, in_sandbox=False) == pytest.approx(0.003)
@@ -176,17 +143,6 @@ def test_an_attempt_starts_once_both_sides_are_ready(ready_first: bool) -> None:
     assert started.tasks == [task]
 
 
-def test_an_attempt_that_the_world_never_let_start_is_stopped_at_once() -> None:
-    attempts = Attempts(Started())
-    dispatch = dispatch_of(RequestBook(CLUSTER).action(KEY, RESET, ROLLOUT, "task"))
-    attempts.submit(KEY, None)
-    attempts.dispatched(dispatch)
-    ended = attempts.stopped(dispatch.token)
-    assert ended is not None
-    assert not ended.started
-    assert attempts.stopped(dispatch.token) is None
-
-
 WELL = EndFacts()
 
 
@@ -231,14 +187,7 @@ def test_a_command_waits_while_its_sandbox_cannot_have_its_whole_demand() -> Non
     assert node.end(second) == 200
 
 
-def test_a_command_that_is_cancelled_or_a_sandbox_that_goes_lets_others_run() -> None:
-    node = OneNode()
-    node.enter(node.lives[0], STEP)
-    waiting = node.enter(node.lives[1], STEP)
-    assert node.end(waiting, EndFacts(cancelled=True)) == 0
-    assert node.started == ["a test"]
-    node.enter(node.lives[2], STEP)
-    assert node.started == ["a test", "c test"]
+def test_a_sandbox_that_goes_lets_others_run() -> None:
     node = OneNode()
     node.enter(node.lives[0], STEP)
     node.enter(node.lives[1], STEP)

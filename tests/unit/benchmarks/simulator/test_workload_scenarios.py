@@ -123,12 +123,10 @@ def test_teachers_of_one_trajectory_differ_and_popular_ones_are_called_more() ->
     assert all(rollout.rewards[0].kind is ActionKind.REWARD for rollout in rollouts)
 
 
-def test_generation_scale_slows_down_drawn_times_and_engines() -> None:
+def test_generation_scale_slows_down_drawn_times() -> None:
     slow = workloads.scenario("math", trajectories=4, generation_scale=2.0)
     usual = workloads.scenario("math", trajectories=4)
     assert slow.rollouts[0].turns[0].generation.seconds == 2.0 * usual.rollouts[0].turns[0].generation.seconds
-    assert slow.cluster.engines[0].step_s == 2.0 * usual.cluster.engines[0].step_s
-    assert slow.cluster.engines[0].prefill_tokens_per_s == usual.cluster.engines[0].prefill_tokens_per_s / 2.0
 
 
 def test_machines() -> None:
@@ -143,8 +141,6 @@ def test_machines() -> None:
         (1, 8),
         (1, 2),
     ]
-    engines = workloads.scenario("math", trajectories=1, gpus=64).cluster.engines
-    assert [engine.count for engine in engines] == [8, 8]
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,6 @@ class Figures:
         gpu_held: GPU-seconds kept by reward models, likewise; None without such GPUs.
         gpu_used: GPU-seconds in which they computed, likewise.
         actions: External actions that ended.
-        cancelled: Actions of cancelled trajectories; they count nowhere else.
-        environment_busy: Part of the trajectories' lives in which an external action of theirs executed.
     """
 
     act_with_start_mean_s: float
@@ -49,8 +47,6 @@ class Figures:
     gpu_held: float | None
     gpu_used: float | None
     actions: int
-    cancelled: int
-    environment_busy: float
 
     def as_json(self, mode_key: str) -> dict[str, float | int | None]:
         """The figures under their names; of `step_s` and `trajectories_per_hour` only the one that the mode has."""
@@ -75,7 +71,6 @@ class JobFigures:
         return rounded(asdict(self))
 
 
-_COUNTS: Final = ("actions", "cancelled")
 NO_ACTIONS: Final = JobFigures(0, None, None, None)
 
 
@@ -150,5 +145,5 @@ def _means(kind: type[Figures | JobFigures], runs: Sequence[Figures | JobFigures
     for field in fields(kind):
         present = [value for run in runs if (value := getattr(run, field.name)) is not None]
         mean = fmean(present) if present else None
-        means[field.name] = round(mean or 0.0) if field.name in _COUNTS else mean
+        means[field.name] = round(mean or 0.0) if field.name == "actions" else mean
     return means

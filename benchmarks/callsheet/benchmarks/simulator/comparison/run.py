@@ -112,8 +112,6 @@ def figures_of(measured: Measurements) -> Figures:
         gpu_held=measured.gpu_held if measured.gpus else None,
         gpu_used=measured.gpu_used if measured.gpus else None,
         actions=len(measured.actions),
-        cancelled=measured.cancelled_actions,
-        environment_busy=measured.environment_busy,
     )
 
 

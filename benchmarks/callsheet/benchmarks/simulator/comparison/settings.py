@@ -31,9 +31,7 @@ class ScenarioSource:
     gb_per_core: Annotated[
         float | None, Setting("Memory of a CPU node for each core, in GB.", default_text="the workload's", least=0.01)
     ] = None
-    gpus: Annotated[int | None, Setting("GPUs of services, or of engines.", default_text="the workload's", least=1)] = (
-        None
-    )
+    gpus: Annotated[int | None, Setting("GPUs of services.", default_text="the workload's", least=1)] = None
     generation_scale: Annotated[float, Setting("How many times slower the policy model is.", least=0.01)] = 1.0
     reward_mix: Annotated[
         str | None, Setting('A mix of its rewards; "none" for none.', flag="--rewards", default_text="the usual one")
@@ -117,9 +115,6 @@ class ComparisonOptions:
         str | None,
         Setting("Ranges the figures must be in: a file, or the name of one that comes along.", metavar="FILE"),
     ] = None
-    calibrate: Annotated[
-        bool, Setting("Print the simulator's figures beside published ones, and nothing else.", flag="--calibrate")
-    ] = False
     processes: Annotated[int | None, Setting("Simulations at once.", default_text="all cores", least=1)] = None
 
     @property

@@ -8,5 +8,4 @@
 - An attempt that fails has done all its work before.
 - An image comes to a node once and stays. A model comes from disk to a node's memory once and stays there.
 - Calls that share an instance of a model do not slow each other down; its `slots` are how many it bears.
-- An engine prefills before it decodes, and all sequences of its batch decode in step. New weights void idle prefixes.
 """

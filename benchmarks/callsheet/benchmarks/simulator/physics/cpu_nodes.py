@@ -308,8 +308,6 @@ class CpuMachine:
         attempt.held = width
 
     def _begin(self, attempt: CommandAttempt) -> None:
-        if attempt.over:
-            return
         work = attempt.task.work
         if work.service_s > 0 or work.cpu_s <= 0:
             self._wait(attempt, work.service_s)
@@ -324,8 +322,6 @@ class CpuMachine:
         self._events.at(self._events.now + attempt.wait_s, self._waited, attempt)
 
     def _waited(self, attempt: CommandAttempt) -> None:
-        if attempt.over:
-            return
         attempt.clock_s += attempt.wait_s
         attempt.wait_s = 0.0
         self._go_on(attempt)

@@ -198,16 +198,12 @@ class GpuMachine:
         instance.used_at = now
         if not instance.calls:
             self._held.add(-instance.model.gpus)
-        if call.serving_since < 0:
-            return Used(0.0, 0.0)
         instance.serving -= 1
         if not instance.serving:
             self._used.add(-instance.model.gpus)
         return Used(0.0, now - call.serving_since)
 
     def _serve(self, call: CallAttempt) -> None:
-        if call.over:
-            return
         call.serving_since = self._events.now
         call.instance.serving += 1
         if call.instance.serving == 1:
@@ -216,6 +212,5 @@ class GpuMachine:
         self._events.at(self._events.now + min(work.service_s, work.timeout_s), self._served, call)
 
     def _served(self, call: CallAttempt) -> None:
-        if not call.over:
-            work = call.task.work
-            self._ended(call, timed_out=work.service_s > work.timeout_s)
+        work = call.task.work
+        self._ended(call, timed_out=work.service_s > work.timeout_s)

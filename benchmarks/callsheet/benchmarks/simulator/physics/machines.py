@@ -14,16 +14,14 @@ class Attempt:
         task: Whose attempt it is.
         machine: What runs it.
         delay: Overhead before it executes, in seconds.
-        over: It ended or was stopped; what is still due for it means nothing.
     """
 
-    __slots__ = ("delay", "machine", "over", "task")
+    __slots__ = ("delay", "machine", "task")
 
     def __init__(self, task: Task, machine: Machine) -> None:
         self.task = task
         self.machine = machine
         self.delay = 0.0
-        self.over = False
 
 
 class Used(NamedTuple):
@@ -47,7 +45,7 @@ class Machine(Protocol):
         """Begins the work; the machine's `EndListener` is told when it is done."""
 
     def release(self, attempt: Attempt) -> Used:
-        """Gives everything back, at the end or before it."""
+        """Gives everything back, at the end."""
 
 
 class EndListener(Protocol):

@@ -1,20 +1,18 @@
 """Callsheet itself: the unchanged core, planner, predictors and node sharing, driven in virtual time.
 
 What comes from the world becomes events of the core, and the core's commands become calls of the world, exactly as the
-service and its managers do it. A turn of the policy model stays outside the core: in a scenario it takes its drawn time
-whatever else runs; only which engine serves it is decided here, by the planner's pricing.
+service and its managers do it. A turn of the policy model stays outside the core: it takes its drawn time whatever else
+runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, PolicyFactory, Task, World
-from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Work
+from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, PolicyFactory, Task, World
+from callsheet.benchmarks.simulator.scenario import Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
 from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop, make_planner
 from callsheet.benchmarks.simulator.shell.nodes import GatedMemory, SharedNodes
@@ -33,56 +31,6 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.events import ManagerHeartbeat, Plan
 from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, TrajectoryEnd
 from callsheet.scheduler.core.words.registration import ServiceState
-from callsheet.scheduler.planner.engines.claims import EngineLoads, generation_prices
-
-# Tokens that a job's generations are expected to write before any has ended; counts as one that did.
-FIRST_GUESS_TOKENS = 256.0
-
-
-class OutputTokens:
-    """How much the generations of a job write: the mean of those that have ended."""
-
-    def __init__(self) -> None:
-        self._written: dict[str, tuple[float, int]] = {}
-        self._running: dict[LiveRollout, int] = {}
-
-    def expected(self, live: LiveRollout, generation: Generation) -> float:
-        """Tokens that a trajectory's next generation is expected to write; its last one has ended by then."""
-        self._learn(live)
-        self._running[live] = generation.output_tokens
-        written, count = self._written.get(live.rollout.job, (FIRST_GUESS_TOKENS, 1))
-        return written / count
-
-    def finished(self, live: LiveRollout) -> None:
-        """A trajectory has no more generations; what a cancelled one was writing is not known."""
-        if live.cancelled:
-            self._running.pop(live, None)
-        else:
-            self._learn(live)
-
-    def _learn(self, live: LiveRollout) -> None:
-        tokens = self._running.pop(live, None)
-        if tokens is not None:
-            written, count = self._written.get(live.rollout.job, (FIRST_GUESS_TOKENS, 1))
-            self._written[live.rollout.job] = (written + tokens, count + 1)
-
-
-def cheapest_engine(prompt_tokens: int, output_tokens: float, engines: Sequence[EngineStatus]) -> int:
-    """Index of the engine with the lowest price: its own seconds there, and the seconds it adds to those it is with.
-
-    Args:
-        prompt_tokens: Context of the generation.
-        output_tokens: What it is expected to write.
-        engines: What each engine tells of itself.
-    """
-    kinds = [each.engine for each in engines]
-    rates = [(each.prefill_tokens_per_s, each.step_s, each.step_per_sequence_s) for each in kinds]
-    prefill, step_s, step_per_sequence_s = np.array(rates, np.float64).T
-    sequences = np.array([each.running + each.waiting for each in engines], np.int64)
-    max_batch = np.array([each.max_batch for each in kinds], np.int64)
-    cached = np.array([each.cached_tokens for each in engines], np.int64)
-    loads = EngineLoads(prefill, step_s, step_per_sequence_s, sequences, max_batch, cached)
-    return int(np.argmin(generation_prices(prompt_tokens, output_tokens, loads)))
 
 
 class ModelStates:
@@ -131,7 +79,6 @@ class Callsheet:
         self.settings = settings or CallsheetSettings()
         self._world = world
         scenario = world.scenario
-        self._shares = {share.name: share for share in scenario.jobs}
         self._waiting: dict[tuple[str, str], LiveRollout] = {}
         self._requests = RequestBook(scenario.cluster)
         self._knowledge = make_knowledge(self.settings.prediction)
@@ -145,7 +92,6 @@ class Callsheet:
             make_planner(self.settings, self._knowledge.told_to_planner, world),
             {
                 commands.Dispatch: self._attempts.dispatched,
-                commands.CancelAttempt: self._stop,
                 commands.ResizeAttempt: self._resize,
                 commands.Deliver: self._deliver,
                 commands.Refuse: _refused,
@@ -154,7 +100,6 @@ class Callsheet:
             on_ends=self._knowledge.attempts_ended,
         )
         self._models = ModelStates(world)
-        self._outputs = OutputTokens()
         for share in scenario.jobs:
             self._loop.post(events.JobOpenRequested(TO_CLIENT, job_request(share)))
         for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.RESERVED):
@@ -165,7 +110,7 @@ class Callsheet:
     def arrived(self, live: LiveRollout) -> None:
         """Opens the trajectory; one that needs a sandbox asks for it and waits for its admission."""
         rollout = live.rollout
-        request = trajectory_request(rollout, self._shares[rollout.job])
+        request = trajectory_request(rollout)
         self._loop.post(events.TrajectoryOpenRequested(TO_CLIENT, request))
         if rollout.reset is None:
             self._world.begin(live)
@@ -187,7 +132,7 @@ class Callsheet:
         action = self._attempts.find(_key_of(task))
         dispatch = action.dispatch if action is not None else None
         if action is None or dispatch is None:
-            return  # cancelled with its trajectory before it started
+            raise ValueError(f"{task.rollout.name}: what ended was not under way")
         if self._nodes is not None:
             self._nodes.end(task)
         if task.work.service:
@@ -195,19 +140,11 @@ class Callsheet:
         held_mib = self._memory.leave(task, facts)
         self._loop.post(self._attempts.ended(action, dispatch, facts, held_mib))
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-        """The engine where the generation is expected to end first, set-up and the delay to others included."""
-        expected = self._outputs.expected(live, generation)
-        return cheapest_engine(generation.prompt_tokens, expected, engines)
-
     def finished(self, live: LiveRollout) -> None:
         """Closes the trajectory."""
         rollout = live.rollout
-        self._outputs.finished(live)
         self._memory.gone(live)
-        self._waiting.pop((rollout.job, rollout.name), None)
-        end = TrajectoryEnd.ABANDONED if live.cancelled else TrajectoryEnd.COMPLETED
-        self._loop.post(events.TrajectoryCloseRequested(TO_CLIENT, rollout.job, rollout.name, end))
+        self._loop.post(events.TrajectoryCloseRequested(TO_CLIENT, rollout.job, rollout.name, TrajectoryEnd.COMPLETED))
 
     def woken(self) -> None:
         """Does what has come due."""
@@ -268,11 +205,6 @@ class Callsheet:
         prediction = dispatch.prediction
         use = max(prediction.use, LEAST_USE) if prediction is not None else self._knowledge.use(dispatch.request, width)
         return KnownCommand(task.sequence, use, demotable=task.work.kind is not ActionKind.REWARD)
-
-    def _stop(self, command: commands.CancelAttempt) -> None:
-        ended = self._attempts.stopped(command.token)
-        if ended is not None:
-            self._loop.post(ended)
 
     def _resize(self, command: commands.ResizeAttempt) -> None:
         task = self._attempts.running(command.token)

@@ -33,19 +33,18 @@ class ModelCalls:
         self._waiting_s += task.work.service_s
 
     def first(self) -> Task | None:
-        """The shortest call that waits; cancelled ones are dropped."""
-        while self._waiting and self._waiting[0][2].ended_at >= 0.0:
-            self._drop_first()
+        """The shortest call that waits."""
         return self._waiting[0][2] if self._waiting else None
 
     def started(self, ends_at: float) -> None:
         """The first call is served, or waits for its model, until then."""
-        self._ends_at[self._waiting[0][2]] = ends_at
-        self._drop_first()
+        service_s, _, task = heapq.heappop(self._waiting)
+        self._waiting_s -= service_s
+        self._ends_at[task] = ends_at
 
     def ended(self, task: Task) -> None:
         """A call is over."""
-        self._ends_at.pop(task, None)
+        del self._ends_at[task]
 
     def drained_in_s(self, now: float) -> float:
         """Seconds until the slots in use have served all who wait; infinite where none is in use."""
@@ -53,9 +52,6 @@ class ModelCalls:
             return inf
         running_s = sum(ends_at - now for ends_at in self._ends_at.values())
         return (running_s + self._waiting_s) / len(self._ends_at)
-
-    def _drop_first(self) -> None:
-        self._waiting_s -= heapq.heappop(self._waiting)[0]
 
 
 class ShortestCallFirst(Side):
@@ -76,7 +72,7 @@ class ShortestCallFirst(Side):
         self._serve()
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """A call ended, or was cancelled with its trajectory."""
+        """A call ended."""
         self._calls[task.work.service].ended(task)
         self._serve()
 

@@ -61,11 +61,7 @@ class Pods(Side):
 
     def ended(self, task: Task, facts: EndFacts) -> None:
         """A command ended."""
-        line = self._waiting[task.live]
-        if task.started_at < 0.0:
-            line.remove(task)
-        else:
-            self._running[task.live] -= self._width(task)
+        self._running[task.live] -= self._width(task)
         self._serve(task.live)
 
     def _serve(self, live: LiveRollout) -> None:

@@ -9,7 +9,6 @@ from callsheet.benchmarks.peers import manager_of
 from callsheet.benchmarks.simulator.policy import EndFacts, Task
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.events import (
-    AttemptCancelled,
     AttemptEnded,
     AttemptFailed,
     AttemptResult,
@@ -19,7 +18,6 @@ from callsheet.scheduler.core.words.events import (
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
 
 TIMED_OUT = AttemptFailed(FailureKind.TIMEOUT, "start_to_close", timeout=TimeoutKind.START_TO_CLOSE)
-CANCELLED = AttemptCancelled()
 NO_ROOM = AttemptFailed(FailureKind.INFRA, "no_room", "the node has no place for the model now")
 
 
@@ -54,7 +52,6 @@ class Attempts:
         self.started = 0
         self._start = start
         self._open: dict[ActionKey, OpenAction] = {}
-        self._unready: dict[Token, OpenAction] = {}
         self._running: dict[Token, Task] = {}
 
     def running(self, token: Token) -> Task | None:
@@ -75,7 +72,6 @@ class Attempts:
         if action.dispatch is None:
             action.task = task
         else:
-            del self._unready[action.dispatch.token]
             self._begin(task, action.dispatch)
 
     def dispatched(self, dispatch: Dispatch) -> None:
@@ -83,9 +79,7 @@ class Attempts:
         action = self._open[dispatch.request.key]
         action.dispatch = dispatch
         task, action.task = action.task, None
-        if task is None:
-            self._unready[dispatch.token] = action
-        else:
+        if task is not None:
             self._begin(task, dispatch)
 
     def _begin(self, task: Task, dispatch: Dispatch) -> None:
@@ -106,14 +100,6 @@ class Attempts:
         action.task = action.dispatch = None
         self._running.pop(dispatch.token, None)
         return _end(dispatch, _result(dispatch, facts), facts, held_mib)
-
-    def stopped(self, token: Token) -> AttemptEnded | None:
-        """The core stops an attempt: its end, unless the world runs it (and will end it) or has ended it already."""
-        action = self._unready.pop(token, None)
-        if action is None or action.dispatch is None:
-            return None
-        dispatch, action.dispatch = action.dispatch, None
-        return _end(dispatch, CANCELLED, None)
 
     def delivered(self, key: ActionKey) -> None:
         """An action has its outcome.
@@ -146,8 +132,6 @@ def _end(dispatch: Dispatch, result: AttemptResult, facts: EndFacts | None, held
 
 
 def _result(dispatch: Dispatch, facts: EndFacts) -> AttemptResult:
-    if facts.cancelled:
-        return CANCELLED
     if facts.timed_out:
         return TIMED_OUT
     if facts.failed:

@@ -53,13 +53,11 @@ class GatedMemory:
         self._advance(ledger)
 
     def leave(self, task: Task, facts: EndFacts) -> int:
-        """Notes the end of a command, or that it waits no more; returns what its sandbox holds now, 0 without one."""
+        """Notes the end of a command; returns what its sandbox holds now, 0 without one."""
         ledger, sandbox = self._inside.pop(task, None), _sandbox_of(task)
         if ledger is None:
             return 0
-        self._line.pop(sandbox, None)
-        made = task.work.in_sandbox and not (task.work.kind is ActionKind.ENV_RESET and facts.failed)
-        if made and not facts.cancelled:  # a cancelled one's sandbox goes with it
+        if task.work.in_sandbox and not (task.work.kind is ActionKind.ENV_RESET and facts.failed):
             ledger.rest(sandbox, task.rollout.memory_mb)
         else:
             ledger.give_back(sandbox)

@@ -26,7 +26,6 @@ from callsheet.scheduler.core.words.model import (
     ActionKind,
     ActionRequest,
     Demand,
-    GroupRequest,
     JobRequest,
     ResourceDemand,
     RetryPolicy,
@@ -59,10 +58,9 @@ def job_request(share: ScenarioJob) -> JobRequest:
     return JobRequest(share.name, share.weight, share.priority, 0, 0, NO_SPEC, detached=True)
 
 
-def trajectory_request(rollout: Rollout, share: ScenarioJob) -> TrajectoryRequest:
-    """The trajectory of a rollout; it is in a group where only some siblings must finish."""
-    group = GroupRequest(rollout.group, share.group_size, share.quorum) if share.quorum else None
-    return TrajectoryRequest(rollout.job, rollout.name, group, NEVER_S, NO_SPEC)
+def trajectory_request(rollout: Rollout) -> TrajectoryRequest:
+    """The trajectory of a rollout."""
+    return TrajectoryRequest(rollout.job, rollout.name, None, NEVER_S, NO_SPEC)
 
 
 class RequestBook:

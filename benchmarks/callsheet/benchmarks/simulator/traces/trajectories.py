@@ -6,7 +6,7 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -124,7 +124,7 @@ class RecordedTrajectory:
         turns = []
         for turn in self.turns:
             works = (step.work(ActionKind[step.kind.upper()], where) for step in turn.actions)
-            turns.append(Turn(Generation(*astuple(turn.generation)[:3]), tuple(works)))
+            turns.append(Turn(Generation(turn.generation.seconds), tuple(works)))
         return Rollout(
             name=self.id,
             job=self.job,
@@ -242,7 +242,7 @@ def scenario(
         mode=mode,
         live=trajectories or len(whole),
         seed=seed,
-        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale, gb_per_core=gb_per_core),
+        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, gb_per_core=gb_per_core),
         horizon_s=horizon_s,
     )
 

@@ -16,7 +16,7 @@ from importlib import resources
 from statistics import NormalDist
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from callsheet.benchmarks.simulator.scenario import EngineType, Model, Quota
+from callsheet.benchmarks.simulator.scenario import Model, Quota
 from callsheet.benchmarks.simulator.validation import NOTHING_ELSE, InputError, validated
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from pydantic import BeforeValidator, Field, PlainValidator
@@ -195,18 +195,10 @@ class ActionParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParameters:
-    """A turn of the policy model. Seconds and tokens are drawn at one score: long turns write many tokens.
-
-    Attributes:
-        first_context: Tokens of context at the first turn.
-        context_growth: Tokens added per turn, beyond those written.
-    """
+    """A turn of the policy model."""
 
     __pydantic_config__ = NOTHING_ELSE
     seconds: Drawn
-    output_tokens: Drawn
-    first_context: int
-    context_growth: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +242,6 @@ class JobParameters:
     weight: float = 1.0
     priority: Priority = PriorityClass.TRAIN
     group_size: int = 1
-    quorum: int = 0
     tasks: int = 0
     memory_mb: int = 0
     image: Literal["none", "job", "task"] = "none"
@@ -270,8 +261,7 @@ class ClusterParameters:
     Attributes:
         cores: Of all CPU nodes together.
         cores_per_node: Largest CPU node.
-        gpus: For services; where there are none, those of the engines count instead.
-        engines: For generations given in tokens; empty: generations take their drawn seconds.
+        gpus: For services.
     """
 
     __pydantic_config__ = NOTHING_ELSE
@@ -285,7 +275,6 @@ class ClusterParameters:
     gpus_per_node: int = 8
     models: Annotated[tuple[Model, ...], Field(alias="model")] = ()
     quotas: Annotated[tuple[Quota, ...], Field(alias="quota")] = ()
-    engines: Annotated[tuple[EngineType, ...], Field(alias="engine")] = ()
 
 
 @dataclass(frozen=True, slots=True)

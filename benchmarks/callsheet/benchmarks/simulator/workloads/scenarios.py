@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from random import Random
 
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
-    EngineType,
     Generation,
     GpuNodes,
     Mode,
@@ -30,7 +29,6 @@ from callsheet.benchmarks.simulator.workloads.parameters import (
     NO_REWARD,
     ActionParameters,
     ClusterParameters,
-    GenerationParameters,
     JobParameters,
     ProfileParameters,
     Workload,
@@ -163,10 +161,9 @@ class _JobSampler:
         profile = task.profile
         score = _correlated(profile.turns_task_variance, task.score(_TURNS), random)
         count = max(1, round(profile.turns.at(score)))
-        turns, context = [], profile.generation.first_context
+        turns = []
         for turn in range(count):
-            generation = _draw_generation(profile.generation, context, self._generation_scale, random)
-            context += generation.output_tokens + profile.generation.context_growth
+            generation = Generation(self._generation_scale * profile.generation.seconds.at(random.gauss()))
             last = profile.final_answer and turn == count - 1
             turns.append(Turn(generation, () if last else self._draw_actions(task, random)))
         return tuple(turns)
@@ -178,12 +175,6 @@ class _JobSampler:
         count = max(1, round(profile.actions_per_turn.at(random.gauss())))
         chosen = random.choices(profile.actions, cum_weights=self._cumulative[profile.name], k=count)
         return tuple(_draw_action(action, task, random) for action in chosen)
-
-
-def _draw_generation(parameters: GenerationParameters, context: int, scale: float, random: Random) -> Generation:
-    score = random.gauss()
-    seconds = scale * parameters.seconds.at(score)
-    return Generation(seconds, context, max(1, round(parameters.output_tokens.at(score))))
 
 
 def _draw_reward(action: ActionParameters, task: _Task, random: Random) -> Iterator[Work]:
@@ -260,7 +251,7 @@ def scenario(
         cores: Of all CPU nodes together.
         nodes: CPU nodes; None takes as few as the file's largest node allows.
         gb_per_core: Memory of a CPU node for each core, in GB (1,000 MB).
-        gpus: For services; of a workload without services, for its engines.
+        gpus: For services.
         generation_scale: How many times slower the policy model is.
         reward_mix: A named mix of rewards; "none" leaves them out.
         horizon_s: Virtual seconds of a sustained run.
@@ -279,7 +270,7 @@ def scenario(
         mode=mode,
         live=_at_least_one("trajectories", trajectories, parameters.trajectories),
         seed=seed,
-        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale, gb_per_core=gb_per_core),
+        cluster=make_cluster(parameters.cluster, cores, nodes, gpus, gb_per_core=gb_per_core),
         horizon_s=horizon_s,
     )
 
@@ -300,7 +291,7 @@ def assemble(
     horizon = workload.horizon_s if horizon_s is None else horizon_s
     if not horizon > 0.0:
         raise InputError("horizon_s", horizon, "must be above 0")
-    taken = take_for_horizon(rollouts, live, horizon, cluster.engines) if sustained else islice(rollouts, live)
+    taken = take_for_horizon(rollouts, live, horizon) if sustained else islice(rollouts, live)
     return Scenario(
         workload=workload.name,
         mode=mode,
@@ -315,21 +306,10 @@ def assemble(
 
 def job_shares(workload: Workload) -> tuple[ScenarioJob, ...]:
     """The workload's jobs as a scenario has them."""
-    return tuple(
-        ScenarioJob(
-            job.name,
-            weight=job.weight,
-            priority=job.priority,
-            group_size=job.group_size,
-            quorum=job.quorum,
-        )
-        for job in workload.jobs
-    )
+    return tuple(ScenarioJob(job.name, weight=job.weight, priority=job.priority) for job in workload.jobs)
 
 
-def take_for_horizon(
-    rollouts: Iterable[Rollout], live: int, horizon_s: float, engines: tuple[EngineType, ...]
-) -> Iterator[Rollout]:
+def take_for_horizon(rollouts: Iterable[Rollout], live: int, horizon_s: float) -> Iterator[Rollout]:
     """As many rollouts as no policy can use up in the horizon, or as memory should hold.
 
     However fast, `live` places finish no more than `live * horizon_s` seconds of trajectories that run alone, and each
@@ -341,16 +321,13 @@ def take_for_horizon(
             return
         beyond += needed <= 0.0
         turns += len(rollout.turns)
-        needed -= max(alone_s(rollout, engines), 1e-3)
+        needed -= max(alone_s(rollout), 1e-3)
         yield rollout
 
 
-def alone_s(rollout: Rollout, engines: tuple[EngineType, ...] = ()) -> float:
+def alone_s(rollout: Rollout) -> float:
     """Seconds from begin to end with nothing else in the world and every action at its best width."""
-    generation = sum(
-        _fastest_s(turn.generation.output_tokens, engines) if engines else turn.generation.seconds
-        for turn in rollout.turns
-    )
+    generation = sum(turn.generation.seconds for turn in rollout.turns)
     actions = sum(max((work.alone_s(work.max_width) for work in turn.actions), default=0.0) for turn in rollout.turns)
     reset = rollout.reset.alone_s(rollout.reset.max_width) if rollout.reset else 0.0
     return reset + generation + actions + max((work.alone_s(work.max_width) for work in rollout.rewards), default=0.0)
@@ -361,7 +338,6 @@ def make_cluster(
     cores: int | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
-    generation_scale: float = 1.0,
     *,
     gb_per_core: float | None = None,
 ) -> Cluster:
@@ -381,15 +357,11 @@ def make_cluster(
     largest = max((model.gpus for model in parameters.models), default=0)
     if parameters.models and accelerators < largest:
         raise InputError("gpus", accelerators, f"must be at least {largest}, what the largest model takes")
-    engines = parameters.engines
-    if gpus is not None and not parameters.models:
-        engines = _scale_counts(engines, gpus)
     return Cluster(
         cpu=_cpu_nodes(parameters, total, count, memory_mb),
         gpu=_gpu_nodes(parameters, accelerators) if parameters.models else (),
         models=parameters.models,
         quotas=parameters.quotas,
-        engines=tuple(_slow_down(engine, generation_scale) for engine in engines),
         pull_s=parameters.pull_s,
         pulls_at_once=parameters.pulls_at_once,
     )
@@ -414,26 +386,6 @@ def _gpu_nodes(parameters: ClusterParameters, gpus: int) -> tuple[GpuNodes, ...]
     full, rest = divmod(gpus, parameters.gpus_per_node)
     nodes = [GpuNodes(full, parameters.gpus_per_node), GpuNodes(1, rest)]
     return tuple(node for node in nodes if node.count and node.gpus)
-
-
-def _scale_counts(engines: tuple[EngineType, ...], gpus: int) -> tuple[EngineType, ...]:
-    """Engines of every type in the file's proportions, at least one of each, on about that many GPUs."""
-    whole = sum(engine.count * engine.gpus for engine in engines)
-    return tuple(replace(engine, count=max(1, round(engine.count * gpus / whole))) for engine in engines)
-
-
-def _slow_down(engine: EngineType, scale: float) -> EngineType:
-    return replace(
-        engine,
-        prefill_tokens_per_s=engine.prefill_tokens_per_s / scale,
-        step_s=engine.step_s * scale,
-        step_per_sequence_s=engine.step_per_sequence_s * scale,
-    )
-
-
-def _fastest_s(output_tokens: int, engines: tuple[EngineType, ...]) -> float:
-    """A generation alone on its best engine with its whole prefix cached: no policy does better."""
-    return min(output_tokens * (engine.step_s + engine.step_per_sequence_s) for engine in engines)
 
 
 def _at_least_one(field: str, given: int | None, default: int) -> int:

@@ -82,10 +82,7 @@ class ApiLine:
         self.send()
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """A call ended, was refused, or left the line with its trajectory."""
-        if task.started_at < 0.0:
-            self._waiting.remove(task)
-            return
+        """A call ended, or was refused."""
         self._running -= 1
         if facts.retry_after_s > 0.0:
             self._pace.refused(facts.retry_after_s, self._world.now)

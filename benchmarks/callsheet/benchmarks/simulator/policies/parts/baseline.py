@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Pace
 from callsheet.benchmarks.simulator.policies.parts.places import Footprint, Places, largest_peak_mb, needs_cpu
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, PolicyFactory, Task, World
-from callsheet.benchmarks.simulator.scenario import Generation, Quota, Rollout, Scenario
+from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, PolicyFactory, Task, World
+from callsheet.benchmarks.simulator.scenario import Quota, Rollout, Scenario
 
 LOOK_AHEAD = 256
 """How many waiting trajectories are looked at for a smaller one that fits where the first does not."""
@@ -85,7 +85,7 @@ class Side(Protocol):
         """An action can start."""
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """An attempt ended, or was cancelled with its trajectory before it started."""
+        """An attempt ended."""
 
     def woken(self) -> None:
         """A time asked for by some side has come."""
@@ -132,30 +132,12 @@ class Baseline:
         self._gpu.woken()
         self._api.woken()
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
-        """The engine with the context cached, unless it is much fuller than the emptiest: what routers of today do."""
-        loads = [engine_load(engine) for engine in engines]
-        emptiest = min(range(len(engines)), key=loads.__getitem__)
-        cached = max(range(len(engines)), key=lambda index: engines[index].cached_tokens)
-        if engines[cached].cached_tokens > 0 and loads[cached] <= loads[emptiest] + STICKINESS:
-            return cached
-        return emptiest
-
     def _side(self, task: Task) -> Side:
         if task.work.service:
             return self._gpu
         if task.work.quota:
             return self._api
         return self._cpu
-
-
-STICKINESS = 0.25
-"""How much fuller, as a share of its batch, the engine with the context cached may be than the emptiest."""
-
-
-def engine_load(load: EngineStatus) -> float:
-    """Sequences on an engine, as a share of its largest batch."""
-    return (load.running + load.waiting) / load.engine.max_batch
 
 
 def baseline(

@@ -61,14 +61,8 @@ class ExclusiveCores:
         return True
 
     def ended(self, task: Task) -> str:
-        """Gives a command's cores back and says where; one that held none only leaves its line, at its home."""
-        held = self._held.pop(task, None)
-        if held is None:
-            home = self._places.home(task)
-            line = self._pinned[home] if task.work.in_sandbox else self._anywhere
-            line.remove(task)
-            return home
-        node, width = held
+        """Gives a command's cores back and says where."""
+        node, width = self._held.pop(task)
         self.free[node] += width
         self._places.exit(task, node)
         return node
@@ -98,11 +92,7 @@ class StartsAtOnce(Side, ABC):
         self._open(node)
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """A command ended: others may have its memory. One that was cancelled before it started leaves its line."""
-        if task.started_at < 0.0:
-            for line in self._waiting.values():
-                line.remove(task)
-            return
+        """A command ended: others may have its memory."""
         self.leave(task)
         self._places.exit(task, task.node)
         self._open(task.node)

@@ -132,11 +132,8 @@ class SharedGpus(Side):
             self._serve((task.work.service,), self._nodes)
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """A call ended, or left the line with its trajectory. Only where it ran can something be free now."""
-        if task.started_at < 0.0:
-            self._waiting[task.work.service].remove(task)
-        else:
-            self._serve(tuple(self._waiting), (task.node,))
+        """A call ended. Only where it ran can something be free now."""
+        self._serve(tuple(self._waiting), (task.node,))
 
     def _serve(self, models: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         while (found := min(self._servable(models, nodes), default=None)) is not None:
@@ -188,8 +185,7 @@ class DedicatedGpus(Side):
         self._serve(task.work.service)
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """A call ended, or left the line with its trajectory."""
-        self._waiting[task.work.service].remove(task)
+        """A call ended."""
         self._serve(task.work.service)
 
     def _serve(self, model: str) -> None:

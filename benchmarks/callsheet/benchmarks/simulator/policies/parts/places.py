@@ -138,11 +138,7 @@ class Places:
 
 
 class Line:
-    """First come, first served; any task may leave it, at constant cost.
-
-    Tasks that were cancelled are passed over: when a trajectory is, its tasks have all ended before a policy hears of
-    the first.
-    """
+    """First come, first served; any task may leave it, at constant cost."""
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[Task, None] = OrderedDict()
@@ -151,7 +147,7 @@ class Line:
         return len(self._tasks)
 
     def __iter__(self) -> Iterator[Task]:
-        return (task for task in self._tasks if task.ended_at < 0.0)
+        return iter(self._tasks)
 
     def first(self) -> Task | None:
         """Who has waited longest."""
@@ -162,8 +158,8 @@ class Line:
         self._tasks[task] = None
 
     def remove(self, task: Task) -> None:
-        """Leaves; nothing happens where it does not wait here."""
-        self._tasks.pop(task, None)
+        """Leaves."""
+        del self._tasks[task]
 
 
 def runs_on_cpu(work: Work) -> bool:

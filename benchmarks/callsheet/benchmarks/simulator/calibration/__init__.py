@@ -1,1 +1,0 @@
-"""Calibration: the simulator's figures beside published ones, with few fitted parameters, all of them named."""
