@@ -25,7 +25,6 @@ FOR_TESTS = [
     "anthropic",
     "check-jsonschema",
     "hypothesis",
-    "matplotlib",
     "openai",
     "pytest",
     "pytest-timeout",

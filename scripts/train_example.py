@@ -1,10 +1,10 @@
 """Runs the training example: three seeds with Callsheet, and comparisons with rollouts of other kinds.
 
-    scripts/train_example.py                   seeds, comparisons, plots and bars
+    scripts/train_example.py                   seeds, comparisons and bars
     scripts/train_example.py --only seeds      one part of it
 
 The trainer is TRL in the environment that scripts/trainers.py makes; the stack is of the environment that this script
-runs in. Figures, plots and models are written below build/train-example. Exit code 1 if a figure that decides is below
+runs in. Figures and models are written below build/train-example. Exit code 1 if a figure that decides is below
 its bar. Those without spare trajectories stand beside the same bars and do not decide: they tell what scheduling costs.
 """
 
@@ -33,8 +33,6 @@ MOST_SECONDS: Final = 480.0
 BARS: Final[Mapping[tuple[str, str], float]] = {
     ("faults", "local"): 1.2,
     ("well", "local"): 0.95,
-    ("faults", "tools"): 1.5,
-    ("well", "tools"): 1.0,
 }
 MOST_BEHIND: Final = 4.0
 """Versions, for what AsyncGRPO takes."""
@@ -44,8 +42,6 @@ LOADS: Final[Mapping[str, Sequence[str]]] = {
     "well": WORK,
     "faults": (*WORK, "--slow", "0.1", "--hanging", "0.05", "--crashing", "0.05"),
 }
-PARTS: Final = ("generate_s", "environment_s", "reward_s", "waiting_s")
-Runs = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +50,10 @@ class Contender:
 
     Attributes:
         backend: As examples/training/train.py names it.
-        steps: Of a run. TRL's own loop takes long, as its environments follow each other.
         options: Others of that program.
     """
 
     backend: str
-    steps: int = 6
     options: Sequence[str] = ()
 
 
@@ -67,8 +61,9 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "callsheet": Contender(backend="callsheet", options=("--spare", "4")),
     "no spare": Contender(backend="callsheet"),
     "local": Contender(backend="local"),
-    "tools": Contender(backend="tools", steps=3),
 }
+STEPS: Final = 6
+"""Of a run of the comparisons."""
 OURS: Final = ("callsheet", "no spare")
 """The first has spare trajectories in its groups, which no rival has. The second one differs in nothing but where work
 runs: it shows what scheduling itself costs or gives."""
@@ -137,7 +132,7 @@ def run_comparisons(python: Path, model: Path, address: str, rounds: int) -> dic
         for load, options in LOADS.items():
             for name, contender in CONTENDERS.items():
                 out = PLACE / f"compare-{load}-{name.replace(' ', '-')}-{number}.json"
-                own = ("--steps", str(contender.steps), "--seed", str(number), *options, *contender.options)
+                own = ("--steps", str(STEPS), "--seed", str(number), *options, *contender.options)
                 found[load][name].append(train(python, contender.backend, out, *shared, *own))
     return found
 
@@ -206,80 +201,9 @@ save(Path({str(model)!r}), 0)"
     figures = judge(seeds, comparisons, asynchronous)
     told = {"trl": trl.newest, "cores": os.cpu_count(), "load_average": load_before, "figures": figures}
     (PLACE / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    draw(PLACE, seeds, comparisons)
     print(json.dumps(told, indent=1))
     return int(not all(figure["met"] for figure in figures if figure["decides"]))
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-def mean_parts(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the mean seconds of each part of a step; what is no rollout is training. The first step is left out."""
-    steps = [step for run in runs for step in run["steps"][1:]]
-    found = {part.removesuffix("_s"): sum(step[part] for step in steps) / len(steps) for part in PARTS}
-    return {**found, "training": sum(step["step_s"] - step["rollout_s"] for step in steps) / len(steps)}
-
-
-def mean_actions(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the mean completion time of each kind of action over runs."""
-    kinds = sorted({kind for run in runs for kind in run["mean_action_s"]})
-    return {kind: sum(run["mean_action_s"].get(kind, 0.0) for run in runs) / len(runs) for kind in kinds}
-
-
-def draw(place: Path, seeds: Sequence[Mapping[str, Any]], comparisons: Runs) -> None:
-    """Draws what there are figures for, as files in a directory."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    if seeds:
-        _draw_rewards(place / "reward.svg", seeds)
-    if comparisons:
-        _draw_comparisons(place / "comparisons.svg", comparisons)
-
-
-def _draw_rewards(file: Path, seeds: Sequence[Mapping[str, Any]]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.0, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    for run in seeds:
-        axes.plot([step["reward"] for step in run["steps"]], label=f"seed {run['seed']}")
-    axes.set(xlabel="step", ylabel="mean reward", ylim=(0.0, 1.05), title="Reward from tests in sandboxes")
-    axes.legend()
-    figure.savefig(file)
-
-
-def _draw_comparisons(file: Path, comparisons: Runs) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
-    panels = figure.subplots(2, len(comparisons), squeeze=False)
-    for column, (load, backends) in enumerate(comparisons.items()):
-        names = list(backends)
-        _stack(panels[0][column], names, [mean_parts(backends[name]) for name in names])
-        panels[0][column].set(title=f"step time, {load}", ylabel="s")
-        actions = [mean_actions(backends[name]) for name in names]
-        _side_by_side(panels[1][column], names, actions)
-        panels[1][column].set(title=f"mean action completion time, {load}", ylabel="s")
-    figure.savefig(file)
-
-
-def _stack(axes: Any, names: Sequence[str], parts: Sequence[Mapping[str, float]]) -> None:
-    base = [0.0] * len(names)
-    for part in parts[0]:
-        heights = [each[part] for each in parts]
-        axes.bar(names, heights, bottom=base, label=part)
-        base = [low + height for low, height in zip(base, heights, strict=True)]
-    axes.legend()
-
-
-def _side_by_side(axes: Any, names: Sequence[str], actions: Sequence[Mapping[str, float]]) -> None:
-    kinds = sorted({kind for each in actions for kind in each})
-    width = 0.8 / len(names)
-    for number, (name, each) in enumerate(zip(names, actions, strict=True)):
-        places = [at + number * width for at in range(len(kinds))]
-        axes.bar(places, [each.get(kind, 0.0) for kind in kinds], width, label=name)
-    axes.set_xticks([at + width for at in range(len(kinds))], kinds)
-    axes.legend()

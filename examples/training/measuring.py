@@ -60,10 +60,6 @@ class Measured:
         self.steps.append(self._now)
         self.begin()
 
-    def total_action_s(self) -> dict[str, float]:
-        """Returns the seconds of all actions by kind."""
-        return {kind: sum(each) for kind, each in self.actions.items()}
-
     def mean_action_s(self) -> dict[str, float]:
         """Returns the mean completion time of each kind of action, in seconds."""
         return {kind: sum(each) / len(each) for kind, each in sorted(self.actions.items()) if each}

@@ -1,9 +1,9 @@
-"""Trains the small model by GRPO, with rollouts by one of four backends. Writes what came of it as JSON.
+"""Trains the small model by GRPO, with rollouts by one of three backends. Writes what came of it as JSON.
 
     python -m examples.training.train callsheet --address 127.0.0.1:7077 --model DIR --out FILE
 
 "callsheet" needs `callsheet up --model DIR`, and so does "async", whose rollouts go on while the trainer trains.
-"local" runs the same episodes in local processes. "tools" is TRL's loop.
+"local" runs the same episodes in local processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,9 @@ from transformers import AutoTokenizer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from examples.training.async_training import async_trainer, batches_of
-from examples.training.filters import QUESTION, FilterTasks
+from examples.training.filters import FilterTasks
 from examples.training.local_rollout import LocalRollout
 from examples.training.measuring import PARTS, Measured, MeasureSteps
-from examples.training.own_tools import FiltersForTrl
 from examples.training.work import Load
 
 GROUP = 8
@@ -45,7 +43,6 @@ def settings(given: argparse.Namespace) -> dict[str, Any]:
         "per_device_train_batch_size": GROUP * GROUPS,
         "num_generations": GROUP,
         "max_completion_length": MAX_COMPLETION,
-        "max_tool_calling_iterations": 2,
         "max_steps": given.steps,
         "learning_rate": given.learning_rate,
         "lr_scheduler_type": "constant",
@@ -84,25 +81,6 @@ class WatchedRollout:
         return columns
 
 
-class ToolTrainer(GRPOTrainer):  # type: ignore[misc]
-    """TRL's own loop of tools, timed."""
-
-    measured: Measured
-
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        before = self.measured.total_action_s()
-        began = time.monotonic()
-        found = super()._generate_and_score_completions(inputs)
-        wall_s = time.monotonic() - began
-        spent = {kind: total - before.get(kind, 0.0) for kind, total in self.measured.total_action_s().items()}
-        reward, steps = spent.pop("reward", 0.0), sum(spent.values())
-        # Actions and generation follow each other, so that what is no action is generation.
-        count = len(inputs)
-        means = {"generate": wall_s - reward - steps, "environment": steps / count, "reward": reward / count}
-        self.measured.rollout(wall_s, means)
-        return found
-
-
 def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> Any:
     """Returns the trainer of a backend."""
     tasks = FilterTasks(load, measured)
@@ -113,18 +91,13 @@ def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> Any
         "processing_class": AutoTokenizer.from_pretrained(given.model),
         "args": GRPOConfig(**settings(given), beta=0.0),
     }
-    asked = QUESTION if given.backend == "tools" else None  # other rollouts are told names of tasks
     rows = Dataset.from_list(
         [
-            {"prompt": [{"role": "user", "content": asked or task.task_id}], "number": task.data["number"]}
+            {"prompt": [{"role": "user", "content": task.task_id}], "number": task.data["number"]}
             for task in tasks.tasks()
         ]
     )
     measuring = MeasureSteps(measured)
-    if given.backend == "tools":
-        ToolTrainer.measured = measured
-        factory = partial(FiltersForTrl, load, measured)
-        return ToolTrainer(**shared, train_dataset=rows, environment_factory=factory, callbacks=[measuring])
     if given.backend == "local":
         local = LocalRollout(tasks, max_replacements=GROUP)
         watched = WatchedRollout(local, measured)
@@ -163,7 +136,7 @@ def train(given: argparse.Namespace, load: Load) -> dict[str, Any]:
 def main() -> None:
     """Trains as the options say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("backend", choices=["callsheet", "async", "local", "tools"])
+    parser.add_argument("backend", choices=["callsheet", "async", "local"])
     parser.add_argument("--address", default="127.0.0.1:7077", help="the scheduler's")
     parser.add_argument("--model", type=Path, required=True, help="directory of the model")
     parser.add_argument("--out", type=Path, required=True, help="file for the figures")

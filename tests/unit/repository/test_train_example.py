@@ -1,4 +1,4 @@
-"""What the training example decides and draws, without a trainer."""
+"""What the training example decides, without a trainer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from examples.training.work import Ending, Load
-from scripts.train_example import judge, mean_actions, mean_parts, rise, step_s
+from scripts.train_example import judge, rise, step_s
 
 
 def run(rewards: list[float], step_time: float = 2.0, **others: Any) -> dict[str, Any]:
     """The figures of a run."""
-    parts = {"generate_s": 0.25, "environment_s": 0.5, "reward_s": 0.25, "waiting_s": 0.5, "rollout_s": 1.5}
-    steps = [{"reward": reward, "step_s": step_time, **parts} for reward in rewards]
-    return {"seed": 0, "seconds": 100.0, "steps": steps, "mean_action_s": {"env_step": 0.5}, **others}
+    steps = [{"reward": reward, "step_s": step_time} for reward in rewards]
+    return {"seed": 0, "seconds": 100.0, "steps": steps, **others}
 
 
 def test_a_rise_is_of_the_first_and_last_tenth() -> None:
@@ -27,14 +26,6 @@ def test_the_first_step_does_not_count() -> None:
     found = run([0.5] * 3)
     found["steps"][0]["step_s"] = 60.0
     assert step_s(found) == 2.0
-    assert mean_parts([found]) == {
-        "generate": 0.25,
-        "environment": 0.5,
-        "reward": 0.25,
-        "waiting": 0.5,
-        "training": 0.5,
-    }
-    assert mean_actions([found, run([0.5])]) == {"env_step": 0.5}
 
 
 @pytest.mark.parametrize(("theirs", "met"), [(2.0, False), (3.5, True)])
@@ -43,7 +34,6 @@ def test_a_figure_below_its_bar_is_told(theirs: float, met: bool) -> None:
         "callsheet": [run([0.5] * 3)],
         "no spare": [run([0.5] * 3, 2.0 * theirs)],
         "local": [run([0.5] * 3, theirs)],
-        "tools": [run([0.5] * 3, 4.0)],
     }
     figures = judge([run([0.25, 1.0])], {"well": rivals, "faults": rivals})
     by_name = {figure["figure"]: figure["met"] for figure in figures}
