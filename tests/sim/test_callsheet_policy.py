@@ -22,7 +22,7 @@ from callsheet.benchmarks.simulator.scenario import (
     Turn,
     Work,
 )
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PredictionChoice
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.step import Step, Stepper
@@ -42,8 +42,6 @@ ABLATIONS = {
     "first come": CallsheetSettings(planner=PlannerChoice.FIRST_COME),
     "greedy": CallsheetSettings(solver=False),
     "elastic": CallsheetSettings(),
-    "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
-    "oracle": CallsheetSettings(prediction=PredictionChoice.ORACLE),
     "no node sharing": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
     "whole cores": CallsheetSettings(core_sharing=CoreSharing.RESERVED),
     "no admission": CallsheetSettings(admission=False),

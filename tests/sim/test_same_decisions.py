@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
 from callsheet.benchmarks.simulator.shell.core_loop import TRUSTING, VirtualCoreLoop, encode_outcome
-from callsheet.benchmarks.simulator.shell.prediction import LearnedKnowledge
+from callsheet.benchmarks.simulator.shell.prediction import Knowledge
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
@@ -107,7 +107,7 @@ class Service:
     """The service's loop and planning with the simulator's settings; the test answers what the solver is asked."""
 
     def __init__(self, seed: int) -> None:
-        knowledge = LearnedKnowledge()
+        knowledge = Knowledge()
         settings = ElasticSettings(budget=Budget(deterministic=True), seed=seed)
         self.planning = SolverPlanning(ElasticPlanner(settings, knowledge.predictors), FirstComePlanner())
         self.loop = service_loop.CoreLoop(

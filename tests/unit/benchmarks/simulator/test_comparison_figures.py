@@ -17,14 +17,12 @@ from callsheet.benchmarks.simulator.comparison.figures import (
 )
 from callsheet.benchmarks.simulator.comparison.report import (
     DIRECTORY,
-    OURS,
     FigureRange,
     RangeFile,
     check,
     load_ranges,
 )
-from callsheet.benchmarks.simulator.comparison.run import cores_for_equal_act
-from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
+from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
 from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode, Work
@@ -107,15 +105,6 @@ def test_a_scenario_is_drawn_once_for_all_policies_that_meet_it_in_turn() -> Non
     assert ScenarioSource("math", Mode.ONESHOT, trajectories=8).scenario(1) is first
     assert ScenarioSource("math", Mode.ONESHOT, trajectories=8).scenario(2) != first
     assert ScenarioSource("math", Mode.ONESHOT, trajectories=9).scenario(2).live == 9
-
-
-def test_fewer_cores_give_the_act_of_a_reservation_but_for_our_overhead() -> None:
-    settings = ComparisonSettings(ScenarioSource("coding", Mode.ONESHOT, trajectories=8), (1,), (OURS,))
-    equal = cores_for_equal_act(settings, "reserve_1", 8, lambda _: None)
-    assert equal is not None
-    assert (equal.policy, equal.against, equal.against_cores) == (OURS, "reserve_1", 8)
-    assert 1 <= equal.cores < 8
-    assert equal.saved == 1.0 - equal.cores / 8
 
 
 REPORT = {

@@ -23,13 +23,11 @@ from callsheet.benchmarks.simulator.scenario import (
 )
 from callsheet.benchmarks.simulator.shell.attempts import Attempts
 from callsheet.benchmarks.simulator.shell.nodes import GatedMemory
-from callsheet.benchmarks.simulator.shell.prediction import Oracle
 from callsheet.benchmarks.simulator.shell.requests import GPU, RequestBook, join_all, rounded_up
 from callsheet.benchmarks.simulator.shell.settings import OverheadModel
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.events import ManagerJoined
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
-from callsheet.scheduler.planner.predictors.predictors import key_of
 
 RESET = Work(ActionKind.ENV_RESET, "reset", 1.0, in_sandbox=True, peak_memory_mb=50)
 STEP = Work(ActionKind.ENV_STEP, "test", 1.0, max_width=4, in_sandbox=True, peak_memory_mb=300)
@@ -48,7 +46,7 @@ KEY = ActionKey("job", "a")
 
 def units(work: Work) -> dict[str, int]:
     """The fewest units that the request for an action asks for."""
-    return RequestBook(CLUSTER).action(KEY, work, ROLLOUT, "task").demand.minimum()
+    return RequestBook(CLUSTER).action(KEY, work, ROLLOUT).demand.minimum()
 
 
 def test_a_sandbox_asks_for_what_it_keeps_and_the_largest_peak_of_its_commands() -> None:
@@ -72,7 +70,7 @@ def test_an_api_call_consumes_its_quota() -> None:
 
 def test_alike_requests_share_their_demand() -> None:
     book = RequestBook(CLUSTER)
-    first, second = (book.action(ActionKey("job", name), STEP, ROLLOUT, "task") for name in ("a", "b"))
+    first, second = (book.action(ActionKey("job", name), STEP, ROLLOUT) for name in ("a", "b"))
     assert first.demand is second.demand
 
 
@@ -100,14 +98,6 @@ def test_lane_changes_are_charged_on_average() -> None:
     assert model.before_start_s(50, 100, in_sandbox=True) == pytest.approx(0.028)
 
 
-def test_the_oracle_knows_each_action_apart() -> None:
-    oracle = Oracle()
-    book = RequestBook(CLUSTER)
-    requests = [book.action(KEY, work, ROLLOUT, oracle.task_of(work, ROLLOUT)) for work in (STEP, SUITE)]
-    predictions = [oracle.predictors.predict(key_of(request)) for request in requests]
-    assert [prediction.duration_s for prediction in predictions] == [STEP.alone_s(), SUITE.alone_s()]
-
-
 class Started:
     """Notes which tasks were started."""
 
@@ -127,7 +117,7 @@ def dispatch_of(request: ActionRequest) -> Dispatch:
 def test_an_attempt_starts_once_both_sides_are_ready(ready_first: bool) -> None:
     started = Started()
     attempts = Attempts(started)
-    request = RequestBook(CLUSTER).action(KEY, RESET, ROLLOUT, "task")
+    request = RequestBook(CLUSTER).action(KEY, RESET, ROLLOUT)
     attempts.submit(KEY, None)
     action = attempts.find(KEY)
     assert action is not None
@@ -167,7 +157,7 @@ class OneNode:
     def enter(self, live: LiveRollout, work: Work) -> Task:
         """Has a command dispatched."""
         task = Task(1, live, work, 0.0)
-        request = self.book.action(KEY, work, live.rollout, "task")
+        request = self.book.action(KEY, work, live.rollout)
         self.memory.enter(task, replace(dispatch_of(request), resources={CPU: 1, MEMORY: 300}))
         return task
 

@@ -50,21 +50,6 @@ _SPAN_KEYS: Final = {Mode.ONESHOT: "step_s", Mode.SUSTAINED: "trajectories_per_h
 DIRECTORY: Final = Path(__file__).with_name("ranges")
 
 
-@dataclass(frozen=True, slots=True)
-class EqualAct:
-    """How many cores a policy needs to be equal to another, or better, in mean and p99 ACT."""
-
-    policy: str
-    cores: int
-    against: str
-    against_cores: int
-
-    @property
-    def saved(self) -> float:
-        """Part of the other's cores that are not needed."""
-        return 1.0 - self.cores / self.against_cores
-
-
 @dataclass(slots=True)
 class ComparisonReport(BenchmarkReport):
     """One run of `callsheet bench sim`.
@@ -75,8 +60,6 @@ class ComparisonReport(BenchmarkReport):
         bounds: What no policy can beat, by name; means over the seeds. Those of ACT are of the actions that were
             measured, the least over the policies.
         recorded: The external actions of a trace as they were when it was recorded, by kind, where it tells that.
-        ablations: Callsheet without one of its pieces, by what is missing.
-        equal_act: How many cores callsheet needs for the ACT of a reservation; None where nobody asked, or none are.
         bars: Ranges that the figures are held to.
         wall_s: Real seconds that everything took.
     """
@@ -88,8 +71,6 @@ class ComparisonReport(BenchmarkReport):
     results: Mapping[str, PolicyResult | None]
     bounds: Mapping[str, float | None]
     recorded: Mapping[str, JobFigures] = field(default_factory=dict)
-    ablations: Mapping[str, PolicyResult] = field(default_factory=dict)
-    equal_act: EqualAct | None = None
     bars: Sequence[Bar] = ()
     wall_s: float = 0.0
 
@@ -145,10 +126,6 @@ class ComparisonReport(BenchmarkReport):
         }
         if self.recorded:
             report["recorded"] = _by_name(self.recorded)
-        if self.ablations:
-            report["ablations"] = {name: self._policy(result) for name, result in self.ablations.items()}
-        equal = self.equal_act
-        report["equal_act"] = rounded({**asdict(equal), "saved": equal.saved}) if equal is not None else None
         return report
 
     def tables(self) -> Iterator[RenderableType]:
@@ -167,14 +144,6 @@ class ComparisonReport(BenchmarkReport):
             yield self._table_by_job()
         if self.recorded:
             yield self._table_by_kind()
-        if self.ablations:
-            yield _table("callsheet without one of its pieces", self.ablations, {})
-        if self.equal_act is not None:
-            equal = self.equal_act
-            yield (
-                f"equal mean and p99 ACT: callsheet on {equal.cores} cores, {equal.against} on {equal.against_cores}: "
-                f"{equal.saved:.1%} fewer"
-            )
         yield f"simulated in {self.wall_s:.0f} s"
 
     def _table_by_job(self) -> Table:

@@ -107,10 +107,6 @@ class ComparisonOptions:
         tuple[str, ...],
         Setting("A policy to run; may be given again.", flag="--policy", default_text="all", repeatable=True),
     ] = ()
-    ablations: Annotated[bool, Setting("Run callsheet without each of its pieces too.", flag="--ablations")] = False
-    equal_act: Annotated[bool, Setting("Search for the cores that give a reservation's ACT.", flag="--equal-act")] = (
-        False
-    )
     check: Annotated[
         str | None,
         Setting("Ranges the figures must be in: a file, or the name of one that comes along.", metavar="FILE"),

@@ -16,7 +16,7 @@ from callsheet.benchmarks.simulator.scenario import Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
 from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop, make_planner
 from callsheet.benchmarks.simulator.shell.nodes import GatedMemory, SharedNodes
-from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
+from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, Knowledge
 from callsheet.benchmarks.simulator.shell.requests import (
     SANDBOX_SERVICE,
     RequestBook,
@@ -81,7 +81,7 @@ class Callsheet:
         scenario = world.scenario
         self._waiting: dict[tuple[str, str], LiveRollout] = {}
         self._requests = RequestBook(scenario.cluster)
-        self._knowledge = make_knowledge(self.settings.prediction)
+        self._knowledge = Knowledge()
         self._attempts = Attempts(self._begin)
         self._memory = GatedMemory(scenario.cluster, self._start, self._refuse)
         sharing = NodeSharingSettings(beta=self.settings.ageing)
@@ -89,7 +89,7 @@ class Callsheet:
         self._nodes = SharedNodes(world, sharing) if ranked else None
         self._loop = VirtualCoreLoop(
             world,
-            make_planner(self.settings, self._knowledge.told_to_planner, world),
+            make_planner(self.settings, self._knowledge.predictors, world),
             {
                 commands.Dispatch: self._attempts.dispatched,
                 commands.ResizeAttempt: self._resize,
@@ -160,7 +160,7 @@ class Callsheet:
         return CallsheetCounts(attempts.submitted, attempts.outcomes, attempts.started, switches, self._loop.rounds)
 
     def _submit(self, key: ActionKey, work: Work, rollout: Rollout, task: Task | None) -> None:
-        request = self._requests.action(key, work, rollout, self._knowledge.task_of(work, rollout))
+        request = self._requests.action(key, work, rollout)
         self._attempts.submit(key, task)
         self._loop.post(events.SubmitRequested(TO_CLIENT, request, CLIENT))
 

@@ -74,14 +74,13 @@ class RequestBook:
         self._demands: dict[tuple[object, ...], Demand] = {}
         self._timeouts: dict[float, Timeouts] = {}
 
-    def action(self, key: ActionKey, work: Work, rollout: Rollout, task: str) -> ActionRequest:
+    def action(self, key: ActionKey, work: Work, rollout: Rollout) -> ActionRequest:
         """The request for one action.
 
         Args:
             key: Its key.
             work: What it does; only what a client could say of it is read.
             rollout: Whose it is.
-            task: What predictors know it by.
         """
         return ActionRequest(
             key=key,
@@ -98,7 +97,7 @@ class RequestBook:
             body_hash=NO_SPEC,
             spec=NO_SPEC,
             label=work.label,
-            task=task,
+            task=rollout.task,
             # To pull an image is what a sandbox's set-up takes here.
             set_up=rollout.image if self._pulls and work.kind is ActionKind.ENV_RESET else "",
         )

@@ -1,9 +1,8 @@
-"""Which pieces of callsheet are on in a simulation, for ablations, and what its machinery adds to an attempt."""
+"""Which pieces of callsheet are on in a simulation, and what its machinery adds to an attempt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.service.settings import PlannerChoice
@@ -43,20 +42,9 @@ class OverheadModel:
 DEFAULT_OVERHEADS = OverheadModel()
 
 
-class PredictionChoice(Enum):
-    """What the planner and node sharing know ahead of an action.
-
-    OFF: nothing. LEARNED: what the predictors learned from those that ended. ORACLE: the truth.
-    """
-
-    OFF = "off"
-    LEARNED = "learned"
-    ORACLE = "oracle"
-
-
 @dataclass(frozen=True, slots=True)
 class CallsheetSettings:
-    """The pieces of callsheet, for ablations; by default all are on.
+    """The pieces of callsheet; by default all are on.
 
     Attributes:
         solver: Whether CP-SAT improves the elastic planner's plans; without, they are greedy ones.
@@ -69,7 +57,6 @@ class CallsheetSettings:
 
     planner: PlannerChoice = PlannerChoice.ELASTIC
     solver: bool = True
-    prediction: PredictionChoice = PredictionChoice.LEARNED
     core_sharing: CoreSharing = CoreSharing.RANKED
     admission: bool = True
     ageing: float = 0.2

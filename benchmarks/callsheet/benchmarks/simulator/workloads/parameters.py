@@ -55,20 +55,6 @@ class Uniform:
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
-    """Normal, clipped to [low, high]."""
-
-    mean: float
-    sd: float
-    low: float = 0.0
-    high: float = math.inf
-
-    def at(self, score: float) -> float:
-        """The value at the quantile Phi(score)."""
-        return min(max(self.mean + self.sd * score, self.low), self.high)
-
-
-@dataclass(frozen=True, slots=True)
 class LogNormal:
     """The logarithm is normal with mean mu and standard deviation sd; clipped to [low, high]."""
 
@@ -127,7 +113,6 @@ def _below(score: float) -> float:
 
 _FORMS: Mapping[str, Callable[..., Distribution]] = {
     "log_normal": LogNormal,
-    "normal": Normal,
     "uniform": Uniform,
     "geometric": Geometric,
 }
@@ -231,7 +216,6 @@ class JobParameters:
         tasks: How many different tasks its groups draw from; 0: every group has its own.
         memory_mb: Held by a sandbox between actions.
         image: "task": every task has its own root filesystem, "job": all share one, "none": there is no sandbox.
-        arrival_spread_s: Trajectories want to start at a time uniform in [0, this].
         reward_mixes: What is submitted at a trajectory's end, by the mix's name.
         reward_mix: The one taken by default.
     """
@@ -245,7 +229,6 @@ class JobParameters:
     tasks: int = 0
     memory_mb: int = 0
     image: Literal["none", "job", "task"] = "none"
-    arrival_spread_s: float = 0.0
     reset: ActionParameters | None = None
     profiles: Annotated[tuple[ProfileParameters, ...], Field(alias="profile")]
     reward_mixes: Annotated[Mapping[str, tuple[ActionParameters, ...]], Field(alias="rewards")] = field(

@@ -141,7 +141,6 @@ class _JobSampler:
     def _rollout(self, group: str, sibling: int, task: _Task) -> Rollout:
         name = f"{group}-{sibling}"
         random = Random(f"{self._stream}/{name}")
-        arrives = random.uniform(0.0, self.job.arrival_spread_s) if self.job.arrival_spread_s else 0.0
         images = {"none": "", "job": self.job.name, "task": task.name}
         reset = _draw_action(self.job.reset, task, random) if self.job.reset else None
         return Rollout(
@@ -151,7 +150,6 @@ class _JobSampler:
             task=task.name,
             image=images[self.job.image],
             memory_mb=self.job.memory_mb,
-            arrives=arrives,
             reset=reset,
             turns=self._draw_turns(task, random),
             rewards=tuple(work for action in self._rewards for work in _draw_reward(action, task, random)),
