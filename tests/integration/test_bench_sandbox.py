@@ -46,7 +46,7 @@ def test_one_object_is_printed_for_each_number_of_sandboxes() -> None:
     isolation, numbers = ("bubblewrap" if probe_bubblewrap().works else "none"), [2]
     done = _run(
         "--json", "--isolation", isolation, "--sandboxes", ",".join(map(str, numbers)), "--samples", "2",
-        "--long-actions", "1", "--competitors", "2",
+        "--long-actions", "1",
     )  # fmt: skip
     found = json.loads(done.stdout)
     # Whether a busy machine adds more to a command than it should is not looked at here.
@@ -57,7 +57,6 @@ def test_one_object_is_printed_for_each_number_of_sandboxes() -> None:
         assert each["create_p99_ms"] >= each["create_p50_ms"]
         assert each["idle_mb"] is None or each["idle_mb"] > 0
         assert each["isolation"] == each["backend"]["isolation"] == isolation
-        assert (each["giving_way_p50_ms"] is None) == (each["machine"]["cores"] == 1)
         assert each["machine"]["cores"] >= 1
 
 

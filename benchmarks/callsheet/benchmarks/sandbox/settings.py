@@ -25,7 +25,6 @@ class SandboxBenchSettings:
     isolation: IsolationOption = Isolation.BUBBLEWRAP
     samples: Annotated[int, Setting("Of everything that takes milliseconds.", least=1)] = 50
     long_actions: Annotated[int, Setting("Commands of one second, one after another.", least=1)] = 7
-    competitors: Annotated[int, Setting("Commands that come while a wide one has all cores.", least=1)] = 20
     memory_mib: Annotated[int, Setting("Limit of each sandbox.", least=1)] = 32
     concurrent: Annotated[int, AtLeast(1)] = 8
 

@@ -204,13 +204,8 @@ class Measurements:
         gpus_used_s: GPU-seconds of instances that serve a call.
     """
 
-    def __init__(
-        self, scenario: Scenario, policy: str, ended_at: float, recorder: Recorder, unfinished: Sequence[Task]
-    ) -> None:
-        self.workload = scenario.workload
+    def __init__(self, scenario: Scenario, ended_at: float, recorder: Recorder, unfinished: Sequence[Task]) -> None:
         self.mode = scenario.mode
-        self.seed = scenario.seed
-        self.policy = policy
         self.ended_at = ended_at
         self.warm_up_s = scenario.warm_up_s
         self.cores = sum(nodes.cores * nodes.count for nodes in scenario.cluster.cpu)

@@ -74,7 +74,7 @@ class _Simulation:
                 f"nothing runs and nothing is due after {self._events.now:.3f} s"
             )
         unfinished = [task for progress in self._progress.values() for task in progress.pending]
-        return Measurements(scenario, self._policy.name, self._events.now, self._recorder, unfinished)
+        return Measurements(scenario, self._events.now, self._recorder, unfinished)
 
     # What a policy sees and does.
 
