@@ -13,7 +13,6 @@ from typing import Any, Final
 from callsheet.client import Demand, FailureKind, SandboxFile, Timeouts, Trajectory, Where
 from callsheet.environments import Beginning, EpisodeFailure, EpisodeScore, EpisodeTask, Message, Observation
 
-from examples.training.measuring import Measured
 from examples.training.work import Ending, Load
 
 CONTENTS: Final = tuple(
@@ -89,11 +88,9 @@ class FilterTasks:
 
     Attributes:
         load: How environments behave.
-        measured: Is told how long actions take.
     """
 
     load: Load
-    measured: Measured
 
     def tasks(self) -> Sequence[EpisodeTask]:
         """One for each file."""
@@ -101,16 +98,15 @@ class FilterTasks:
 
     def environment(self, task: EpisodeTask) -> FilterEnvironment:
         """The environment of one episode."""
-        return FilterEnvironment(task.data["number"], self.load, self.measured)
+        return FilterEnvironment(task.data["number"], self.load)
 
 
 class FilterEnvironment:
     """A sandbox with a file, and a tool that sends it through a command."""
 
-    def __init__(self, number: int, load: Load, measured: Measured) -> None:
+    def __init__(self, number: int, load: Load) -> None:
         self._files = [SandboxFile("in", CONTENTS[number].encode())]
         self._load = load
-        self._measured = measured
         self._ran = False
         # Commands mostly wait, as those do that fetch or build elsewhere: many share a core.
         self._demand = Demand(cpu=0.1)
@@ -118,8 +114,7 @@ class FilterEnvironment:
 
     async def reset(self, trajectory: Trajectory) -> Beginning:
         """Makes the sandbox and asks."""
-        with self._measured.action("env_reset"):
-            (await trajectory.env_reset(files=self._files, demand=self._demand, label="filter-reset")).unwrap()
+        (await trajectory.env_reset(files=self._files, demand=self._demand, label="filter-reset")).unwrap()
         return Beginning([{"role": "user", "content": QUESTION}], [FILTER])
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
@@ -129,8 +124,7 @@ class FilterEnvironment:
             return Observation(done=True)
         command = str(json.loads(calls[0]["function"]["arguments"]).get("command", ""))
         act = script(command, self._load, trajectory.trajectory_id)
-        with self._measured.action("env_step"):
-            outcome = await trajectory.env_step(act, demand=self._demand, timeouts=self._limit, label="filter-run")
+        outcome = await trajectory.env_step(act, demand=self._demand, timeouts=self._limit, label="filter-run")
         result = outcome.unwrap()
         if result.exit_code == CRASHED:
             EpisodeFailure(FailureKind.INFRA, "worker_lost", "the environment crashed").throw()
@@ -140,13 +134,12 @@ class FilterEnvironment:
 
     async def reward(self, trajectory: Trajectory) -> EpisodeScore:
         """Most of it is for a file that is as it was asked for."""
-        with self._measured.action("reward"):
-            tests = await trajectory.reward_tests(
-                # With its own input again: a command may have emptied that one, too.
-                check(),
-                files=self._files,
-                where=Where.IN_SANDBOX,
-                demand=self._demand,
-                label="filter-check",
-            )
+        tests = await trajectory.reward_tests(
+            # With its own input again: a command may have emptied that one, too.
+            check(),
+            files=self._files,
+            where=Where.IN_SANDBOX,
+            demand=self._demand,
+            label="filter-check",
+        )
         return EpisodeScore(score(self._ran, tests.unwrap().score))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 
 from transformers import TrainerCallback
@@ -18,27 +16,16 @@ class Measured:
 
     Attributes:
         steps: What is known of each step that has ended.
-        actions: Seconds of each action by kind, waits included but for generation.
     """
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
-        self.actions: dict[str, list[float]] = defaultdict(list)
         self._now: dict[str, Any] = {}
         self._began = time.monotonic()
 
     def begin(self) -> None:
         """The next step begins."""
         self._now, self._began = {}, time.monotonic()
-
-    @contextmanager
-    def action(self, kind: str) -> Iterator[None]:
-        """Times an action."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.actions[kind].append(time.monotonic() - began)
 
     def rollout(self, wall_s: float, means: Mapping[str, float]) -> None:
         """Notes the rollout of the step.
@@ -59,10 +46,6 @@ class Measured:
         self._now["step_s"] = time.monotonic() - self._began
         self.steps.append(self._now)
         self.begin()
-
-    def mean_action_s(self) -> dict[str, float]:
-        """Returns the mean completion time of each kind of action, in seconds."""
-        return {kind: sum(each) / len(each) for kind, each in sorted(self.actions.items()) if each}
 
 
 class MeasureSteps(TrainerCallback):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from callsheet.environments.seats import SeatSettings
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
-from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, REPLACED, TURNS
+from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, REPLACED
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
@@ -71,8 +71,6 @@ class WatchedRollout:
         wall_s = time.monotonic() - began
         means = {part: sum(columns[f"callsheet_{part}_s"]) / len(prompts) for part in PARTS}
         self._measured.rollout(wall_s, means)
-        for seconds, turns in zip(columns["callsheet_generate_s"], columns[TURNS], strict=True):
-            self._measured.actions["generate"].append(seconds / max(1, turns))
         self._measured.note(
             failed=sum(each is not None for each in columns[FAILURE]),
             excluded=sum(columns[EXCLUDED]),
@@ -83,7 +81,7 @@ class WatchedRollout:
 
 def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> Any:
     """Returns the trainer of a backend."""
-    tasks = FilterTasks(load, measured)
+    tasks = FilterTasks(load)
     if given.backend == "async":
         return async_trainer(given, tasks, settings(given), measured)
     shared: dict[str, Any] = {
@@ -129,7 +127,6 @@ def train(given: argparse.Namespace, load: Load) -> dict[str, Any]:
         **batches_of(trainer.state.log_history),
         "seconds": time.monotonic() - began,
         "steps": steps,
-        "mean_action_s": measured.mean_action_s(),
     }
 
 

@@ -8,8 +8,7 @@ BEGIN_TOKEN = 256
 """Starts a conversation."""
 END_OF_TURN_TOKEN = 257
 """Ends what one speaker says; the usual stop token."""
-PADDING_TOKEN = 258
-"""Fills up batches; carries no meaning."""
+# The last one fills up batches; it carries no meaning.
 VOCABULARY_SIZE = 259
 
 

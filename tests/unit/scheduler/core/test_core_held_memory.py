@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.ledger import LEAST_LIVES, HeldMemory, booked_mib
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
 from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState
 from callsheet.scheduler.planner.answers.explain import explain
-from callsheet.scheduler.planner.answers.wanted import wanted_units
+from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
@@ -311,7 +312,7 @@ def test_what_is_held_is_told_beside_the_demand() -> None:
     assert world.state.managers["m"].sandbox_memory_mib == told, "what is not told counts as the demand"
     samples = [
         sample
-        for family in collect(world.state, Tally(), wanted_units(world.state), world.now)
+        for family in collect(world.state, Tally(), at_once(wanted_in_parts(world.state)), world.now)
         for sample in family.samples
     ]
     values = {sample.name: sample.value for sample in samples}
@@ -331,7 +332,7 @@ def test_a_heartbeat_tells_what_waits_for_memory() -> None:
         assert world.state.managers["m"].waiting_for_memory == sum(counts)
         samples = [
             sample
-            for family in collect(world.state, Tally(), wanted_units(world.state), world.now)
+            for family in collect(world.state, Tally(), at_once(wanted_in_parts(world.state)), world.now)
             for sample in family.samples
         ]
         told = [sample.value for sample in samples if sample.name == "callsheet_attempts_waiting_for_memory"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole, ExpectedService
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
 from callsheet.scheduler.core.words.model import ActionKind
-from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_units
+from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_in_parts
 
 from tests.support.core_requests import action_request, elastic, fixed, kept
 from tests.support.core_world import CoreWorld, service, world_with_sandbox
@@ -14,7 +15,7 @@ SANDBOXES = ExpectedRole("env", (ExpectedService("", frozenset({ActionKind.ENV_R
 
 
 def only(world: CoreWorld) -> WantedUnits:
-    (wanted,) = wanted_units(world.state)
+    (wanted,) = at_once(wanted_in_parts(world.state))
     return wanted
 
 
@@ -70,11 +71,11 @@ def test_an_announced_role_is_told_before_any_manager_is_there() -> None:
     world.trajectory("t")
     world.reset("reset")
     world.submit(action_request("other", ActionKind.GENERATE, wait=True))
-    (env,) = wanted_units(world.state)
+    (env,) = at_once(wanted_in_parts(world.state))
     assert (env.role, env.managers, env.waiting) == ("env", 0, 1)
     world.manager("m", service("sandbox", (ActionKind.ENV_RESET, ActionKind.ENV_STEP)))
     world.manager("g", service("policy", (ActionKind.GENERATE,)))
-    assert [(each.role, each.managers) for each in wanted_units(world.state)] == [("env", 1), ("policy", 1)]
+    assert [(each.role, each.managers) for each in at_once(wanted_in_parts(world.state))] == [("env", 1), ("policy", 1)]
 
 
 def test_a_manager_that_is_to_leave_counts_with_what_it_holds_alone() -> None:

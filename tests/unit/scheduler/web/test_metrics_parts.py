@@ -6,11 +6,12 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, RefusalCode
-from callsheet.scheduler.planner.answers.wanted import wanted_units
+from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.web.metrics import collect, render
 from callsheet.scheduler.web.server import parse_head
@@ -37,7 +38,7 @@ FACTS = OutcomeFacts(
 
 def samples(state: SchedulerState, tally: Tally) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """All samples that Prometheus would read, by name and labels."""
-    text = render(collect(state, tally, wanted_units(state), 110.0)).decode()
+    text = render(collect(state, tally, at_once(wanted_in_parts(state)), 110.0)).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)

@@ -14,7 +14,6 @@ from typing import Final
 
 from callsheet.scheduler.core.jobs.pacing import may_begin
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole, ExpectedService
-from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionRequest, Demand
@@ -50,11 +49,6 @@ class WantedUnits:
         for entry in demand.entries:
             self.waiting_units[entry.resource] += entry.min_units * count
             self.useful_units[entry.resource] += (entry.max_units - entry.min_units) * count
-
-
-def wanted_units(state: SchedulerState) -> list[WantedUnits]:
-    """Returns what is wanted by role; see `wanted_in_parts`."""
-    return at_once(wanted_in_parts(state))
 
 
 def wanted_in_parts(state: SchedulerState) -> Generator[None, None, list[WantedUnits]]:

@@ -53,8 +53,7 @@ class FirstComeAdmission:
             self._waiting[live] = room
 
     def finished(self, live: LiveRollout) -> None:
-        """Gives a trajectory's room to those who wait; one that never began leaves the line."""
-        self._waiting.pop(live, None)
+        """Gives a trajectory's room to those who wait."""
         self._places.leave(live)
         self._refused_mb = float("inf")
         begin = []
