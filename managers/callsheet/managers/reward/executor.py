@@ -12,7 +12,6 @@ from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.hf_directory import TransformerConfig, check_weights, token_problem
-from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
 from callsheet.managers.reward.hosted.model_spec import HostedSettings
 from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
 from callsheet.managers.reward.settings import RewardSettings
@@ -232,6 +231,8 @@ def build_reward_executor(
         WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
     """
     if hosted is not None and hosted.all_models:
+        from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
+
         return RewardExecutor(HostedModelsExecutor(hosted), test_suite)
     config = settings.shape if settings.weights is None else check_weights(settings.weights)
     scorer = FirstUse(lambda: _load(settings)) if settings.load_at_first_use else FirstUse.of(_load(settings))
