@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 import sniffio
@@ -19,6 +20,17 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _PLUGINS = ["deadlines", "grpc_loops", "measurements", "rewriting", "samples", "skips", "workers"]
 pytest_plugins = ["pytester", *(f"tests.support.{name}" for name in _PLUGINS)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects tests without a search for garbage, and spares later searches what stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
