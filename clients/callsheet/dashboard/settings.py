@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from callsheet.http_server.exposure import certificate, certificate_key, exposure_of
 from callsheet.options.common import (
     DEFAULT_ADDRESS,
     HOST_NAMES,
     INSECURE,
     Address,
-    check_exposure,
     host_and_port,
     is_loopback,
 )
-from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
+from callsheet.options.declaration import AtLeast, Setting, check_least
 
 DEFAULT_LISTEN = "127.0.0.1:7079"
 """Where a dashboard listens unless told otherwise: the second port after the scheduler's."""
-_FILE = PathRule(file=True, directory=False, exists=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,33 +39,14 @@ class DashboardSettings:
             parse=host_and_port,
         ),
     ] = DEFAULT_LISTEN
-    tls_cert: Annotated[
-        Path | None,
-        Setting(
-            "The certificate to show, as PEM; read anew when it has changed.",
-            variable="CALLSHEET_DASHBOARD_CERT",
-            default_text="no TLS",
-            path=_FILE,
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        Setting(
-            "The key of that certificate, as PEM.",
-            variable="CALLSHEET_DASHBOARD_KEY",
-            default_text="no TLS",
-            path=_FILE,
-        ),
-    ] = None
+    tls_cert: Annotated[Path | None, certificate("CALLSHEET_DASHBOARD_CERT")] = None
+    tls_key: Annotated[Path | None, certificate_key("CALLSHEET_DASHBOARD_KEY")] = None
     insecure: Annotated[bool, INSECURE] = False
     host_names: Annotated[str, HOST_NAMES] = ""
     shutdown_s: Annotated[float, AtLeast(0)] = 2.0
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
-        if (self.tls_cert is None) != (self.tls_key is None):
-            given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
-            raise ValueError(f"{needed}: must be given with {given}")
         check_least(self)
         self.exposure(asks_for_tokens=True)
 
@@ -84,12 +64,6 @@ class DashboardSettings:
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.
         """
-        lacks: dict[str, str] = {}
-        if self.tls_cert is None:
-            lacks["TLS"] = "--tls-cert with --tls-key"
-        if not asks_for_tokens:
-            lacks["tokens"] = "--tokens to the scheduler"
-        if not check_exposure(self.listen, lacks, insecure=self.insecure):
-            return None
-        what = "read what viewers see, and their tokens" if asks_for_tokens else "see everything"
-        return f"INSECURE: whoever reaches {self.listen} may {what}"
+        lacks = {} if asks_for_tokens else {"tokens": "--tokens to the scheduler"}
+        opens = "read what viewers see, and their tokens" if asks_for_tokens else "see everything"
+        return exposure_of(self.listen, self.tls_cert, self.tls_key, lacks, insecure=self.insecure, opens=opens)

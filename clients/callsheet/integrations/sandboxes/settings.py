@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import DEFAULT_ADDRESS, HOST_NAMES, INSECURE, Address, check_exposure, host_and_port
-from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
+from callsheet.http_server.exposure import certificate, certificate_key, exposure_of
+from callsheet.options.common import DEFAULT_ADDRESS, HOST_NAMES, INSECURE, Address, host_and_port
+from callsheet.options.declaration import AtLeast, Setting, check_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +63,8 @@ class ServedFacade:
     max_request_bytes: Annotated[int, AtLeast(1)] = 256 << 20
     give_up_after_s: float = 60.0
     shutdown_s: float = 5.0
-    tls_cert: Annotated[
-        Path | None,
-        Setting(
-            "The certificate to show, as PEM; read anew when it has changed.",
-            variable="CALLSHEET_FACADE_CERT",
-            default_text="no TLS",
-            path=PathRule(file=True, exists=True),
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        Setting(
-            "The key of that certificate, as PEM.",
-            variable="CALLSHEET_FACADE_KEY",
-            default_text="no TLS",
-            path=PathRule(file=True, exists=True),
-        ),
-    ] = None
+    tls_cert: Annotated[Path | None, certificate("CALLSHEET_FACADE_CERT")] = None
+    tls_key: Annotated[Path | None, certificate_key("CALLSHEET_FACADE_KEY")] = None
     insecure: Annotated[bool, INSECURE] = False
     host_names: Annotated[str, HOST_NAMES] = ""
 
@@ -91,9 +76,6 @@ class ServedFacade:
             raise ValueError(f"listen: {error}") from error
         if self.auth_token == "":
             raise ValueError("auth_token: empty: must be a token, or None to let everybody in")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
-            raise ValueError(f"{needed}: must be given with {given}")
         self.exposure()
         check_least(self)
         for name in ("give_up_after_s", "shutdown_s"):
@@ -106,12 +88,6 @@ class ServedFacade:
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.
         """
-        lacks: dict[str, str] = {}
-        if self.tls_cert is None:
-            lacks["TLS"] = "--tls-cert with --tls-key"
-        if self.auth_token is None:
-            lacks["a token"] = "--auth-token-file"
-        if not check_exposure(self.listen, lacks, insecure=self.insecure):
-            return None
-        what = "read what is said, the token included" if self.auth_token else "run commands in its sandboxes"
-        return f"INSECURE: whoever reaches {self.listen} may {what}"
+        lacks = {} if self.auth_token is not None else {"a token": "--auth-token-file"}
+        opens = "read what is said, the token included" if self.auth_token else "run commands in its sandboxes"
+        return exposure_of(self.listen, self.tls_cert, self.tls_key, lacks, insecure=self.insecure, opens=opens)
