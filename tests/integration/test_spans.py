@@ -6,12 +6,10 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import aiohttp
@@ -30,42 +28,17 @@ from callsheet.scheduler.service.server import serve
 from callsheet.scheduler.service.settings import SchedulerSettings, collector
 from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import outcome_pb2
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_service
 from tests.support.scripted_executor import ScriptedExecutor
+from tests.support.span_collector import collecting
 from tests.support.waiting import WAIT_S, block_until
 
 pytestmark = pytest.mark.anyio
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-
-
-class Collector:
-    """What an OTLP receiver was sent; `answers` has the status of each further answer, then all is well."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        self.answers: list[int] = []
-        self.url = ""
-
-    def spans(self) -> list[trace_pb2.Span]:
-        return [
-            span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    def named(self, name: str) -> trace_pb2.Span:
-        (span,) = (each for each in self.spans() if each.name == name)
-        return span
-
-    def parts_of(self, span: trace_pb2.Span) -> dict[str, trace_pb2.Span]:
-        return {each.name: each for each in self.spans() if each.parent_span_id == span.span_id}
 
 
 def attributes(span: trace_pb2.Span) -> dict[str, Any]:
@@ -77,36 +50,6 @@ def attributes(span: trace_pb2.Span) -> dict[str, Any]:
         values = [item.int_value for item in value.array_value.values]
         found[each.key.removeprefix("callsheet.")] = values if kind == "array_value" else getattr(value, kind)
     return found
-
-
-@contextmanager
-def collecting(port: int = 0) -> Iterator[Collector]:
-    """An OTLP receiver over HTTP."""
-    receiver = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert self.path == "/v1/traces"
-            status = receiver.answers.pop(0) if receiver.answers else 200
-            if status == 200:
-                receiver.requests.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None:
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        receiver.url = f"http://127.0.0.1:{server.server_port}"
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @asynccontextmanager

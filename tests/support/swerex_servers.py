@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 from callsheet.deploy.roles import Role
@@ -26,10 +27,11 @@ WAIT_S = 60.0
 
 
 @asynccontextmanager
-async def stack_of_sandboxes(data_dir: Path) -> AsyncIterator[Stack]:
+async def stack_of_sandboxes(data_dir: Path, **settings: Any) -> AsyncIterator[Stack]:
     """Runs a scheduler and a sandbox manager, with plain processes where bubblewrap does not work."""
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
-    async with local_stack(StackSettings(data_dir, managers=(Role.SANDBOX,), given={"isolation": isolation})) as stack:
+    given = StackSettings(data_dir, managers=(Role.SANDBOX,), given={"isolation": isolation}, **settings)
+    async with local_stack(given) as stack:
         yield stack
 
 

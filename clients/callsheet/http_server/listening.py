@@ -13,6 +13,7 @@ import structlog
 import uvicorn
 from callsheet.credentials.web_pages import FORBIDDEN, why_of_a_web_page
 from callsheet.http_server.http_protocol import HttpProtocol
+from callsheet.http_server.trace_context import CALLER_SPAN, traceparent_of
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -91,8 +92,8 @@ class EmbeddedServer(uvicorn.Server):
         self.should_exit = True
 
 
-class _NoWebPages:
-    """Answers requests that a web page made a browser send."""
+class _Entrance:
+    """Answers requests that a web page made a browser send, and notes whose span the others are below."""
 
     def __init__(
         self, app: ASGIApp, listen: str, names: Sequence[str], *, has_certificate: bool, own_pages: bool
@@ -102,7 +103,8 @@ class _NoWebPages:
         self._names, self._has_certificate = names, has_certificate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        CALLER_SPAN.set(traceparent_of(headers))
         here = (scope["server"][0], self._listened)
         why = why_of_a_web_page(
             headers, here, self._names, has_certificate=self._has_certificate, own_pages=self._own_pages
@@ -138,7 +140,7 @@ def make_server(
         ValueError: A file of TLS cannot be used.
     """
     configuration = uvicorn.Config(
-        _NoWebPages(app, listen, host_names, has_certificate=tls_cert is not None, own_pages=own_pages),
+        _Entrance(app, listen, host_names, has_certificate=tls_cert is not None, own_pages=own_pages),
         headers=list(headers),
         lifespan="off",
         log_config=None,

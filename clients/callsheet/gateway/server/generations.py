@@ -22,6 +22,7 @@ from callsheet.client import (
 )
 from callsheet.gateway.server.faults import aborted, of_error, of_outcome
 from callsheet.gateway.server.retries import RunningCall
+from callsheet.http_server.trace_context import CALLER_SPAN
 
 _LABEL: Final = "gateway"
 _CALLER_GONE: Final = "its caller is gone"
@@ -60,7 +61,9 @@ async def _outcome(
     trajectory = job.trajectory(trajectory_id) if trajectory_id else None
     for opens in (may_open and trajectory is not None, False):
         try:
-            handle = await (trajectory or job).submit(running.action, action_id=running.row.action_id, label=_LABEL)
+            handle = await (trajectory or job).submit(
+                running.action, action_id=running.row.action_id, label=_LABEL, traceparent=CALLER_SPAN.get()
+            )
             return await _outcome_of(handle, running)
         except NotFoundError as error:
             if not opens or trajectory is None or error.field != "trajectory_id":

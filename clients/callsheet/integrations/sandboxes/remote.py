@@ -33,6 +33,7 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
+from callsheet.http_server.trace_context import CALLER_SPAN
 from callsheet.integrations.sandboxes.settings import SandboxRequest
 
 _SHORTEST_TIMEOUT_S = 0.001
@@ -128,7 +129,9 @@ class RemoteSandbox:
         demand = Demand(cpu=self._request.cpus)
         await self._awake.wait()
         try:
-            return await self._trajectory.submit(step, label=label, timeouts=timeouts, demand=demand)
+            return await self._trajectory.submit(
+                step, label=label, timeouts=timeouts, demand=demand, traceparent=CALLER_SPAN.get()
+            )
         except CallsheetError as error:
             raise self._noted(self._words.refused(error)) from error
 
@@ -180,6 +183,7 @@ class RemoteSandbox:
             demand=Demand(*memory, cpu=1) if memory else None,
             label="env_reset",
             defaults=self._defaults,
+            traceparent=CALLER_SPAN.get(),
         )
         if not isinstance(outcome, Succeeded):
             raise self._words.no_result(outcome)
