@@ -38,7 +38,7 @@ DEBIAN = "bookworm"
 PACKAGES = "python3,python3-venv,bubblewrap,postgresql-15,redis-server,ca-certificates"
 # Debian's Python 3.11.2 is older than what the lock was made with.
 MORE_WHEELS = ("hatchling>=1.27", "async-timeout>=4.0.3")
-EXTRAS = "cli,dashboard,gateway,scheduler,sandbox,inference,reward"
+EXTRAS = "cli,dashboard,gateway,scheduler,telemetry,sandbox,inference,reward"
 # Not its entry point, which ends with 0 whatever compose says.
 COMPOSE = [str(resources.files("compose") / "docker-compose"), "-p", NAME, "--profile", "demo"]
 SERVICES = ("postgres", "redis", "scheduler", "sandbox", "inference", "reward", "gateway", "dashboard")

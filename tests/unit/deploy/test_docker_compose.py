@@ -228,6 +228,14 @@ def test_what_has_torch_is_what_needs_it(services: dict[str, dict[str, Any]]) ->
     assert services["reward"]["image"] == services["inference"]["image"]
 
 
+def test_spans_go_where_the_environment_says_and_by_default_nowhere() -> None:
+    for given, told in (({}, "none"), ({"CALLSHEET_OTLP_ENDPOINT": "http://collector:4318"}, "http://collector:4318")):
+        done = compose_config({"CALLSHEET_UID": "1234", "CALLSHEET_GID": "1235", **given})
+        scheduler = json.loads(done.stdout)["services"]["scheduler"]
+        assert scheduler["environment"]["CALLSHEET_OTLP_ENDPOINT"] == told
+        assert "telemetry" in scheduler["build"]["args"]["EXTRAS"].split(",")
+
+
 def test_no_secret_gets_into_an_image() -> None:
     lines = (_ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines
