@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ async def test_a_job_is_recorded_while_it_runs_and_once_it_is_closed(tmp_path: P
         assert "nobody" in unknown.stderr
         nowhere = await _command("record", "j", "--scheduler", stack.address, "-o", str(tmp_path / "no" / "t.jsonl"))
         assert (nowhere.exit_code, "output: " in nowhere.stderr) == (1, True)
+        linked, pipe = tmp_path / "linked.jsonl", tmp_path / "pipe"
+        linked.symlink_to(path)
+        os.mkfifo(pipe)
+        assert (await _command("record", "j", "--scheduler", stack.address, "-o", str(linked))).exit_code == 0
+        read: list[str] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_command, "record", "j", "--scheduler", stack.address, "-o", str(pipe))
+            read += await anyio.to_thread.run_sync(lambda: pipe.read_text().splitlines(), abandon_on_cancel=True)
+        # What is no file, and what leads to one, stay what they are.
+        assert (len(read), pipe.is_fifo(), linked.is_symlink()) == (TRAJECTORIES, True, True)
+    gone = await _command("record", "j", "--scheduler", stack.address, "-o", str(path))
+    assert (gone.exit_code, "output" in gone.stderr, "callsheet up" in gone.stderr) == (1, False, True)
     check(path, packed)
     replayed = await _command(
         "bench", "sim", "--trace", str(path), "--cores", "2", "--policy", "callsheet", "--json", "--processes", "1"

@@ -47,6 +47,8 @@ async def test_jobs_and_what_waits_are_shown(tmp_path: Path) -> None:
         _, told = await top(service.address, "--json")
         tasks.cancel_scope.cancel()
     assert code == 0
+    first, shown = shown.split("scheduler ")[1:]
+    assert "queued 2, running 1" in first
     assert re.search(r"training +│ +0 │ queued 2, running 1 │ +0.0 │", shown), shown
     assert len(re.findall(r"│ training │ tool_call │ \d+ s │ .*slot", shown)) == 2, shown
     assert [each["action_id"] for each in json.loads(told)["waiting"]] == re.findall(
@@ -59,7 +61,32 @@ async def test_a_pipe_gets_one_look_and_an_empty_scheduler_is_shown(tmp_path: Pa
         code, shown = await top(service.address)
     assert code == 0
     assert shown.count("Waiting longest") == 1
+    assert shown.endswith("\n")
     assert "Jobs: 0" in shown
+
+
+async def test_a_scheduler_that_comes_again_is_shown_again(tmp_path: Path, free_tcp_port: int) -> None:
+    address = f"127.0.0.1:{free_tcp_port}"
+    service = SchedulerSettings(tmp_path, listen=address)
+    words = ["top", "--scheduler", address, "--interval", "0.2", "--looks", "10000"]
+
+    async def see(what: str) -> None:
+        text = ""
+        with anyio.fail_after(_TIMEOUT_S):
+            while what not in text:
+                text += (await shown.receive()).decode(errors="replace")
+
+    async with running_service(service):
+        process = await anyio.open_process([sys.executable, "-m", "callsheet.cli.main", *words], stderr=sys.stderr)
+        assert process.stdout is not None
+        shown = process.stdout
+        await see("Waiting longest")
+    await see("no answer since ")
+    async with running_service(service):
+        await see("Waiting longest")
+        process.terminate()
+        assert await process.wait() == 130
+    await process.aclose()
 
 
 async def test_no_scheduler_is_one_line(free_tcp_port: int) -> None:

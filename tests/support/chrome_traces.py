@@ -16,6 +16,8 @@ def faults_of(events: list[Event]) -> Iterator[str]:
     lanes = {(each["pid"], each["tid"]) for each in events if each["ph"] == "M" and each["name"] == "thread_name"}
     slices: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
     for each in events:
+        if missing := {"name", "ts", "pid", "tid"} - each.keys():
+            yield f"an event without {missing}: {each}"
         if each["ph"] == "X":
             slices[each["pid"], each["tid"]].append(each)
         elif each["ph"] not in "Msf":

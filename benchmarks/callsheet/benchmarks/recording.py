@@ -25,22 +25,32 @@ _AT_ONCE: Final = 32
 async def write_trace(admin: AdminClient, job_id: str, path: Path) -> int:
     """Writes a job's trajectories that ended to a file, packed if its name ends in .gz; returns how many.
 
-    What is at `path` stays unless all went well.
+    The file at `path` stays unless all went well. What is there and no file, such as a pipe, is written to.
 
     Raises:
         NotFoundError: The job is neither open nor kept.
         OSError: The file cannot be written.
     """
-    part, count = path.with_name(f"{path.name}.part"), 0
+    (whole, part), count = _places(path), 0
     try:
         with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else part.open("w") as file:
             async for line in _lines_of(admin, job_id):
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
                 count += 1
-        part.replace(path)
+        part.replace(whole)
     finally:
-        part.unlink(missing_ok=True)
+        if part != whole:
+            part.unlink(missing_ok=True)
     return count
+
+
+def _places(path: Path) -> tuple[Path, Path]:
+    """Where a whole file is to be, and where it is written; the same for what is no file, whose place none takes."""
+    if path.exists() and not path.is_file():
+        return path, path
+    # What a link leads to, which may be /dev/stdout.
+    whole = path.resolve()
+    return whole, whole.with_name(f"{whole.name}.part")
 
 
 async def _lines_of(admin: AdminClient, job_id: str) -> AsyncIterator[dict[str, Any]]:

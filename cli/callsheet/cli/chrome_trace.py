@@ -70,9 +70,10 @@ def trace_events(
     pid = 1
     for name, of_process in slices.items():
         found = lanes([(each.begin, each.end) for each in of_process])
-        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+        told = {"ph": "M", "ts": 0, "pid": pid}
+        yield {**told, "tid": pid, "name": "process_name", "args": {"name": name}}
         for lane in range(max(found) + 1):
-            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": pid + lane, "args": {"name": f"lane {lane}"}}
+            yield {**told, "tid": pid + lane, "name": "thread_name", "args": {"name": f"lane {lane}"}}
         for each, lane in zip(of_process, found, strict=True):
             place = {"pid": pid, "tid": pid + lane}
             yield {

@@ -31,6 +31,8 @@ def record(
 
     try:
         trajectories = ask(scheduler, lambda admin: write_trace(admin, job, output))
+    except ConnectionError:
+        raise
     except OSError as error:
         raise CommandError(f"output: {output}: {error.strerror or error}") from error
     if as_json:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import FINISHED, failures_of, pairs, print_json, table_of
+from callsheet.cli.output import FINISHED, failures_of, pairs, print_json, print_report, table_of
 from callsheet.cli.questions import connection_options
 from callsheet.options.common import DEFAULT_ADDRESS
 
@@ -44,34 +45,41 @@ def top(
 ) -> None:
     """Show jobs, nodes and what waits longest, again and again.
 
-    Each action that waits is shown with the reason that `callsheet explain` tells. Ctrl-C ends it. With --json each
-    look is one object.
+    Each action that waits is shown with the reason that `callsheet explain` tells. Ctrl-C ends it, and a restart of
+    the scheduler does not. With --json each look is one object.
     """
     import anyio
     from callsheet.cli.console import TextConsole
     from callsheet.cli.plain import to_plain
     from callsheet.client.admin import AdminClient
     from rich.live import Live
+    from rich.text import Text
 
     console = TextConsole()
     most = looks if looks is not None or console.is_terminal else 1
-    live = Live(console=console, screen=console.is_terminal and most is None, auto_refresh=False)
+    live = Live(console=console, screen=most is None, auto_refresh=False)
+    to_terminal = partial(live.update, refresh=True)
+    show: Any = print_json if as_json else to_terminal if console.is_terminal else print_report
 
     async def watch() -> None:
         before: TopLook | None = None
         async with AdminClient(scheduler, connection_options()) as admin:
             for number in count(1):
-                look = await _look(admin)
-                if as_json:
-                    print_json(to_plain(look))
+                try:
+                    look = await _look(admin)
+                except ConnectionError as error:
+                    # One that was there may come again, for instance after a restart.
+                    if before is None or as_json:
+                        raise
+                    show(Text(f"no answer since {time.strftime('%H:%M:%S', time.localtime(before.at))}: {error}"))
                 else:
-                    live.update(_picture(scheduler, look, before), refresh=True)
+                    show(to_plain(look) if as_json else _picture(scheduler, look, before))
+                    before = look
                 if number == most:
                     return
-                before = look
                 await anyio.sleep(interval)
 
-    with nullcontext() if as_json else live:
+    with live if console.is_terminal and not as_json else nullcontext():
         anyio.run(watch)
 
 
