@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +166,12 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
                 kill(processes)
         files = content(data_dir)
         assert f"{data_dir}/journal.sqlite3-wal" in files
-        with closing(DeadRun(data_dir)) as dead:
+        with opened(data_dir, prices=["cpu=1", "calls=7"]) as dead:
             assert await told(dead) == before
             assert len(before["open actions"].actions) == 12
             assert [each.event for each in before["story"]][-1] == "outcome: succeeded"
-            assert (await dead.get_server_info()).contract > 0
+            known = await dead.get_server_info()
+            assert (known.contract > 0, dict(known.prices)) == (True, {"cpu": 1.0, "calls": 7.0})
             status = await dead.get_status(admin_service_pb2.GetStatusRequest())
             ((lost),) = status.lost
             assert (lost.attempts, lost.sandboxes) == (4, 4)
@@ -189,6 +190,8 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
                 assert "runs0" in (await pages.get("/stuck")).text
                 shown = await pages.get("/trajectory", job="open", trajectory="t0", contents="1")
                 assert (shown.status, "echo 0" in shown.text) == (200, True)
+                # What it cost in all, which only prices tell.
+                assert '<th scope="row">all' in shown.text
         assert content(data_dir) == files
 
 
@@ -197,8 +200,10 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
     [
         (("--data-dir", "{}"), 1, "it has no journal.sqlite3"),
         (("--data-dir", "{}/missing"), 1, "it has no journal.sqlite3"),
+        (("--data-dir", "{}", "--price", "cpu=1", "--price", "cpu=2"), 2, "price: 'cpu': must be given once"),
+        (("--data-dir", "{}", "--price", "cows=1"), 2, "'cows=1': must be cpu"),
         (("--data-dir", "{}", "--database-url-file", "{}/missing"), 1, "No such file"),
-        (("--database-url-file", "{}/missing"), 2, "--database-url-file: goes with --data-dir"),
+        (("--database-url-file", "{}/missing"), 2, "database_url_file: goes with data_dir"),
     ],
 )
 def test_the_command_says_what_it_cannot_open(tmp_path: Path, options: tuple[str, ...], code: int, said: str) -> None:

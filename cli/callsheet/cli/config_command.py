@@ -117,6 +117,8 @@ def _context_of(root: Any, words: Sequence[str]) -> Any:
         found: Any = TyperGroup.resolve_command(context.command, context, rest)
         name, command, rest = found
         is_group = hasattr(command, "list_commands")
+        for argument in command.params:
+            argument.required = False
         context = command.make_context(name, [] if is_group else rest, parent=context, resilient_parsing=is_group)
     return context
 

@@ -20,6 +20,10 @@ FLEET: Final = "fleet"
 # The command that looks at the file itself, however wrong that is.
 CONFIG: Final = "config"
 
+# What shows a run that is over, and whose prices it takes where it has none itself.
+_DASHBOARD: Final = "dashboard"
+_PRICED: Final = ("scheduler", "up")
+
 
 class ConfiguredGroup(CallsheetGroup):
     """All commands, which take the defaults of their options from the file of settings."""
@@ -68,6 +72,11 @@ def read_config(context: Any, path: Path, words: Sequence[str] | None) -> tuple[
     fleet = tables.pop(FLEET, None)
     problems: list[str] = []
     values = _of_group("", context, context.command, tables, words, problems=problems)
+    for name in _PRICED if words and words[0] == _DASHBOARD else ():
+        table = tables.get(name)
+        if isinstance(table, dict) and "price" in table and "price" not in values.setdefault(_DASHBOARD, {}):
+            command = context.command.get_command(context, name)
+            values[_DASHBOARD] |= _of_command(f"[{name}] ", command, context, {"price": table["price"]}, problems)
     if fleet is not None:
         values.setdefault("up", {}).setdefault("fleet", str(path))
     return values, problems
@@ -80,7 +89,8 @@ def _of_group(
     right = []
     for name, table in tables.items():
         if not isinstance(table, dict):
-            problems.append(f"[{at}{name}]: {table!r}: must be a table of a command's options")
+            # Without its value, which may be a secret whose table was forgotten.
+            problems.append(f"[{at}{name}]: must be a table of a command's options")
         elif name not in commands:
             problems.append(f"[{at}{name}]: is the table of no command{_near(name, commands)}")
         else:
@@ -112,30 +122,37 @@ def _of_command(at: str, command: Any, context: Any, table: Mapping[str, Any], p
         elif f"{name}_file" in known and holds_secret(str(value)):
             problems.append(f"{at}{key}: is a secret, which must be in a file of its own: {name}_file")
         else:
-            try:
-                values[parameter.name] = _checked(parameter, context, value)
-            except ValueError as error:
-                problems.append(f"{at}{key}: {value!r}: {error}")
+            several = parameter.multiple and isinstance(value, list)
+            rules = [(each, _broken(parameter, context, each, several)) for each in (value if several else [value])]
+            problems += [f"{at}{key}: {_shown(each)}{rule}" for each, rule in rules if rule]
+            right = [each if parameter.is_flag else str(each) for each, rule in rules if not rule]
+            if right:
+                values[parameter.name] = right if several else right[0]
     return values
 
 
-def _checked(parameter: Any, context: Any, value: Any) -> Any:
-    """The value as a command line would give it; raises ValueError that names the rule which it breaks."""
+def _broken(parameter: Any, context: Any, value: Any, several: bool) -> str:
+    """The rule that a value breaks, one of several where the option is repeatable; empty if none."""
     if isinstance(value, bool) != parameter.is_flag:
-        raise ValueError("must be true or false" if parameter.is_flag else "must be a text or a number")
-    if isinstance(value, list) != parameter.multiple:
-        raise ValueError("must be a list" if parameter.multiple else "must be one value")
-    given = value if parameter.is_flag else [str(each) for each in value] if parameter.multiple else str(value)
+        return "must be true or false" if parameter.is_flag else "must be a text or a number"
+    if isinstance(value, list) or several != parameter.multiple:
+        return "must be one value" if isinstance(value, list) else "must be a list"
+    text = str(value)
     try:
-        read = parameter.process_value(context, given)
+        read = parameter.process_value(context, value if parameter.is_flag else [text] if several else text)
     except typer.BadParameter as error:
-        raise ValueError(error.message.removeprefix("Value error, ")) from error
+        return error.message.removeprefix("Value error, ").removeprefix(repr(text)).removeprefix(":").strip()
     # What was read tells of which type the option is.
-    for one, made in zip(value, read, strict=True) if parameter.multiple else [(value, read)]:
-        number = isinstance(made, int | float)
-        if not isinstance(one, (int, float) if number else str):
-            raise ValueError(f"{one!r} must be a number" if number else f"{one!r} must be a text")
-    return given
+    number = isinstance(read[0] if several else read, int | float)
+    if isinstance(value, (int, float) if number else str):
+        return ""
+    return "must be a number" if number else "must be a text"
+
+
+def _shown(value: Any) -> str:
+    """A value before its rule; nothing of a URL with a password."""
+    text = str(value)
+    return "" if "://" in text and holds_secret(text) else f"{value!r}: "
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from callsheet.options.declaration import (
 F = TypeVar("F", bound=Callable[..., None])
 FILE = "DEFAULT_MAP"
 # The best one first, by the names of typer.
+_TOO_LARGE = 2**63
 _SOURCES = ("COMMANDLINE", "ENVIRONMENT", FILE, "DEFAULT")
 
 
@@ -99,18 +100,12 @@ def typer_option(declared: DeclaredOption) -> Any:
         min=setting.least,
         show_default=setting.default_text or True,
         default_factory=declared.default if callable(declared.default) else None,
-        callback=_callback(setting),
+        callback=_secret(setting) if setting.secret else _check(setting),
         exists=path.exists,
         file_okay=path.file,
         dir_okay=path.directory,
         resolve_path=path.resolve,
     )
-
-
-def _callback(setting: Setting) -> Callable[..., Any] | None:
-    if setting.secret:
-        return _secret(setting)
-    return None if setting.parse is None or setting.repeatable else _check(setting)
 
 
 def _secret(setting: Setting) -> Callable[..., Any]:
@@ -130,14 +125,21 @@ def _secret(setting: Setting) -> Callable[..., Any]:
 
 
 def _check(setting: Setting) -> Callable[[Any], Any]:
-    """Has a value that breaks the option's rule refused under the option's name."""
+    """Has values that break the option's rule refused under the option's name, all that were given."""
 
     def check(value: Any) -> Any:
-        try:
-            if value is not None and setting.parse is not None:
-                setting.parse(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+        wrong = []
+        for each in value or () if setting.repeatable else [value]:
+            try:
+                # Not a number, infinite ones, and those that no database keeps.
+                if isinstance(each, int | float) and not abs(each) < _TOO_LARGE:
+                    raise ValueError("must be a number below 2^63")
+                if each is not None and setting.parse is not None:
+                    setting.parse(each)
+            except ValueError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise typer.BadParameter("; ".join(wrong))
         return value
 
     return check

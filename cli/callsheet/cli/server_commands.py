@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import anyio
@@ -14,6 +13,7 @@ from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
 from callsheet.cli.output import CommandError, first_error, needs
 from callsheet.dashboard.settings import DashboardSettings
 from callsheet.deploy.child import ParentLink
+from callsheet.deploy.dead_run_settings import DeadRunSettings
 from callsheet.deploy.scheduler_process import SchedulerOptions, run_scheduler_process
 from callsheet.deploy.signals import serve_until_signal
 from callsheet.gateway.server.settings import GatewaySettings
@@ -62,29 +62,23 @@ def gateway(
 
 
 @contextmanager
-def _over(data_dir: Path | None, database_url_file: Path | None) -> Iterator[Source | None]:
+def _opened(over: DeadRunSettings) -> Iterator[Source | None]:
     """The run that is over, if one is named."""
-    if data_dir is None:
-        if database_url_file is not None:
-            raise CommandError("--database-url-file: goes with --data-dir, where the run's payloads are", usage=True)
+    if over.data_dir is None:
         yield None
         return
     with needs("scheduler"):
         from callsheet.deploy.dead_run import opened
-    with opened(data_dir, database_url_file.read_text().strip() if database_url_file is not None else None) as run:
+    url = over.database_url_file.read_text().strip() if over.database_url_file is not None else None
+    with opened(over.data_dir, url, prices=over.prices) as run:
         yield run
 
 
-@options_of(settings=DashboardSettings)
+@options_of(settings=DashboardSettings, over=DeadRunSettings)
 def dashboard(
     *,
     settings: DashboardSettings,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Show a run that is over: the one that left this data directory.")
-    ] = None,
-    database_url_file: Annotated[
-        Path | None, typer.Option(help="The run's journal is in the PostgreSQL database whose URL this file has.")
-    ] = None,
+    over: DeadRunSettings,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -92,7 +86,8 @@ def dashboard(
 
     A scheduler with tokens shows each viewer what the viewer's token may see, and takes acts from those that may act.
     One without tokens takes acts from browsers on the dashboard's own machine alone. With --data-dir there is no
-    scheduler: what a run left is shown as it was last, and nothing is written.
+    scheduler: what a run left is shown as it was last, and nothing is written. Its journal has no prices: --price names
+    them, or the file of settings, for the dashboard, the scheduler or up. A scheduler that runs tells its own.
     """
     link = ParentLink.adopt()
     with needs("dashboard"):
@@ -100,7 +95,7 @@ def dashboard(
         from callsheet.deploy.logs import configure_logs
     configure_logs(log_format, log_level, role="dashboard")
     try:
-        with _over(data_dir, database_url_file) as run:
+        with _opened(over) as run:
             serving = partial(serve, run=run)
             anyio.run(serve_until_signal, serving, settings, lambda url: link.report_ready(url=url))
     except* (OSError, ValueError) as group:

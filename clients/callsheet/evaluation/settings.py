@@ -16,6 +16,12 @@ _SAMPLING: Final = ("max_tokens", "max_total_tokens", "temperature", "top_p", "t
 _REPLIES: Final = frozenset(("policy", "model_dir", "agent", "max_turns", "deadline", "truncate", *_SAMPLING))
 
 
+def _name_and_value(option: str) -> str:
+    if not option.partition("=")[0] or "=" not in option:
+        raise ValueError(f"{option!r} must be NAME=VALUE")
+    return option
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
     """What to evaluate, and how. Times are seconds.
@@ -26,7 +32,13 @@ class EvaluationSettings:
 
     task_options: Annotated[
         tuple[str, ...],
-        Setting("An option of the task set; repeatable.", flag="--task-option", metavar="NAME=VALUE", repeatable=True),
+        Setting(
+            "An option of the task set; repeatable.",
+            flag="--task-option",
+            metavar="NAME=VALUE",
+            repeatable=True,
+            parse=_name_and_value,
+        ),
     ] = ()
     tasks: Annotated[int | None, Setting("Only so many tasks, the first ones.", default_text="all", least=1)] = None
     trials: Annotated[int, Setting("Trajectories of each task.", least=1)] = 1
@@ -102,9 +114,6 @@ class EvaluationSettings:
         chosen = [self.policy != GATEWAY, self.model_dir is not None, self.agent is not None]
         if sum(chosen) > 1:
             raise ValueError("policy: at most one of policy, model_dir and agent is given: they all say who replies")
-        for option in self.task_options:
-            if not option.partition("=")[0] or "=" not in option:
-                raise ValueError(f"task_option: {option!r} must be NAME=VALUE")
 
     @property
     def replies(self) -> dict[str, str | int | float]:

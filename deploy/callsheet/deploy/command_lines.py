@@ -56,6 +56,7 @@ def role_arguments(
             "listen": address,
             "data_dir": settings.data_dir,
             "expect": ",".join(settings.managers) or None,
+            "price": settings.prices,
         }
         return ["scheduler", *command_line(SchedulerOptions, own | option_values(settings.access) | logs), *extra]
     to_dial = own_address(settings, address)

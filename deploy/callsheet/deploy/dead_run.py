@@ -7,10 +7,11 @@ were with are told as lost. Nor has it stories of open jobs: an open action is t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import anyio.to_thread
@@ -19,6 +20,7 @@ from callsheet.scheduler.core.recovery import restore
 from callsheet.scheduler.core.state.announced_managers import LostManager
 from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.words.costs import read_prices
 from callsheet.scheduler.core.words.model import RefusedError
 from callsheet.scheduler.core.words.recovered import Recovered
 from callsheet.scheduler.history.live import complete_actions, complete_trajectories
@@ -47,18 +49,22 @@ class DeadRun:
 
     last_alive: float | None
 
-    def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, database_url: str | None = None, *, prices: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         """Reads the journal, which takes seconds where it is large.
 
         Args:
             data_dir: The data directory of the run, where stored payloads are, too.
             database_url: Where its journal is, if not there.
+            prices: Money for one unit, by resource; the journal has none.
 
         Raises:
             JournalError: It cannot be read, or a scheduler still runs on it.
             ValueError: `database_url` is not of PostgreSQL.
             sqlalchemy.exc.SQLAlchemyError: The database cannot be reached.
         """
+        self._prices = prices
         self._payloads = data_dir / "payloads" / "objects"
         self._journal = DeadJournal(data_dir, database_url)
         recovered = self._journal.recovered
@@ -75,8 +81,10 @@ class DeadRun:
         self._journal.close()
 
     async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
-        """The contract. There are no callers with tokens: who may read the journal may read it all."""
-        return client_service_pb2.GetServerInfoResponse(contract=CONTRACT, oldest_contract=OLDEST_CONTRACT)
+        """The contract, and prices. There are no callers with tokens: who may read the journal may read it all."""
+        return client_service_pb2.GetServerInfoResponse(
+            contract=CONTRACT, oldest_contract=OLDEST_CONTRACT, prices=self._prices
+        )
 
     async def get_status(self, request: admin_service_pb2.GetStatusRequest) -> admin_service_pb2.GetStatusResponse:
         """Jobs, and managers as lost ones."""
@@ -155,14 +163,14 @@ class DeadRun:
 
 
 @contextmanager
-def opened(data_dir: Path, database_url: str | None = None) -> Iterator[DeadRun]:
+def opened(data_dir: Path, database_url: str | None = None, *, prices: Iterable[str] = ()) -> Iterator[DeadRun]:
     """A run that is over, for the length of the block; see `DeadRun`.
 
     Raises:
         ValueError: It cannot be opened; says why.
     """
     try:
-        run = DeadRun(data_dir, database_url)
+        run = DeadRun(data_dir, database_url, prices=read_prices(prices))
     except (JournalError, SQLAlchemyError) as error:
         runs = isinstance(error, DataDirectoryLockedError | DatabaseLockedError)
         raise ValueError(f"{error}{'; show what runs by --scheduler' if runs else ''}") from error

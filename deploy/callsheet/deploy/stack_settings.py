@@ -25,6 +25,7 @@ from callsheet.options.common import (
 )
 from callsheet.options.declaration import OptionsOf, Setting, declared_options, from_values
 from callsheet.scheduler.access.settings import AccessSettings
+from callsheet.scheduler.service.settings import Prices
 
 AUTO_GATEWAY = "auto"
 """A gateway at the port after the scheduler's, where its extra is installed."""
@@ -108,6 +109,7 @@ class StackSettings:
             parse=auto_or_none,
         ),
     ] = None
+    prices: Prices = ()
     cpus: Cpus = None
     memory_mib: MemoryMib = None
     given: Annotated[Mapping[str, object], OF_MANAGERS] = field(default_factory=dict)
@@ -156,11 +158,11 @@ class StackSettings:
         from callsheet.managers.kind import MANAGER_KINDS  # Not above: a command line's help does without it.
 
         known = MANAGER_KINDS.names()
+        if unknown := [str(name) for name in self.managers if name not in known]:
+            raise ValueError(f"managers: {', '.join(map(repr, unknown))} is none of {', '.join(known)}")
+        if twice := sorted({str(name) for name in self.managers if self.managers.count(name) > 1}):
+            raise ValueError(f"managers: {', '.join(map(repr, twice))} may be given once")
         for name in self.managers:
-            if name not in known:
-                raise ValueError(f"managers: {str(name)!r} is none of {', '.join(known)}")
-            if self.managers.count(name) > 1:
-                raise ValueError(f"managers: {str(name)!r} may be given once")
             self.of(MANAGER_KINDS.get(name).settings)
 
 

@@ -87,11 +87,11 @@ def test_a_file_has_a_table_for_each_command(tmp_path: Path, ran: list[Any]) -> 
 WRONG = [
     ("scheduler", "[scheduler\n", "cannot be read: Expected"),
     ("scheduler", "[scheduler]\nlisten = 1\nlisten = 2\n", "cannot be read: Cannot overwrite"),
-    ("scheduler", 'listen = "127.0.0.1:1"\n', r"[listen]: '127.0.0.1:1': must be a table"),
+    ("scheduler", 'listen = "127.0.0.1:1"\n', "[listen]: must be a table"),
     ("scheduler", "[shceduler]\n", "[shceduler]: is the table of no command; did you mean scheduler?"),
     ("scheduler", "[elephant]\n", "[elephant]: is the table of no command"),
-    ("scheduler", "[[scheduler]]\n", "[scheduler]: [{}]: must be a table"),
-    ("scheduler", "scheduler = 3\n", "[scheduler]: 3: must be a table"),
+    ("scheduler", "[[scheduler]]\n", "[scheduler]: must be a table"),
+    ("scheduler", "scheduler = 3\n", "[scheduler]: must be a table"),
     (
         "scheduler",
         "[scheduler]\ndata_dri = '/x'\n",
@@ -99,22 +99,22 @@ WRONG = [
     ),
     ("scheduler", "[scheduler]\nhelp = true\n", "[scheduler] help: is no option of this command"),
     ("scheduler", "[scheduler]\ndata_dir = '/x'\ndata-dir = '/y'\n", "[scheduler] data-dir: is there twice"),
-    ("scheduler", "[scheduler]\nlisten = 7077\n", "[scheduler] listen: 7077: '7077' must be HOST:PORT"),
+    ("scheduler", "[scheduler]\nlisten = 7077\n", "[scheduler] listen: 7077: must be HOST:PORT"),
     ("scheduler", "[scheduler]\nexpect = ['sandbox']\n", "[scheduler] expect: ['sandbox']: must be one value"),
-    ("scheduler", "[scheduler]\nexpect = 3\n", "[scheduler] expect: 3: 3 must be a text"),
+    ("scheduler", "[scheduler]\nexpect = 3\n", "[scheduler] expect: 3: must be a text"),
     ("scheduler", "[scheduler]\nlog_level = 'loud'\n", "[scheduler] log_level: 'loud': "),
     ("scheduler", "[scheduler]\ninsecure = 'yes'\n", "[scheduler] insecure: 'yes': must be true or false"),
     ("scheduler", "[scheduler]\nlisten = true\n", "[scheduler] listen: True: must be a text or a number"),
     ("scheduler", "[scheduler]\ntls_cert = '/nowhere.pem'\n", "[scheduler] tls_cert: '/nowhere.pem': "),
     ("scheduler", "[scheduler]\ndatabase_url = 'postgresql://u:hidden@h/n'\n", "[scheduler] database_url: is a secret"),
-    ("up", "[up]\ncpus = '1'\n", "[up] cpus: '1': '1' must be a number"),
+    ("up", "[up]\ncpus = '1'\n", "[up] cpus: '1': must be a number"),
     ("up", "[up]\ncpus = 1.5\n", "[up] cpus: 1.5: "),
     ("up", "[up]\ncpus = 0\n", "[up] cpus: 0: "),
     ("up", "[up]\ncpus = 1979-05-27\n", "[up] cpus: datetime.date(1979, 5, 27): "),
     ("up", "[up.cpus]\nmost = 3\n", "[up] cpus: {'most': 3}: "),
     ("up", "[up]\nstage = '/usr'\n", "[up] stage: '/usr': must be a list"),
-    ("up", "[up]\nnetwork = [443]\n", "[up] network: [443]: 443 must be a text"),
-    ("up", "[up]\nnetwork = ['nowhere']\n", "callsheet.toml: network: "),
+    ("up", "[up]\nnetwork = [443]\n", "[up] network: 443: "),
+    ("up", "[up]\nnetwork = ['nowhere']\n", "callsheet.toml: [up] network: 'nowhere': "),
     ("up", "[up]\nmanagers = 'sandbox,nonsense'\n", "callsheet.toml: managers: 'nonsense' is none of"),
     (
         "up",
@@ -123,7 +123,7 @@ WRONG = [
     ),
     ("up", "fleet = 3\n", "callsheet.toml: fleet: 3: must be a table"),
     ("manager sandbox", "[manager.sanbox]\n", "[manager.sanbox]: is the table of no command; did you mean sandbox?"),
-    ("manager sandbox", "[manager]\ncpus = 1\n", "[manager.cpus]: 1: must be a table"),
+    ("manager sandbox", "[manager]\ncpus = 1\n", "[manager.cpus]: must be a table"),
     ("manager sandbox", "[manager.sandbox]\nwarm_memory_mib = -1\n", "[manager.sandbox] warm_memory_mib: -1: "),
 ]
 
@@ -210,9 +210,12 @@ def test_check_refuses_what_the_command_refuses(
 @pytest.mark.parametrize(
     ("prices", "told"),
     [
-        (["cows=1"], "'cows': must be cpu, memory, gpu, tokens_in, tokens_cached, tokens_out, calls or calls:SERVICE"),
-        (["calls:=1"], "'calls:': must be cpu"),
-        (["gpu:a=1"], "'gpu:a': must be cpu"),
+        (
+            ["cows=1"],
+            "'cows=1': must be cpu, memory, gpu, tokens_in, tokens_cached, tokens_out, calls or calls:SERVICE",
+        ),
+        (["calls:=1"], "'calls:=1': must be cpu"),
+        (["gpu:a=1"], "'gpu:a=1': must be cpu"),
         (["cpu"], "'cpu': its amount must be a number of at least 0"),
         (["cpu=1", "memory=free"], "'memory=free': its amount must be a number of at least 0"),
         (["cpu=-1"], "'cpu=-1': its amount must be a number of at least 0"),
@@ -225,6 +228,111 @@ def test_check_names_a_wrong_price(tmp_path: Path, prices: list[str], told: str)
     result = invoke("--config", written(tmp_path, f"[scheduler]\nprice = {prices}\n"), "config", "check")
     assert result.exit_code == 2
     assert f"callsheet.toml: [scheduler] price: {told}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "wrong"),
+    [
+        ("scheduler", "price = ['cows=1', 'cpu=-1', 3, nan, true, ['a']]", "'cows=1' 'cpu=-1' 3 nan True ['a']"),
+        ("scheduler", "price = ['cpu=1', 'gpu=1', 'calls=1', 'gpu=2', 'cpu=1']", "'cpu', 'gpu': must be given once"),
+        ("up", "price = ['cows=1', 'gpu=-1']", "'cows=1' 'gpu=-1'"),
+        ("up", "stage = ['nowhere', '/usr', '/nowhere']", "'nowhere' '/nowhere'"),
+        ("up", "network = ['nowhere', '*:443', 'h:99999']", "'nowhere' 'h:99999'"),
+        ("up", "registry = ['http://x', '*', 'docker.io', 'a/b']", "'http://x' 'a/b'"),
+        ("up", "url = ['h:1', 'http://h:1', 'ftp://h']", "'h:1' 'ftp://h'"),
+        ("up", "managers = 'no,sandbox,such'", "'no', 'such' is none of"),
+        ("up", "managers = 'noop,sandbox,noop,sandbox'", "'noop', 'sandbox' may be given once"),
+        ("manager.sandbox", "insecure_registry = ['*', 'h', 'a/b']", "'*' 'a/b'"),
+        ("manager.inference", "weights_below = ['weights', '/weights', 's3://']", "'weights' 's3://'"),
+        ("manager.reward", "memory_budget_mib = 1\nmodel = ['a', 'b=/x', 'c=/x,more']", "'a' 'c=/x,more'"),
+        ("eval", "task_option = ['a', 'b=1', '=2']", "'a' '=2'"),
+    ],
+)  # fmt: skip
+def test_check_names_each_wrong_value_of_a_list(tmp_path: Path, table: str, line: str, wrong: str) -> None:
+    result = invoke("--config", written(tmp_path, f"[{table}]\n{line}\n"), "config", "check")
+    assert result.exit_code == 2
+    key = line.rpartition("\n")[2].partition(" ")[0]
+    told = [each.partition(f"[{table}] {key}: ")[2] for each in result.output.splitlines()]
+    if " must " in wrong or " is " in wrong or " may " in wrong:
+        assert told[0].startswith(wrong)
+    else:
+        assert [each.rpartition(": ")[0].partition(": ")[0] for each in told] == wrong.split(" "), result.output
+    assert all(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "database_url = 'postgresql://u:hidden@h/n'",
+        "[facade]\nauth_token = 'hidden'",
+        "[manager]\nengine_api_key = ['hidden']",
+        "[facade.e2b]\nauth_token = ['hidden']",
+        "[scheduler]\nredis_url = {url = 'hidden'}",
+        "[scheduler]\nredis_ulr = 'redis://:hidden@h'",
+        "[scheduler]\notlp_endpoint = 'http://u:hidden@h:1'",
+        "[manager.inference]\nurl = ['http://u:hidden@h:1']",
+        "[gateway]\nparser_api_key = 'hidden'",
+    ],
+)
+def test_check_shows_no_secret_wherever_it_stands(tmp_path: Path, text: str) -> None:
+    result = invoke("--config", written(tmp_path, text), "config", "check")
+    assert result.exit_code == 2
+    assert "hidden" not in result.output
+    assert result.output.count("callsheet.toml: [") == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "9" * 20, "-" + "9" * 400])
+@pytest.mark.parametrize(("table", "key"), [("scheduler", "heartbeat_interval"), ("up", "drain_s"), ("up", "cpus")])
+def test_check_refuses_what_is_no_number_of_a_machine(tmp_path: Path, table: str, key: str, value: str) -> None:
+    result = invoke("--config", written(tmp_path, f"[{table}]\n{key} = {value}\n"), "config", "check")
+    assert result.exit_code == 2
+    assert f"[{table}] {key}: {value}: " in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"\xef\xbb\xbf[up]", b"[up]\n\0", b"a = " + b"[" * 5000, b"a = " + b"9" * 5000]
+)
+def test_check_says_what_is_no_toml(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "callsheet.toml"
+    file.write_bytes(content)
+    result = invoke("--config", str(file), "config", "check")
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1), result.output
+    assert f"{file}: cannot be read: " in result.output
+
+
+def test_check_looks_at_commands_with_arguments(tmp_path: Path) -> None:
+    text = "[trace]\noutput = 'run.json'\n[eval]\nconcurrency = 0\n[top]\ninterval = nan\n[config.show]\njson = 3\n"
+    result = invoke("--config", written(tmp_path, text), "config", "check")
+    told = [line.rpartition("callsheet.toml: ")[2].partition(":")[0] for line in result.output.splitlines()]
+    assert told == ["[eval] concurrency", "[top] interval", "[config.show] json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("[scheduler]\nprice = ['cpu=1']\n[up]\nprice = ['cpu=2']\n", (), (["cpu=1"], "")),
+        ("[up]\nprice = ['cpu=2']\n", (), (["cpu=2"], "")),
+        ("[scheduler]\nprice = ['cpu=1']\n[dashboard]\nprice = ['cpu=3']\n", (), (["cpu=3"], "")),
+        ("[scheduler]\nprice = ['cpu=1']\n", ("--price", "gpu=4"), (["gpu=4"], "the command line")),
+        ("[scheduler]\nlisten = '127.0.0.1:1'\n", (), (None, "the default")),
+    ],
+)
+def test_a_dashboard_takes_the_prices_of_its_scheduler(
+    tmp_path: Path, text: str, words: tuple[str, ...], told: tuple[Any, str]
+) -> None:
+    file = written(tmp_path, text)
+    result = invoke("--config", file, "config", "show", "--json", "dashboard", "--data-dir", "/x", *words)
+    shown = {each["option"]: (each["value"], each["source"]) for each in json.loads(result.stdout)["options"]}
+    assert shown["--price"] == (told[0], told[1] or file)
+
+
+def test_a_wrong_price_of_the_scheduler_is_told_where_it_stands(tmp_path: Path) -> None:
+    file = written(tmp_path, "[scheduler]\nprice = ['cows=1']\n")
+    result = invoke("--config", file, "dashboard", "--data-dir", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"{file}: [scheduler] price: 'cows=1': must be cpu" in result.output
+    assert invoke("--config", file, "config", "check").output.count("cows") == 1
 
 
 def test_check_names_all_that_is_wrong(tmp_path: Path) -> None:

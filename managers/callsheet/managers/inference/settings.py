@@ -23,6 +23,15 @@ def default_log_dir() -> Path:
     return default_data_dir() / "logs"
 
 
+def _server_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise ValueError("must hold no password; give the key as engine_api_key")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r}: must be http://HOST:PORT or https://HOST:PORT")
+    return url
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceSettings:
     """What to serve, and what every engine is told.
@@ -47,6 +56,7 @@ class InferenceSettings:
             flag="--url",
             metavar="URL",
             repeatable=True,
+            parse=_server_url,
         ),
     ] = ()
     launches: Annotated[
@@ -111,6 +121,7 @@ class InferenceSettings:
             "repeatable. Without one from anywhere, but with a token from nowhere.",
             metavar="DIR|URI",
             repeatable=True,
+            parse=check_place,
         ),
     ] = ()
     policy_version: Annotated[int, AtLeast(0)] = 0
@@ -136,10 +147,6 @@ class InferenceSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
-        for url in self.urls:
-            _check_url(url)
-        for place in self.weights_below:
-            check_place(place)
         check_least(self)
         if self.script is not None and self.engine == DEFAULT_ENGINE:
             raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")
@@ -200,14 +207,6 @@ def model_directory(model: str) -> Path | None:
     """
     path = Path(model).expanduser()
     return path if "/" in model or path.is_dir() else None
-
-
-def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"url: {url!r}: must be http://HOST:PORT or https://HOST:PORT")
-    if parts.username or parts.password:
-        raise ValueError("url: must hold no password; give the key as engine_api_key")
 
 
 def on_cores(settings: InferenceSettings, cores: Sequence[int]) -> InferenceSettings:

@@ -23,8 +23,8 @@ _SCHEME: Final = "://"
 _MISLEADING: Final = ("..", "%", "\\", "?", "#", "@")
 
 
-def check_place(place: str) -> None:
-    """Checks a place as an operator gives it.
+def check_place(place: str) -> str:
+    """Returns a place as an operator gives it, as it is.
 
     Raises:
         ValueError: It is neither an absolute directory nor the beginning of a URI.
@@ -35,7 +35,8 @@ def check_place(place: str) -> None:
     else:
         good = _is_plainly_absolute(Path(place))
     if not good:
-        raise ValueError(f"weights_below: {place!r}: must be an absolute directory, or begin a URI as s3://bucket/runs")
+        raise ValueError(f"{place!r}: must be an absolute directory, or begin a URI as s3://bucket/runs")
+    return place
 
 
 def _misleads(uri: str) -> bool:

@@ -18,6 +18,16 @@ ANY_REGISTRY = "*"
 REGISTRY = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?", re.IGNORECASE)
 
 
+def _registry(name: str) -> str:
+    if not REGISTRY.fullmatch(name):
+        raise ValueError(f"{name!r}: must be HOST or HOST:PORT of a registry")
+    return name
+
+
+def _any_or_registry(name: str) -> str:
+    return name if name == ANY_REGISTRY else _registry(name)
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
     """Which registries images may come from, and how they are asked.
@@ -39,6 +49,7 @@ class RegistrySettings:
             variable="CALLSHEET_REGISTRY",
             metavar="HOST[:PORT]",
             text=str,
+            parse=_any_or_registry,
             repeatable=True,
         ),
     ] = ()
@@ -51,6 +62,7 @@ class RegistrySettings:
             variable="CALLSHEET_INSECURE_REGISTRY",
             metavar="HOST[:PORT]",
             text=str,
+            parse=_registry,
             repeatable=True,
         ),
     ] = ()
@@ -91,16 +103,9 @@ class RegistrySettings:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
-        for option, names in (("registries", self.registries), ("insecure_registries", self.insecure_registries)):
-            for name in names:
-                if not REGISTRY.fullmatch(name) and (option, name) != ("registries", ANY_REGISTRY):
-                    raise ValueError(f"{option}: {name!r}: must be HOST or HOST:PORT of a registry")
         if self.registry_authfile is not None and not self.registry_authfile.is_absolute():
             raise ValueError(f"registry_authfile: {str(self.registry_authfile)!r}: must be absolute")
         check_least(self)
-        for name in ("image_tag_s", "pull_timeout_s"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name}: {getattr(self, name)}: must be finite")
 
     @property
     def short_names_at(self) -> str:
@@ -172,8 +177,6 @@ class BuildSettings:
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
         check_least(self)
-        if not math.isfinite(self.build_timeout_s):
-            raise ValueError(f"build_timeout_s: {self.build_timeout_s}: must be finite")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from callsheet.scheduler.access.tokens import TokenFile
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
-from callsheet.scheduler.core.words.costs import read_price
+from callsheet.scheduler.core.words.costs import read_prices
 from callsheet.scheduler.core.words.records import SchedulerAlive
 from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
@@ -359,7 +359,7 @@ async def _grpc_server(
             ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
-    clients = ClientServicer(loop, claims, limits, unread, audit, prices=dict(map(read_price, settings.prices)))
+    clients = ClientServicer(loop, claims, limits, unread, audit, prices=read_prices(settings.prices))
     managers = ManagerServicer(loop, claims, unread)
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)

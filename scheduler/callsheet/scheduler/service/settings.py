@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen, metrics_address
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.core.words.costs import read_price
+from callsheet.scheduler.core.words.costs import read_price, read_prices
 from callsheet.scheduler.service.limits.settings import LimitSettings
 
 _TRACES: Final = "/v1/traces"
@@ -49,6 +49,18 @@ def collector(text: str) -> str | None:
 def _price(text: str) -> str:
     read_price(text)
     return text
+
+
+Prices = Annotated[
+    tuple[str, ...],
+    Setting(
+        "Money for one unit of a resource of costs, such as cpu=0.00001 for a core-second; repeatable.",
+        flag="--price",
+        metavar="RESOURCE=AMOUNT",
+        repeatable=True,
+        parse=_price,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +200,7 @@ class SchedulerSettings:
             least=0,
         ),
     ] = 10_000
-    prices: Annotated[
-        tuple[str, ...],
-        Setting(
-            "Money for one unit of a resource of costs, such as cpu=0.00001 for a core-second; repeatable.",
-            flag="--price",
-            metavar="RESOURCE=AMOUNT",
-            repeatable=True,
-            parse=_price,
-        ),
-    ] = ()
+    prices: Prices = ()
     closed_actions_s: Annotated[
         float,
         Setting("Seconds after the close for which explain does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0),
@@ -207,9 +210,7 @@ class SchedulerSettings:
     shutdown_grace: float = 2.0
 
     def __post_init__(self) -> None:
-        named = [read_price(each)[0] for each in self.prices]
-        for repeated in {each for each in named if named.count(each) > 1}:
-            raise ValueError(f"price: {repeated!r}: must be given once")
+        read_prices(self.prices)
         self.access.check_listen(self.listen)
         if self.metrics_listen is not None:
             self.access.check_listen(self.metrics_listen)

@@ -393,7 +393,6 @@ def _bytes() -> EvaluationSettings:
     ("changes", "said"),
     [
         ({"agent": "x", "model_dir": Path("m")}, "at most one"),
-        ({"task_options": ("count",)}, "NAME=VALUE"),
         ({"trials": 0}, "trials"),
     ],
 )

@@ -45,6 +45,7 @@ from callsheet.managers.inference.http_engine.weights_check import check_weights
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.driver import buckets_of
 from callsheet.managers.inference.weights import TensorSpec
+from callsheet.options.declaration import from_values
 from safetensors.numpy import save_file
 
 UP = ServerState(identity="first", version="3")
@@ -204,7 +205,7 @@ def test_tensors_are_received_in_runs_that_fit() -> None:
 @pytest.mark.parametrize("url", ["host:1", "ftp://host", "http://", "http://user:secret@host"])
 def test_urls_of_servers(url: str) -> None:
     with pytest.raises(ValueError, match="url"):
-        InferenceSettings(urls=(url,))
+        from_values(InferenceSettings, {"url": [url]})
     with pytest.raises(ValueError, match="url: 0 are given"):
         _ = InferenceSettings().server_url
     assert InferenceSettings(urls=("http://host:1",)).server_url == "http://host:1"

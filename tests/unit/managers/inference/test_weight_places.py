@@ -12,6 +12,7 @@ from callsheet.managers.inference.driver import WeightUpdateError
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.weight_places import WeightPlaces
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights, TensorWeights
+from callsheet.options.declaration import from_values
 
 
 @pytest.fixture
@@ -167,6 +168,6 @@ def test_tensors_and_the_first_weights_lie_nowhere() -> None:
 @pytest.mark.parametrize("place", ["weights", "", "s3://", "file:///weights", "/weights/../etc", "://x", "a b://c"])
 def test_places_that_are_none_are_refused(place: str) -> None:
     with pytest.raises(ValueError, match="weights_below: "):
-        InferenceSettings(weights_below=(place,))
+        from_values(InferenceSettings, {"weights_below": [place]})
     good = ("/", "/runs/of..mine", "/50%/user@host", "s3://bucket/runs", "tcp://10.0.0.7:29500")
     assert InferenceSettings(weights_below=good).weights_below == good

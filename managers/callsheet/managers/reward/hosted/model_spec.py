@@ -161,7 +161,7 @@ def check_names(specs: tuple[ModelSpec, ...]) -> None:
     """
     names = [spec.name for spec in specs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"model: {twice[0]!r}: must be given once")
+        raise ValueError(f"model: {', '.join(map(repr, twice))}: must be given once")
 
 
 def _spec(name: str, values: Mapping[str, object], *, texts: bool = False) -> ModelSpec:

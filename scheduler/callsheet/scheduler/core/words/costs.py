@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -27,7 +27,7 @@ def read_price(text: str) -> tuple[str, float]:
     kind, of_service, service = resource.partition(":")
     if kind not in (*TIMED, *COUNTED) or (of_service and (kind != "calls" or not service)):
         known = f"{', '.join((*TIMED, *COUNTED))} or calls:SERVICE"
-        raise ValueError(f"{resource!r}: must be {known}, and an amount after a '='")
+        raise ValueError(f"{text!r}: must be {known}, and an amount after a '='")
     try:
         price = float(amount) if separator else -1.0
     except ValueError:
@@ -35,6 +35,19 @@ def read_price(text: str) -> tuple[str, float]:
     if not 0.0 <= price < inf:
         raise ValueError(f"{text!r}: its amount must be a number of at least 0")
     return resource, price
+
+
+def read_prices(texts: Iterable[str]) -> dict[str, float]:
+    """The money for a unit of each resource that texts name.
+
+    Raises:
+        ValueError: One is no such text, or a resource is named again.
+    """
+    prices = [read_price(text) for text in texts]
+    named = [resource for resource, _ in prices]
+    if twice := sorted({each for each in named if named.count(each) > 1}):
+        raise ValueError(f"price: {', '.join(map(repr, twice))}: must be given once")
+    return dict(prices)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,31 @@
+"""Which run that is over a dashboard shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from callsheet.options.declaration import Setting
+from callsheet.scheduler.core.words.costs import read_prices
+from callsheet.scheduler.service.settings import Prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRunSettings:
+    """Where a run left what it left, and what it cost; without a data directory there is none."""
+
+    data_dir: Annotated[
+        Path | None, Setting("Show a run that is over: the one that left this data directory.", default_text="none")
+    ] = None
+    database_url_file: Annotated[
+        Path | None,
+        Setting("The run's journal is in the PostgreSQL database whose URL this file has.", default_text="none"),
+    ] = None
+    prices: Prices = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        read_prices(self.prices)
+        if self.data_dir is None and self.database_url_file is not None:
+            raise ValueError("database_url_file: goes with data_dir, where the run's payloads are")
