@@ -13,6 +13,7 @@ from callsheet.scheduler.core.words.records import (
     ActionFinished,
     ActionSubmitted,
     ActionSummary,
+    ClosedJobGrew,
     CostGrown,
     JobClosed,
     JobOpened,
@@ -31,6 +32,7 @@ from tests.support.journals import JournalPlace
 
 ListTrajectories = admin_service_pb2.ListTrajectoryHistoryRequest
 ListActions = admin_service_pb2.ListActionHistoryRequest
+ListClosedJobs = admin_service_pb2.ListClosedJobsRequest
 GENERATE, REWARD = action_pb2.ACTION_KIND_GENERATE, action_pb2.ACTION_KIND_REWARD
 
 
@@ -64,7 +66,7 @@ def submitted(action_id: str, trajectory_id: str = "t", kind: int = GENERATE, **
 
 
 def finished(action_id: str, outcome: bytes, kind: int = GENERATE, *, keeps_spec: bool = True) -> ActionFinished:
-    told = ("succeeded", "short", "", "", 1, "m", 12.5, 20.0, 1.5, 6.0, "", "sum", "policy")
+    told = ("succeeded", "short", "", "", 1, "m", "n", 12.5, 20.0, 1.5, 6.0, "", "sum", "policy")
     story: list[tuple[float, str]] = []
     summary = ActionSummary("job", action_id, kind, *told, {}, {}, story)
     return ActionFinished("job", action_id, "succeeded", outcome, 20.0, summary, keeps_spec)
@@ -299,6 +301,78 @@ def test_the_newest_actions_of_closed_jobs_are_kept_with_their_trajectories(plac
     assert [place.count(table) for table in ("actions", "trajectories", "closed_jobs")] == [0, 0, 0]
 
 
+def closed_job(job_id: str, at: float, cost: Cost | None = None, reason: str = "on request") -> JobClosed:
+    return JobClosed(job_id, reason, at - 5.0, at, cost or Cost())
+
+
+def purge(journal: Journal) -> None:
+    while journal.has_garbage:
+        journal.purge(3)
+
+
+def test_closed_jobs_come_newest_first_page_by_page(place: JournalPlace) -> None:
+    cost = Cost({"cpu": 2.5}, {"tokens_out": 7.0})
+    with place.begun(kept_actions=5) as journal:
+        journal.commit([JobOpened(f"job{number}", b"", opened_at=number) for number in range(5)])
+        journal.commit([closed_job("job3", 31.5, cost, "idle"), closed_job("job0", 40.0)])
+        # One that is opened and closed in one commit was there, too, and one may have the id of another.
+        journal.commit([JobOpened("job3", b""), closed_job("job3", 50.0), closed_job("job1", 40.0)])
+        journal.commit([JobOpened("job1", b"")])
+        purge(journal)
+        # What was closed grows, though its id is in use again.
+        journal.commit([ClosedJobGrew("job1", 40.0, cost), ClosedJobGrew("forgotten", 1.0, cost)])
+    with place.begun(kept_actions=5) as journal:
+        purge(journal)
+        reader = HistoryReader(journal.reader)
+        told: list[admin_service_pb2.ClosedJob] = []
+        token, pages = "", 0
+        while token or not pages:
+            page = reader.closed_jobs(ListClosedJobs(page_size=1, page_token=token))
+            told += page.jobs
+            token, pages = page.next_page_token, pages + 1
+        assert [(each.job_id, each.reopened) for each in told] == [
+            ("job3", False),
+            ("job1", True),
+            ("job0", False),
+            ("job3", True),
+        ]
+        last = told[3]
+        assert (last.reason, last.opened.ToNanoseconds(), last.closed.ToNanoseconds()) == ("idle", 26.5e9, 31.5e9)
+        for each in (told[1], last):
+            assert (dict(each.cost.held), dict(each.cost.used)) == ({"cpu": 2.5}, {"tokens_out": 7.0})
+        assert list(reader.closed_jobs(ListClosedJobs()).jobs) == told
+        assert list(reader.closed_jobs(ListClosedJobs(job_id="job3")).jobs) == [told[0], last]
+        assert not reader.closed_jobs(ListClosedJobs(job_id="job2")).jobs
+
+
+def test_closed_jobs_are_read_by_their_index(journal: Journal, searches: list[str]) -> None:
+    HistoryReader(journal.reader).closed_jobs(ListClosedJobs(page_token="3.2.5"))
+    assert not [each for each in searches if each.startswith(("SCAN", "USE TEMP"))]
+
+
+def test_the_newest_closed_jobs_are_kept_and_those_of_which_actions_are(
+    place: JournalPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callsheet.scheduler.store.closed_jobs.KEPT_JOBS", 2)
+    with place.begun(kept_actions=1) as journal:
+        journal.commit([JobOpened(f"job{number}", b"") for number in range(5)])
+        journal.commit([opened_in("job1"), ActionSubmitted("job1", "a", "", b"", b"", 30.0)])
+        # The first of them has nothing at all, and is closed last.
+        for at, number in enumerate((1, 2, 3, 4, 0)):
+            journal.commit([closed_job(f"job{number}", 10.0 + at)])
+            purge(journal)
+        reader = HistoryReader(journal.reader)
+        assert [each.job_id for each in reader.closed_jobs(ListClosedJobs()).jobs] == ["job0", "job4", "job1"]
+        assert not reader.trajectories(ListTrajectories(job_id="job4")).trajectories
+    with place.begun() as journal:
+        purge(journal)
+        assert not HistoryReader(journal.reader).closed_jobs(ListClosedJobs()).jobs
+
+
+def opened_in(job_id: str) -> TrajectoryOpened:
+    return TrajectoryOpened(job_id, "t", b"", 0, 10.0)
+
+
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
@@ -309,15 +383,19 @@ def test_the_newest_actions_of_closed_jobs_are_kept_with_their_trajectories(plac
         (ListActions(job_id="job", page_token="1.\0"), "page_token"),
         (ListTrajectories(job_id="job", page_token="1.x"), "page_token"),
         (ListTrajectories(job_id="job", page_token=f"1.{2**63}"), "page_token"),
+        (ListClosedJobs(page_token="1.nan"), "page_token"),
+        (ListClosedJobs(page_size=1001), "page_size"),
+        (ListClosedJobs(job_id="\0"), "job_id"),
         (ListTrajectories(job_id="job", group_id="\0"), "group_id"),
         (ListTrajectories(job_id="job", trajectory_ids=["\0"]), "trajectory_ids"),
         (ListTrajectories(job_id="job", trajectory_ids=["t"] * 257), "trajectory_ids"),
     ],
 )
-def test_what_makes_no_page_is_refused(journal: Journal, request_: ListActions | ListTrajectories, field: str) -> None:
+def test_what_makes_no_page_is_refused(journal: Journal, request_: Any, field: str) -> None:
     reader = HistoryReader(journal.reader)
+    read: Any = {ListActions: reader.actions, ListTrajectories: reader.trajectories, ListClosedJobs: reader.closed_jobs}
     with pytest.raises(RefusedError) as caught:
-        reader.actions(request_) if isinstance(request_, ListActions) else reader.trajectories(request_)
+        read[type(request_)](request_)
     assert (caught.value.code, caught.value.field) == (RefusalCode.INVALID_ARGUMENT, field)
 
 
@@ -347,4 +425,5 @@ def test_closed_jobs_keep_a_bound_of_bytes(place: JournalPlace, most_bytes: int,
         with place.outside() as outside:
             found = outside.execute("SELECT action_id FROM actions ORDER BY id").fetchall()
     assert [name for (name,) in found] == kept
-    assert place.count("closed_jobs") == len(kept)
+    # What the jobs cost is kept all the same.
+    assert place.count("closed_jobs") == 3

@@ -18,7 +18,25 @@ from tests.support.journals import JournalPlace, submitted
 OPENED = JobOpened("job", b"job spec")
 STORY = [(12.5, "submitted"), (20.0, "outcome: failed (ENV lost)")]
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-BEFORE = ("job", "a", 5, "failed", "lä'bel", "ENV", "lost", 2, "m", 12.5, 20.0, 1.5, 6.0, TRACEPARENT, "task", "api")
+BEFORE = (
+    "job",
+    "a",
+    5,
+    "failed",
+    "lä'bel",
+    "ENV",
+    "lost",
+    2,
+    "m",
+    "n",
+    12.5,
+    20.0,
+    1.5,
+    6.0,
+    TRACEPARENT,
+    "task",
+    "api",
+)
 SUMMARY = ActionSummary(*BEFORE, {"cpu": 6.0}, {}, STORY)
 FINISHED = ActionFinished("job", "a", "failed", b"outcome", 20.0, SUMMARY)
 

@@ -84,6 +84,9 @@ class Live:
     async def list_action_history(self, request: Any) -> Any:
         return await self._admin.ListActionHistory(request, timeout=_CALL_S)
 
+    async def list_closed_jobs(self, request: Any) -> Any:
+        return await self._admin.ListClosedJobs(request, timeout=_CALL_S)
+
     async def explain(self, request: Any) -> Any:
         return await self._admin.Explain(request, timeout=_CALL_S)
 
@@ -139,17 +142,18 @@ async def told(source: Any) -> dict[str, Any]:
             if not each.timeline.HasField("ended"):
                 each.state = STATE.ACTION_STATE_DISPATCHED
                 each.ClearField("timeline")
+                # The fleet is in memory, too.
+                each.ClearField("node_id")
             # Those of an open job are in its scheduler's memory.
             if name == "open":
                 each.ClearField("story")
-            # As the fleet is.
-            each.ClearField("node_id")
         trajectories = await source.list_trajectory_history(ListTrajectories(job_id=name))
         for each in trajectories.trajectories:
             each.ClearField("node_id")
             if not each.HasField("closed"):
                 each.ClearField("cost")
         found[f"{name} actions"], found[f"{name} trajectories"] = page, trajectories
+    found["closed jobs"] = await source.list_closed_jobs(admin_service_pb2.ListClosedJobsRequest())
     request = admin_service_pb2.ExplainRequest(key=common_pb2.ActionKey(job_id="closed", action_id="reset"))
     found["story"] = (await source.explain(request)).story
     return found
@@ -180,12 +184,22 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
             key = common_pb2.ActionKey(job_id="open", action_id="runs0")
             explained = await dead.explain(admin_service_pb2.ExplainRequest(key=key))
             assert f"it was with manager {lost.manager_id}, attempt 1" in explained.story[-1].event
+            key.action_id = "done0"
+            explained = await dead.explain(admin_service_pb2.ExplainRequest(key=key))
+            assert [each.event.partition(" to ")[0] for each in explained.story] == [
+                "submitted",
+                "attempt 1 dispatched",
+                "attempt 1 started",
+                "outcome: succeeded",
+            ]
+            (of_closed,) = before["closed jobs"].jobs
+            assert of_closed.cost.held["memory"] > 0.0
             with pytest.raises(client_errors.FailedPreconditionError, match="the run is over"):
                 await dead.what_if(admin_service_pb2.WhatIfRequest(pool="cpu", nodes=1))
             with pytest.raises(client_errors.NotFoundError):
                 await dead.list_action_history(ListActions(job_id="unknown"))
             async with running_dashboard("127.0.0.1:1", run=dead) as url, browser(url) as pages:
-                for name in ("stuck", "now", "engines", "trajectories"):
+                for name in ("stuck", "now", "engines", "trajectories", "closed"):
                     assert (await pages.get(f"/{name}", job="open")).status == 200, name
                 assert "runs0" in (await pages.get("/stuck")).text
                 shown = await pages.get("/trajectory", job="open", trajectory="t0", contents="1")

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 _DEADLINE_S = 120.0
 STATE = admin_service_pb2.ActionState
 ListActions = admin_service_pb2.ListActionHistoryRequest
+ListClosedJobs = admin_service_pb2.ListClosedJobsRequest
 ListTrajectories = admin_service_pb2.ListTrajectoryHistoryRequest
 
 
@@ -128,3 +129,21 @@ async def test_a_closed_jobs_history_stays(tmp_path: Path) -> None:
     assert page.actions[0].story
     (trajectory,) = trajectories.trajectories
     assert (trajectory.group_id, trajectory.end) == ("g", job_pb2.TRAJECTORY_END_ABANDONED)
+
+
+async def test_closed_jobs_are_told_and_a_jobs_token_sees_its_own_alone(tmp_path: Path) -> None:
+    async with asking(tmp_path) as found:
+        await found.other(found.other.client.OpenJob, open_job("other"))
+        for who, name in ((found.job, "j"), (found.other, "other")):
+            await who(who.client.CloseJob, client_service_pb2.CloseJobRequest(job_id=name))
+        for who, names in ((found.job, ["j"]), (found.reader, ["other", "j"]), (found.admin, ["other", "j"])):
+            told = (await who(who.admin.ListClosedJobs, ListClosedJobs())).jobs
+            assert [each.job_id for each in told] == names
+        refused = await found.other.refused(found.other.admin.ListClosedJobs, ListClosedJobs(job_id="j"))
+        assert refused == (grpc.StatusCode.PERMISSION_DENIED, "job_id")
+        (closed,) = (await found.reader(found.reader.admin.ListClosedJobs, ListClosedJobs(job_id="j"))).jobs
+        assert (closed.reason, closed.reopened) == ("on request", False)
+        assert 0 < closed.opened.ToNanoseconds() <= closed.closed.ToNanoseconds()
+        await found.job(found.job.client.OpenJob, open_job("j"))
+        (closed,) = (await found.job(found.job.admin.ListClosedJobs, ListClosedJobs(job_id="j"))).jobs
+        assert closed.reopened

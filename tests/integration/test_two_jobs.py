@@ -85,6 +85,7 @@ ACTS: Mapping[str, str] = {
     "ListActions": "list its actions",
     "ListTrajectoryHistory": "read what became of its trajectories",
     "ListActionHistory": "read what became of its actions",
+    "ListClosedJobs": "read what it cost once it was closed",
     "DrainManager": "drain the machine that it works on",
     "HealManager": "take an engine's new weights away",
     "WhatIf": "ask a what-if about its actions",

@@ -197,7 +197,7 @@ async def test_who_is_somebody_else_gets_nothing_of_the_victim(
 async def test_who_may_look_changes_nothing_and_reads_no_payload(scheduler: Scheduler, measured: Measured) -> None:
     looks = {"GetServerInfo", "GetStatus", "Explain", "ListActions", "WhatIf", "GetOutcome",
              "ListJobs", "ListTrajectories", "ListGroups", "ListBuffer",
-             "ListTrajectoryHistory", "ListActionHistory"}  # fmt: skip
+             "ListTrajectoryHistory", "ListActionHistory", "ListClosedJobs"}  # fmt: skip
     before = await scheduler.state()
     async with scheduler.caller(scheduler.token("read-only")) as reader:
         found = await got(scheduler, reader, rpcs())

@@ -19,7 +19,6 @@ from tests.sim.sim_client import ClientLink, SimClient
 from tests.sim.sim_manager import SimManager
 from tests.sim.sim_parts import (
     Link,
-    SimJournal,
     Timeline,
     action_request,
     encode_outcome,
@@ -28,6 +27,7 @@ from tests.sim.sim_parts import (
     trajectory_request,
 )
 from tests.support.core_invariants import check_invariants
+from tests.support.core_journal import CoreJournal
 
 SANDBOX_KINDS = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
 ENGINE_KINDS = frozenset({ActionKind.GENERATE})
@@ -67,7 +67,7 @@ class World:
         self.misfortune = misfortune
         self.slowness = misfortune.slowness
         self.failure_rate = misfortune.failure_rate
-        self.journal = SimJournal()
+        self.journal = CoreJournal()
         self.scheduler_up = False
         self.starts: Counter[ActionKey] = Counter()
         self.managers = {

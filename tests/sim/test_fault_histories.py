@@ -7,7 +7,7 @@ import random
 
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
-from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind
 from callsheet.scheduler.core.work.submission import EXPIRED
 
 from tests.sim.sim_parts import action_request
@@ -95,7 +95,8 @@ def check_history(world: World) -> None:
     for key in [key for key in client.specs if key.action_id in forgotten]:
         if action_request(client.specs[key]).kind is ActionKind.ENV_STEP:
             assert world.starts[key] <= 1, f"{key} was forgotten and started {world.starts[key]} times"
-    for key, row in world.journal.actions.items():
+    for kept, row in world.journal.actions.items():
+        key = ActionKey(*kept)
         assert client.outcomes[key] == world.journal.outcomes[key], f"{key}: told otherwise than kept"
         if action_request(client_spec(world, key.action_id)).kind is ActionKind.ENV_STEP:
             assert world.starts[key] <= 1, f"{key} ({row}) started {world.starts[key]} times"

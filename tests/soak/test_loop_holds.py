@@ -106,6 +106,7 @@ async def look(asking: Asking, size: Size) -> None:
     trajectories = admin.ListTrajectoryHistoryRequest(job_id=LARGE, page_size=1000)
     await asking.admin("ListTrajectoryHistory", trajectories, "of the large job")
     await asking.admin("ListActionHistory", admin.ListActionHistoryRequest(job_id=LARGE, page_size=1000))
+    await asking.admin("ListClosedJobs", admin.ListClosedJobsRequest(page_size=1000))
     await asking.admin("WhatIf", admin.WhatIfRequest(pool="n00001", nodes=10_000), "of 10,000 nodes")
     await asking.admin("WhatIf", admin.WhatIfRequest(pool="n00001", nodes=1), "of one node")
     drain = admin.DrainManagerRequest(manager_id=manager_name(1), dry_run=True)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from callsheet.scheduler.core.recovery import RequestDecoder
 from callsheet.scheduler.core.words import records
+from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.engine_weights import WeightsOffer
 from callsheet.scheduler.core.words.model import ActionRequest, JobRequest, TrajectoryRequest, TrajectoryResult
 from callsheet.scheduler.core.words.recovered import (
@@ -27,7 +28,9 @@ class CoreJournal:
     """What survives the core. Requests are kept beside their specs, so that "decoding" is looking them up."""
 
     def __init__(self) -> None:
+        self.epoch = 0
         self.jobs: dict[str, RecoveredJob] = {}
+        self.closed_jobs: dict[tuple[str, float], Cost] = {}
         self.trajectories: dict[Row, RecoveredTrajectory] = {}
         self.actions: dict[Row, RecoveredAction] = {}
         self.outcomes: dict[Row, bytes] = {}
@@ -73,16 +76,22 @@ class CoreJournal:
 
     def _apply(self, record: records.Record) -> None:
         match record:
-            case records.JobOpened(job_id, spec, epoch, sequence):
-                self.jobs[job_id] = RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
-            case records.JobClosed(job_id):
-                del self.jobs[job_id]
+            case records.JobOpened(job_id, spec, epoch, sequence, opened):
+                self.jobs[job_id] = RecoveredJob(
+                    job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence, opened_at=opened
+                )
+            case records.JobClosed(job_id, _, opened, closed, cost):
+                assert opened == self.jobs.pop(job_id).opened_at
+                self.closed_jobs[job_id, closed] = cost
                 self.forgotten.pop(job_id, None)
                 self.rollouts = {name: each for name, each in self.rollouts.items() if each.job_id != job_id}
                 kept = (self.trajectories, self.actions, self.outcomes, self.finished, self.buffered, self.batches)
                 for rows in kept:
                     for key in [key for key in rows if key[0] == job_id]:
                         del rows[key]
+            case records.ClosedJobGrew(job_id, closed, cost):
+                assert (job_id, closed) in self.closed_jobs, f"{job_id} was not closed at {closed}"
+                self.closed_jobs[job_id, closed] = cost
             case records.JobLease(job_id, expired, left):
                 self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.PolicyVersionPublished(job_id, version):
@@ -91,6 +100,25 @@ class CoreJournal:
                 self.rollouts[name] = RecoveredRollout(job_id, name, version, epoch, sequence, plan)
             case records.RolloutChanged(_, name, reference, begun):
                 self.rollouts[name] = replace(self.rollouts[name], reference=reference, begun=begun)
+            case records.CostGrown(job_id, of_job, of_trajectories):
+                self.jobs[job_id] = replace(self.jobs[job_id], cost=of_job)
+                for trajectory_id, account in of_trajectories.items():
+                    self._change_trajectory(job_id, trajectory_id, cost=account)
+            case records.WorkForgotten(job_id, action_ids, entries, trajectory_ids):
+                self.forgotten.setdefault(job_id, []).append(entries)
+                for trajectory_id in trajectory_ids:
+                    del self.trajectories[job_id, trajectory_id]
+                for key in [(job_id, action_id) for action_id in action_ids]:
+                    del self.actions[key], self.outcomes[key], self.finished[key]
+            case records.SchedulerAway(_, since, until, forgotten):
+                self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
+            case records.ClosedActionsKept(kept_actions, forgotten):
+                self.closed = [each for each in (*self.closed, *kept_actions) if each.number > forgotten]
+            case _:
+                self._apply_to_trajectory(record)
+
+    def _apply_to_trajectory(self, record: records.Record) -> None:
+        match record:
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
                 self.trajectories[job_id, trajectory_id] = RecoveredTrajectory(
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
@@ -108,32 +136,14 @@ class CoreJournal:
                     had_sandbox=True,
                     died=died,
                 )
-            case records.CostGrown(job_id, of_job, of_trajectories):
-                self.jobs[job_id] = replace(self.jobs[job_id], cost=of_job)
-                for trajectory_id, account in of_trajectories.items():
-                    self._change_trajectory(job_id, trajectory_id, cost=account)
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._change_trajectory(job_id, trajectory_id, end=end, reason=reason, closed_at=closed_at)
             case records.TrajectoryCommandTimeout(job_id, trajectory_id, timeout):
                 self._change_trajectory(job_id, trajectory_id, command_timeout=timeout)
             case records.GroupCancelled(job_id, trajectory_id):
                 self._change_trajectory(job_id, trajectory_id, group_cancelled=True)
-            case records.WorkForgotten(job_id, action_ids, entries, trajectory_ids):
-                self.forgotten.setdefault(job_id, []).append(entries)
-                for trajectory_id in trajectory_ids:
-                    del self.trajectories[job_id, trajectory_id]
-                for key in [(job_id, action_id) for action_id in action_ids]:
-                    del self.actions[key], self.outcomes[key], self.finished[key]
-            case records.SchedulerAway(_, since, until, forgotten):
-                self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
-            case records.ClosedActionsKept(kept, forgotten):
-                self.closed = [each for each in (*self.closed, *kept) if each.number > forgotten]
-            case records.ActionSubmitted() | records.ActionDispatched() | records.ActionCancelRequested():
-                self._apply_to_action(record)
-            case records.ActionRequeued() | records.ActionFinished():
-                self._apply_to_action(record)
             case _:
-                self._apply_to_buffer(record)
+                self._apply_to_action(record)
 
     def _apply_to_buffer(self, record: records.Record) -> None:
         match record:
@@ -213,6 +223,8 @@ class CoreJournal:
                     outcome_bytes=len(outcome) + kept,
                 )
                 self.outcomes[job_id, action_id] = outcome
+            case _:
+                self._apply_to_buffer(record)
 
     def _open_row(self, job_id: str, action_id: str) -> RecoveredAction:
         key = (job_id, action_id)

@@ -61,7 +61,8 @@ class MadeUpRun:
         self.payloads: dict[str, bytes] = {}
         self.asked: list[Any] = []
         self.shows_contents = True
-        self.next_actions = ""
+        self.next_actions = self.next_jobs = ""
+        self.closed_jobs: list[admin_service_pb2.ClosedJob] = []
 
     async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
         return client_service_pb2.GetServerInfoResponse(
@@ -92,6 +93,11 @@ class MadeUpRun:
     async def what_if(self, request: Any) -> admin_service_pb2.WhatIfResponse:
         self.asked.append(request)
         return admin_service_pb2.WhatIfResponse(pool="n", nodes=1, summary="It helps.")
+
+    async def list_closed_jobs(self, request: Any) -> admin_service_pb2.ListClosedJobsResponse:
+        self.asked.append(request)
+        found = [each for each in self.closed_jobs if request.job_id in {"", each.job_id}]
+        return admin_service_pb2.ListClosedJobsResponse(jobs=found[: request.page_size], next_page_token=self.next_jobs)
 
     async def list_trajectory_history(self, request: Any) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         self.asked.append(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
-    from callsheet.client.admin_values import DrainReport
+    from callsheet.client.admin_values import ClosedJob, DrainReport
     from callsheet.client.words.costs import Cost
     from callsheet.client.words.jobs import BufferStatus, FinishedTrajectory, JobStatus
     from callsheet.client.words.weights import RolloutEngine
@@ -23,10 +24,21 @@ _IDLE_TOLD_S = 3600.0
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
 
 
-def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
-    """List open jobs: who holds them and when they expire."""
+def jobs(
+    *,
+    closed: Annotated[bool, typer.Option("--closed", help="List closed jobs, the newest close first.")] = False,
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """List open jobs: who holds them and when they expire.
+
+    Of closed jobs it tells when they ran, why they were closed and what they cost.
+    """
     from callsheet.cli.plain import to_plain
 
+    if closed:
+        _closed_jobs(scheduler, as_json)
+        return
     found, prices = ask(scheduler, _jobs_and_prices)
     if as_json:
         told = ({"job_id": job.job_id, **to_plain(job), "money": job.cost.money(prices)} for job in found)
@@ -45,6 +57,30 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
         for job in found
     ]
     print_table("Open jobs", ["job", "sessions #", "trajectories #", "actions", "failures", "cost", "life"], rows)
+
+
+def _closed_jobs(scheduler: str, as_json: bool) -> None:
+    from callsheet.cli.plain import to_plain
+
+    found, prices = ask(scheduler, _closed_jobs_and_prices)
+    if as_json:
+        print_json({"jobs": [{**to_plain(job), "money": job.cost.money(prices)} for job in found]})
+        return
+    rows = [
+        [
+            job.job_id,
+            *(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (job.opened, job.closed)),
+            span(max(job.closed - job.opened, 0.0)),
+            cost_of(job.cost, prices),
+            job.reason,
+        ]
+        for job in found
+    ]
+    print_table("Closed jobs", ["job", "opened (UTC)", "closed (UTC)", "lasted #", "cost", "why"], rows)
+
+
+async def _closed_jobs_and_prices(admin: AdminClient) -> tuple[list[ClosedJob], dict[str, float]]:
+    return [job async for job in admin.closed_jobs()], await admin.prices()
 
 
 async def _jobs_and_prices(admin: AdminClient) -> tuple[tuple[JobStatus, ...], dict[str, float]]:

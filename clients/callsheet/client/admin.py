@@ -15,8 +15,16 @@ from typing import Any, Self, TypeVar
 import anyio
 import grpc.aio
 from callsheet.client.admin_predictions import WhatIf
-from callsheet.client.admin_values import DrainReport, Explanation, OpenActions, SchedulerStatus, ServiceStatus
+from callsheet.client.admin_values import (
+    ClosedJob,
+    DrainReport,
+    Explanation,
+    OpenActions,
+    SchedulerStatus,
+    ServiceStatus,
+)
 from callsheet.client.codec.admin_decode import (
+    decode_closed_job,
     decode_drain,
     decode_explanation,
     decode_status,
@@ -160,6 +168,17 @@ class AdminClient:
         put(request, "", job_id=job_id)
         put_list(request, "", "trajectory_ids", trajectory_ids)
         return self._history("ListActionHistory", request, "actions")
+
+    async def closed_jobs(self, job_id: str = "") -> AsyncIterator[ClosedJob]:
+        """Iterates likewise over closed jobs, the newest close first.
+
+        Args:
+            job_id: Only jobs of this id, which may have been opened again; empty: all that the caller may see.
+        """
+        request = admin_service_pb2.ListClosedJobsRequest(page_size=_HISTORY_PAGE)
+        put(request, "", job_id=job_id)
+        async for each in self._history("ListClosedJobs", request, "jobs"):
+            yield decode_closed_job(each)
 
     async def _history(self, rpc: str, request: Any, listed: str) -> AsyncIterator[Any]:
         more = True

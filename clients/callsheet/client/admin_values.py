@@ -8,6 +8,7 @@ from enum import Enum
 
 from callsheet.client.admin_predictions import ExpectedRun
 from callsheet.client.words.actions import ActionKind
+from callsheet.client.words.costs import Cost
 from callsheet.client.words.jobs import JobStatus
 
 
@@ -329,6 +330,27 @@ class Explanation:
     expected: ExpectedRun | None = None
     holders: tuple[Holder, ...] = ()
     job_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedJob:
+    """What is kept of a job that was closed. Times are in seconds since the epoch.
+
+    Attributes:
+        job_id: Its id.
+        opened: When it was opened.
+        closed: When it was closed.
+        reason: Why it was closed, as a sentence.
+        cost: What all under it cost.
+        reopened: A later job has its id: the histories of trajectories and actions are those of the newest.
+    """
+
+    job_id: str
+    opened: float
+    closed: float
+    reason: str
+    cost: Cost
+    reopened: bool = False
 
 
 @dataclass(frozen=True, slots=True)

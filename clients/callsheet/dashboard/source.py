@@ -66,6 +66,11 @@ class Source(Protocol):
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """What more nodes would do."""
 
+    async def list_closed_jobs(
+        self, request: admin_service_pb2.ListClosedJobsRequest
+    ) -> admin_service_pb2.ListClosedJobsResponse:
+        """Closed jobs that the viewer may see."""
+
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
@@ -173,6 +178,12 @@ class GrpcSource:
     async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
         """See `Source`."""
         return await self._shared(self._connection.admin.WhatIf, request, _KEEP_LONGER_S)
+
+    async def list_closed_jobs(
+        self, request: admin_service_pb2.ListClosedJobsRequest
+    ) -> admin_service_pb2.ListClosedJobsResponse:
+        """See `Source`."""
+        return await self._shared(self._connection.admin.ListClosedJobs, request, _KEEP_LONGER_S)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest

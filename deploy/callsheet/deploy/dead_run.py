@@ -1,7 +1,7 @@
 """A run whose scheduler is gone, as its journal has it: the answers that the scheduler would give, and no acts.
 
 The time is when the scheduler was last known to live. The journal has no managers: those that attempts or sandboxes
-were with are told as lost. Nor has it stories of open jobs: an open action is told what its row tells.
+were with are told as lost. Nor has it stories of open jobs: of an action is told what its row or its outcome tells.
 """
 
 from __future__ import annotations
@@ -110,7 +110,16 @@ class DeadRun:
     async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
         """Where an action was, as far as the journal tells."""
         with _refusing():
-            return await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
+            told = await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
+            await anyio.to_thread.run_sync(self._history.complete_story, told)
+            return told
+
+    async def list_closed_jobs(
+        self, request: admin_service_pb2.ListClosedJobsRequest
+    ) -> admin_service_pb2.ListClosedJobsResponse:
+        """What became of jobs that were closed."""
+        with _refusing():
+            return await anyio.to_thread.run_sync(self._history.closed_jobs, request)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest

@@ -1241,6 +1241,101 @@ class ActionHistory(google.protobuf.message.Message):
 global___ActionHistory = ActionHistory
 
 @typing.final
+class ListClosedJobsRequest(google.protobuf.message.Message):
+    """See ListClosedJobs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """Only jobs of this id, which may have been opened again; empty: all that the caller may see."""
+    page_size: builtins.int
+    """At most so many, 1 to 1,000; 0 takes 100."""
+    page_token: builtins.str
+    """`next_page_token` of the page before; empty begins with the first."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___ListClosedJobsRequest = ListClosedJobsRequest
+
+@typing.final
+class ListClosedJobsResponse(google.protobuf.message.Message):
+    """See ListClosedJobs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Asks for the next page; empty if there is none."""
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ClosedJob]:
+        """The jobs, the newest close first."""
+
+    def __init__(
+        self,
+        *,
+        jobs: collections.abc.Iterable[global___ClosedJob] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]) -> None: ...
+
+global___ListClosedJobsResponse = ListClosedJobsResponse
+
+@typing.final
+class ClosedJob(google.protobuf.message.Message):
+    """A job that was closed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    OPENED_FIELD_NUMBER: builtins.int
+    CLOSED_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
+    REOPENED_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """Its id."""
+    reason: builtins.str
+    """Why it was closed, as a sentence."""
+    reopened: builtins.bool
+    """Whether a later job has its id: ListTrajectoryHistory and ListActionHistory tell of the newest."""
+    @property
+    def opened(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was opened."""
+
+    @property
+    def closed(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was closed."""
+
+    @property
+    def cost(self) -> callsheet.v1.common_pb2.Cost:
+        """What all under it cost. Attempts that outlive their job are added when they end."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        opened: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        closed: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        reason: builtins.str = ...,
+        cost: callsheet.v1.common_pb2.Cost | None = ...,
+        reopened: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["closed", b"closed", "cost", b"cost", "opened", b"opened"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["closed", b"closed", "cost", b"cost", "job_id", b"job_id", "opened", b"opened", "reason", b"reason", "reopened", b"reopened"]) -> None: ...
+
+global___ClosedJob = ClosedJob
+
+@typing.final
 class DrainManagerRequest(google.protobuf.message.Message):
     """See DrainManager."""
 

@@ -40,6 +40,11 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryResponse.FromString,
                 )
+        self.ListClosedJobs = channel.unary_unary(
+                '/callsheet.v1.AdminService/ListClosedJobs',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListClosedJobsRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListClosedJobsResponse.FromString,
+                )
         self.DrainManager = channel.unary_unary(
                 '/callsheet.v1.AdminService/DrainManager',
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
@@ -100,6 +105,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListClosedJobs(self, request, context):
+        """Closed jobs, the newest close first: when they ran, why they were closed and what they cost; from the journal. There are
+        those of which actions are kept, and the 1,000 newest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainManager(self, request, context):
         """Takes a manager out of service: it gets no new sandboxes and nothing that others may run, and leaves once its last
         sandbox has ended, or at a deadline. NOT_FOUND if it is not registered.
@@ -150,6 +163,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListActionHistory,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryResponse.SerializeToString,
+            ),
+            'ListClosedJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClosedJobs,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.ListClosedJobsRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.ListClosedJobsResponse.SerializeToString,
             ),
             'DrainManager': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainManager,
@@ -259,6 +277,23 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ListActionHistory',
             callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.ListActionHistoryResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListClosedJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/ListClosedJobs',
+            callsheet_dot_v1_dot_admin__service__pb2.ListClosedJobsRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.ListClosedJobsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

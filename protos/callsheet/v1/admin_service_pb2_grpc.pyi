@@ -58,6 +58,14 @@ class AdminServiceStub:
     journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
     """
 
+    ListClosedJobs: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListClosedJobsRequest,
+        callsheet.v1.admin_service_pb2.ListClosedJobsResponse,
+    ]
+    """Closed jobs, the newest close first: when they ran, why they were closed and what they cost; from the journal. There are
+    those of which actions are kept, and the 1,000 newest.
+    """
+
     DrainManager: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.DrainManagerRequest,
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
@@ -118,6 +126,14 @@ class AdminServiceAsyncStub:
     ]
     """Actions of a job, open and finished, those of a trajectory together and in the order of their submits; from the
     journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
+    """
+
+    ListClosedJobs: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.ListClosedJobsRequest,
+        callsheet.v1.admin_service_pb2.ListClosedJobsResponse,
+    ]
+    """Closed jobs, the newest close first: when they ran, why they were closed and what they cost; from the journal. There are
+    those of which actions are kept, and the 1,000 newest.
     """
 
     DrainManager: grpc.aio.UnaryUnaryMultiCallable[
@@ -190,6 +206,16 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[callsheet.v1.admin_service_pb2.ListActionHistoryResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ListActionHistoryResponse]]:
         """Actions of a job, open and finished, those of a trajectory together and in the order of their submits; from the
         journal, for as long as ListTrajectoryHistory tells of their trajectories. NOT_FOUND as there.
+        """
+
+    @abc.abstractmethod
+    def ListClosedJobs(
+        self,
+        request: callsheet.v1.admin_service_pb2.ListClosedJobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.ListClosedJobsResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ListClosedJobsResponse]]:
+        """Closed jobs, the newest close first: when they ran, why they were closed and what they cost; from the journal. There are
+        those of which actions are kept, and the 1,000 newest.
         """
 
     @abc.abstractmethod

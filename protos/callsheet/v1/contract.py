@@ -48,6 +48,7 @@ _CAME_WITH: Final = {
     3: "AttemptEnded.waited_s Timeline.waited_s",
     4: """
     ActionHistory ActionSpec.traceparent AdminService.ListActionHistory AdminService.ListTrajectoryHistory
+    AdminService.ListClosedJobs ClosedJob ListClosedJobsRequest ListClosedJobsResponse
     ListActionHistoryRequest ListActionHistoryResponse ListTrajectoryHistoryRequest ListTrajectoryHistoryResponse
     TrajectoryHistory AttemptEnded.sandbox_held_mib Cost DrainManagerRequest.deadline_s
     DrainManagerRequest.dry_run

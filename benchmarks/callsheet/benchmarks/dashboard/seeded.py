@@ -195,6 +195,7 @@ def _summary(
         reason=outcome.failed.reason,
         attempts=1,
         manager_id=outcome.manager_id,
+        node_id=outcome.manager_id,
         submitted_at=submitted_at,
         ended_at=ended,
         queue_s=at - submitted_at,

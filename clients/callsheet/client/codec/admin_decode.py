@@ -5,6 +5,7 @@ from __future__ import annotations
 from callsheet.client.admin_predictions import ClassOutlook, ExpectedRun, Outlook, SharedCores, WhatIf
 from callsheet.client.admin_values import (
     ActionState,
+    ClosedJob,
     DrainReport,
     EngineWeights,
     Explanation,
@@ -21,7 +22,7 @@ from callsheet.client.admin_values import (
     WantedUnits,
     WeightsStanding,
 )
-from callsheet.client.codec.fields import by_number, in_seconds, take
+from callsheet.client.codec.fields import by_number, decode_cost, in_seconds, take
 from callsheet.client.codec.jobs import decode_job_status
 from callsheet.client.words.actions import ActionKind
 from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2, weights_pb2
@@ -70,6 +71,12 @@ def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanatio
         expected=take(ExpectedRun, message.expected) if message.HasField("expected") else None,
         holders=tuple(take(Holder, each) for each in message.holders),
     )
+
+
+def decode_closed_job(message: admin_service_pb2.ClosedJob) -> ClosedJob:
+    """Returns a closed job."""
+    times = {"opened": in_seconds(message.opened), "closed": in_seconds(message.closed)}
+    return take(ClosedJob, message, **times, cost=decode_cost(message.cost))
 
 
 def decode_what_if(message: admin_service_pb2.WhatIfResponse) -> WhatIf:

@@ -9,6 +9,7 @@ from callsheet.dashboard.blocks import View
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views import (
     action,
+    closed_jobs,
     engines,
     group,
     job,
@@ -25,6 +26,7 @@ VIEWS: Final[Mapping[str, Callable[[Asked], Awaitable[View]]]] = {
     "stuck": stuck.look,
     "now": now.look,
     "job": job.look,
+    "closed": closed_jobs.look,
     "trajectories": trajectories.look,
     "trajectory": trajectory.look,
     "group": group.look,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from callsheet.client.errors import NotFoundError
 from callsheet.dashboard.blocks import Cell, Facts, Table, View, WebForm, count, link
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
+from callsheet.dashboard.views.closed_jobs import closed_jobs_table
 from callsheet.dashboard.views.now import failures_table
 from callsheet.dashboard.views.past import cost_table
 from callsheet.dashboard.views.stuck import client_sentence
@@ -17,15 +18,26 @@ from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 
 
 async def look(asked: Asked) -> View:
-    """Asks for an open job; of a closed one its trajectories are left."""
+    """Asks for an open job, or for what is kept of a closed one."""
     name = asked.needed("job")
+    prices = (await asked.source.get_server_info()).prices
     try:
         found = await asked.source.list_jobs(client_service_pb2.ListJobsRequest(job_id=name))
     except NotFoundError:
         request = admin_service_pb2.ListTrajectoryHistoryRequest(job_id=name)
-        return trajectories_view(name, await asked.source.list_trajectory_history(request), asked.now)
-    prices = (await asked.source.get_server_info()).prices
+        left = trajectories_view(name, await asked.source.list_trajectory_history(request), asked.now)
+        newest = admin_service_pb2.ListClosedJobsRequest(job_id=name, page_size=1)
+        return closed_view(name, (await asked.source.list_closed_jobs(newest)).jobs, left, prices)
     return job_view(found.jobs[0], prices, offers_acts=asked.viewer.is_offered_acts)
+
+
+def closed_view(
+    name: str, newest: Sequence[admin_service_pb2.ClosedJob], left: View, prices: Mapping[str, float]
+) -> View:
+    """Returns the page of a closed job: what it was, above the trajectories that are left of it."""
+    costs = [cost_table("What it cost", job.cost, prices) for job in newest]
+    blocks = [closed_jobs_table(newest, prices), *costs, *left.blocks]
+    return View(plain_line(name), blocks, refresh_s=0, trail=(Cell("Closed jobs", "/closed"),))
 
 
 def job_view(job: job_pb2.JobStatus, prices: Mapping[str, float], *, offers_acts: bool) -> View:

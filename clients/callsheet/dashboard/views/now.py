@@ -83,6 +83,7 @@ def now_view(found: Seen, waiting: OldestActions, now: float, *, is_over: bool =
                 ),
             )
         )
+    blocks.append(Notice("Jobs that are over:", links=(Cell("Closed jobs", "/closed"),)))
     blocks.append(WebForm("/job", "Look", (FormField("job", "A job by its id, also a closed one", ""),)))
     waits = number(states["queued"])
     return View("Now", blocks, f"{number(len(found.jobs))} jobs are open; {waits} actions wait.")

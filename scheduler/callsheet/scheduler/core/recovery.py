@@ -184,7 +184,8 @@ def _restore_buffers(state: SchedulerState, recovered: Recovered, decode: Reques
 
 def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:
     """Its clients have a manager's lease to come back before the clock of its own lease goes on."""
-    job = Job(decode.job(row.spec), row.policy_version, Token(row.begun_epoch, row.begun_sequence))
+    begun_after = Token(row.begun_epoch, row.begun_sequence)
+    job = Job(decode.job(row.spec), row.policy_version, begun_after, opened_at=row.opened_at)
     job.lease.expired, job.lease.left = row.expired, row.left
     add_job(state, job)
     worked(state, job, now)

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionKey
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.history.messages import fill_cost, fill_time, state_named
+from callsheet.scheduler.history.messages import cost_message, fill_time, state_named
 from callsheet.v1 import action_pb2, admin_service_pb2, outcome_pb2
 
 _EVENTS: Final = 32
@@ -26,8 +26,7 @@ def complete_trajectories(
         trajectory = state.find_trajectory(job_id, each.trajectory_id) if not page.job_closed else None
         if trajectory is not None:
             each.admitted = trajectory.admitted_at is not None
-            each.ClearField("cost")
-            fill_cost(each.cost, trajectory.account.until(now))
+            each.cost.CopyFrom(cost_message(trajectory.account.until(now)))
         yield
 
 
@@ -50,7 +49,7 @@ def complete_actions(
         for time, event in story[-_EVENTS:] if room > 0 else ():
             fill_time(each.story.add(event=event).time, time)
             room -= len(event) + 32
-        each.node_id = _node_of(state, each.manager_id)
+        each.node_id = each.node_id or _node_of(state, each.manager_id)
         yield
 
 
@@ -83,7 +82,7 @@ def _fill_ended(message: admin_service_pb2.ActionHistory, summary: ActionSummary
     """It ended since the journal was read."""
     message.state, message.reason, message.attempts = state_named(summary.state), summary.reason, summary.attempts
     message.label, message.task, message.service = summary.label, summary.task, summary.service
-    message.manager_id = summary.manager_id
+    message.manager_id, message.node_id = summary.manager_id, summary.node_id
     if summary.failure:
         message.failure = outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{summary.failure}")
     message.timeline.queue_s, message.timeline.execution_s = summary.queue_s, summary.execution_s

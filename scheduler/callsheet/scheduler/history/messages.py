@@ -1,7 +1,8 @@
-"""Rows of the journal as messages. Pure."""
+"""Rows of the journal as messages, and what other answers have in common with them. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from callsheet.scheduler.core.words.costs import Cost
@@ -24,10 +25,9 @@ def trajectory_message(row: Any, *, job_closed: bool) -> admin_service_pb2.Traje
         admitted=not row.end and (row.began or row.had_sandbox),
         sandbox_id=row.sandbox_id,
         manager_id=row.manager_id,
+        cost=cost_message(row.cost.spent) if row.cost is not None else None,
     )
     fill_time(message.opened, row.opened_at)
-    if row.cost is not None:
-        fill_cost(message.cost, row.cost.spent)
     if row.end:
         message.end = job_pb2.TrajectoryEnd.Value(f"TRAJECTORY_END_{row.end.upper()}")
         fill_time(message.closed, row.closed_at)
@@ -51,7 +51,8 @@ def action_message(job_id: str, row: Any, spec: bytes, outcome: bytes | None) ->
     if row.summary is not None:
         summary = decode_summary(job_id, row.action_id, row.summary)
         message.label, message.task, message.service = summary.label, summary.task, summary.service
-        message.reason, message.attempts, message.manager_id = summary.reason, summary.attempts, summary.manager_id
+        message.reason, message.attempts = summary.reason, summary.attempts
+        message.manager_id, message.node_id = summary.manager_id, summary.node_id
         if summary.failure:
             message.failure = outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{summary.failure}")
     elif spec:
@@ -61,6 +62,28 @@ def action_message(job_id: str, row: Any, spec: bytes, outcome: bytes | None) ->
     if outcome is not None:
         _fill_outcome(message, outcome_pb2.Outcome.FromString(outcome))
     return message
+
+
+def closed_job_message(row: Any) -> admin_service_pb2.ClosedJob:
+    """A closed job; `row` has the columns of its table, and `reopened`."""
+    message = admin_service_pb2.ClosedJob(
+        job_id=row.job_id, reason=row.reason, cost=cost_message(Cost(*row.cost)), reopened=row.reopened
+    )
+    fill_time(message.opened, row.opened_at)
+    fill_time(message.closed, row.closed_at)
+    return message
+
+
+def story_in(outcome: outcome_pb2.Outcome) -> Iterator[admin_service_pb2.StoryEvent]:
+    """What an outcome tells of the story of its action."""
+    timeline = outcome.timeline
+    steps = (
+        (timeline.submitted, "submitted"),
+        (timeline.dispatched, f"attempt {outcome.attempts} dispatched to {outcome.manager_id}"),
+        (timeline.started, f"attempt {outcome.attempts} started"),
+        (timeline.ended, f"outcome: {outcome.WhichOneof('result')}"),
+    )
+    return (admin_service_pb2.StoryEvent(time=at, event=event) for at, event in steps if at.seconds)
 
 
 def task_of(row: Any) -> str:
@@ -82,13 +105,13 @@ def state_named(name: str) -> admin_service_pb2.ActionState.ValueType:
 
 def fill_time(message: timestamp_pb2.Timestamp, time: float) -> None:
     """Sets a Timestamp from seconds since the epoch."""
-    message.FromNanoseconds(round(time * 1e9))
+    message.seconds = seconds = int(time)
+    message.nanos = int((time - seconds) * 1e9)
 
 
-def fill_cost(message: common_pb2.Cost, cost: Cost) -> None:
-    """Sets an empty Cost."""
-    message.held.update(cost.held)
-    message.used.update(cost.used)
+def cost_message(cost: Cost) -> common_pb2.Cost:
+    """A cost as it is told."""
+    return common_pb2.Cost(held=cost.held, used=cost.used)
 
 
 def _fill_outcome(message: admin_service_pb2.ActionHistory, outcome: outcome_pb2.Outcome) -> None:

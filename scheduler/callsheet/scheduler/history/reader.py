@@ -8,10 +8,17 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, invalid, not_found
-from callsheet.scheduler.history.messages import action_message, score_in, task_of, trajectory_message
+from callsheet.scheduler.history.messages import (
+    action_message,
+    closed_job_message,
+    score_in,
+    story_in,
+    task_of,
+    trajectory_message,
+)
 from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, trajectories
 from callsheet.v1 import action_pb2, admin_service_pb2, outcome_pb2
-from sqlalchemy import Connection, Engine, Select, and_, case, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, case, exists, func, select, tuple_
 
 MAX_PAGE: Final = 1_000
 MAX_NAMED: Final = 256
@@ -113,6 +120,42 @@ class HistoryReader:
                 _fill_contents(told[-1], spec, outcome)
         last = f"{page[-1].id}.{page[-1].trajectory_id}" if len(found) > len(page) else ""
         return admin_service_pb2.ListActionHistoryResponse(actions=told, next_page_token=last, job_closed=job.closed)
+
+    def complete_story(self, told: admin_service_pb2.ExplainResponse) -> None:
+        """Adds what its outcome tells to an action without a story, which went with the scheduler that knew it."""
+        its_job = select(jobs.c.number).where(jobs.c.job_id == told.key.job_id).scalar_subquery()
+        its_row = actions.c.job_number == its_job, actions.c.action_id == told.key.action_id
+        with self._engine.connect() as connection:
+            outcome = None if told.story else connection.scalar(select(actions.c.outcome).where(*its_row))
+        if outcome is not None:
+            told.story.extend(story_in(outcome_pb2.Outcome.FromString(outcome)))
+
+    def closed_jobs(self, request: admin_service_pb2.ListClosedJobsRequest) -> admin_service_pb2.ListClosedJobsResponse:
+        """A page of closed jobs.
+
+        Raises:
+            RefusedError: INVALID_ARGUMENT naming the field.
+        """
+        size = _page_size(request.page_size)
+        after = _after(request.page_token, float)
+        which = closed_jobs.c
+        rows = select(closed_jobs, _later().label("reopened"))
+        if request.job_id:
+            rows = rows.where(which.job_id == _storable("job_id", request.job_id))
+        if after is not None:
+            rows = rows.where(tuple_(which.closed_at, which.number) < after)
+        with self._engine.connect() as connection:
+            found = connection.execute(rows.order_by(which.closed_at.desc(), which.number.desc()).limit(size + 1)).all()
+        page = found[:size]
+        last = f"{page[-1].number}.{page[-1].closed_at}" if len(found) > size else ""
+        return admin_service_pb2.ListClosedJobsResponse(jobs=map(closed_job_message, page), next_page_token=last)
+
+
+def _later() -> ColumnElement[bool]:
+    """Whether a job was opened under the id of a closed one after it."""
+    closed, later = closed_jobs.c, closed_jobs.alias().c
+    is_open = exists().where(jobs.c.job_id == closed.job_id)
+    return is_open | exists().where(later.job_id == closed.job_id, later.number > closed.number)
 
 
 def _job(connection: Connection, job_id: str) -> _Job:
@@ -218,7 +261,7 @@ def _after(token: str, of: Callable[[str], T]) -> tuple[T, int] | None:
         by, row_id = of(rest), int(number)
     except ValueError:
         row_id = _NO_ID
-    if not 0 < row_id < _NO_ID or (isinstance(by, int) and not 0 <= by < _NO_ID):
+    if not 0 < row_id < _NO_ID or (isinstance(by, int | float) and not 0 <= by < _NO_ID):
         raise invalid("page_token", token, "must be the next_page_token of the page before")
     return by, row_id
 

@@ -1,4 +1,4 @@
-"""Rows of closed jobs: the newest actions are kept, with their trajectories; the rest is deleted in parts."""
+"""Rows of closed jobs: the newest jobs and actions are kept, with their trajectories; the rest is deleted in parts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, s
 
 KEPT_BYTES: Final = 256 * 1024 * 1024
 """Most bytes of specs and outcomes of closed jobs that are kept."""
+KEPT_JOBS: Final = 1_000
+"""Closed jobs that are kept for what they cost, whether anything else of them is or not."""
 # Greater than every id.
 _NEWEST: Final = 2**63 - 1
 
@@ -26,7 +28,8 @@ class ClosedJobs:
     """What is kept of closed jobs and what is to go, found out anew once more jobs are closed.
 
     All their actions are looked at together, the newest submit first, until there are too many or they are too large.
-    Of those that are older nothing stays, nor of trajectories without any that stays.
+    Of those that are older nothing stays, nor of trajectories without any that stays. A job stays for its actions, and
+    as one of the newest; where no actions are kept, no job is.
     """
 
     def __init__(self, kept_actions: int, kept_bytes: int = KEPT_BYTES) -> None:
@@ -62,11 +65,19 @@ class ClosedJobs:
         number = min(self._due)
         if self._delete(connection, number, limit) == limit:
             return False
-        if not connection.scalar(select(exists().where(actions.c.job_number == number))):
-            connection.execute(delete(closed_jobs).where(closed_jobs.c.number == number))
-            self._numbers.discard(number)
         self._due.discard(number)
+        if not self._due and not self._new:
+            self._forget_jobs(connection)
         return True
+
+    def _forget_jobs(self, connection: Connection) -> None:
+        """Deletes what is left of jobs that are too old. All else of them has gone by now."""
+        which = closed_jobs.c
+        newest = select(which.number).order_by(which.closed_at.desc(), which.number.desc())
+        newest = newest.limit(KEPT_JOBS if self._kept_actions else 0)
+        has_actions = exists().where(actions.c.job_number == which.number)
+        old = delete(closed_jobs).where(which.number.not_in(newest), ~has_actions).returning(which.number)
+        self._numbers.difference_update(connection.scalars(old))
 
     def _look(self, connection: Connection, limit: int) -> None:
         """Looks at some more rows, by falling id. Those of open jobs are among them."""

@@ -21,6 +21,7 @@ from callsheet.scheduler.core.words.records import (
     BatchTaken,
     BufferedTrajectoriesRemoved,
     ClosedActionsKept,
+    ClosedJobGrew,
     CostGrown,
     GroupCancelled,
     JobClosed,
@@ -84,6 +85,7 @@ def _open_job(changes: RowChanges, numbering: Numbering, record: JobOpened) -> N
         "lease_left": None,
         "begun_epoch": record.begun_epoch,
         "begun_sequence": record.begun_sequence,
+        "opened_at": record.opened_at,
         "cost": None,
     }
 
@@ -97,9 +99,19 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
         for table in changes.of_jobs:
             table.drop_job(number)
         changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
-    else:
-        changes.closed_jobs[number] = record.job_id
+    changes.closed_jobs[number] = {
+        "number": number,
+        "job_id": record.job_id,
+        "opened_at": record.opened_at,
+        "closed_at": record.closed_at,
+        "reason": record.reason,
+        "cost": encode_json((record.cost.held, record.cost.used)),
+    }
     changes.jobs.remove((number,))
+
+
+def _grow_closed_job(changes: RowChanges, numbering: Numbering, record: ClosedJobGrew) -> None:
+    changes.closed_jobs_grown[record.job_id, record.closed_at] = encode_json((record.cost.held, record.cost.used))
 
 
 def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: PolicyVersionPublished) -> None:
@@ -321,20 +333,12 @@ def _remove_buffered(
 def _acknowledge_batch(changes: RowChanges, numbering: Numbering, record: BatchAcknowledged) -> None:
     _remove_buffered(changes, numbering, record)
     _put_batch(changes, numbering, record)
-    for batch_id in record.forgotten:
-        _drop_batch(changes, numbering, record.job_id, batch_id)
-
-
-def _return_batch(changes: RowChanges, numbering: Numbering, record: BatchReturned) -> None:
-    _put_batch(changes, numbering, record)
-    for batch_id in record.forgotten:
-        _drop_batch(changes, numbering, record.job_id, batch_id)
 
 
 def _put_batch(
     changes: RowChanges, numbering: Numbering, record: BatchTaken | BatchAcknowledged | BatchReturned
 ) -> None:
-    """A batch as it was taken, acknowledged or given back, in place of the row that it has."""
+    """A batch as it was taken, acknowledged or given back, in place of its row; others are forgotten with it."""
     number = numbering.open_jobs.get(record.job_id)
     if number is None:
         return
@@ -351,11 +355,7 @@ def _put_batch(
     }
     changes.batches.replace((number, record.batch_id), row)
     numbering.next_batch += 1
-
-
-def _drop_batch(changes: RowChanges, numbering: Numbering, job_id: str, batch_id: str) -> None:
-    number = numbering.open_jobs.get(job_id)
-    if number is not None:
+    for batch_id in record.forgotten if not isinstance(record, BatchTaken) else ():
         changes.batches.remove((number, batch_id))
 
 
@@ -415,6 +415,7 @@ _MERGERS: Final = cast(
         TrajectoryOpened: _open_trajectory,
         TrajectoryPlaced: _place_trajectory,
         CostGrown: _grow_cost,
+        ClosedJobGrew: _grow_closed_job,
         TrajectoryClosed: _close_trajectory,
         TrajectoryCommandTimeout: _change_command_timeout,
         GroupCancelled: _cancel_group,
@@ -429,7 +430,7 @@ _MERGERS: Final = cast(
         TrajectoryBuffered: _keep_buffered,
         BufferedTrajectoriesRemoved: _remove_buffered,
         BatchTaken: _put_batch,
-        BatchReturned: _return_batch,
+        BatchReturned: _put_batch,
         BatchAcknowledged: _acknowledge_batch,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,

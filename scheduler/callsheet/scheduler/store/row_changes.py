@@ -78,7 +78,8 @@ class RowChanges:
         jobs: By number; the rows of a job that is closed are removed later.
         of_jobs: The tables of rows under a job, by its number and their ids in it.
         forgotten_actions: What stays of actions and trajectories that were removed.
-        closed_jobs: Ids of the jobs that were closed, by number.
+        closed_jobs: Rows of the jobs that were closed, by number.
+        closed_jobs_grown: What closed jobs cost by now, by their ids and when they were closed.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
         alive_at: When the scheduler was last known to run; None if that is not told.
         times_away: Times without a scheduler.
@@ -95,7 +96,8 @@ class RowChanges:
         self.of_jobs = (self.trajectories, self.actions, self.rollouts, self.buffered, self.batches)
         self.forgotten_actions: list[Row] = []
         self.closed_actions: list[Row] = []
-        self.closed_jobs: dict[int, str] = {}
+        self.closed_jobs: dict[int, Row] = {}
+        self.closed_jobs_grown: dict[tuple[str, float], str] = {}
         self.forgotten_up_to = 0
         self.alive_at: float | None = None
         self.times_away: list[Row] = []

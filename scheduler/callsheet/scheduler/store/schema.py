@@ -36,7 +36,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA: Final = "journal-2"
+SCHEMA: Final = "journal-3"
 """Of these tables and of the meaning of their rows. Any change of them takes another name."""
 
 metadata: Final = MetaData(
@@ -124,6 +124,7 @@ jobs: Final = Table(
     Column("lease_left", Double),
     Column("begun_epoch", BigInteger, nullable=False),
     Column("begun_sequence", BigInteger, nullable=False),
+    Column("opened_at", Double, nullable=False),
     Column("cost", _Account),
     UniqueConstraint("job_id"),
     postgresql_with=_CHANGING,
@@ -137,10 +138,18 @@ closed_jobs: Final = Table(
     "closed_jobs",
     metadata,
     Column("number", _Identifier, primary_key=True, autoincrement=False),
-    Column("job_id", Text, nullable=False),
+    Column("job_id", Text, nullable=False, index=True),
+    Column("opened_at", Double, nullable=False),
+    Column("closed_at", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("cost", _Json, nullable=False),
+    Index(None, "closed_at", "number"),
     postgresql_with=_CHANGING,
 )
-"""Closed jobs that have other rows: some are kept for a while, the rest is still to be deleted."""
+"""Closed jobs: the newest, and those that have other rows: some are kept, the rest is still to be deleted.
+
+A cost is what was held and what was used.
+"""
 
 trajectories: Final = Table(
     "trajectories",

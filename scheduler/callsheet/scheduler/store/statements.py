@@ -143,6 +143,8 @@ class ChangeWriter:
             TableWriter(dialect, batches, ("job_number", "batch_id")),
         )
         self._closed_jobs: Final = inserted(closed_jobs)
+        known = closed_jobs.c.closed_at == bindparam("at"), closed_jobs.c.job_id == bindparam("of")
+        self._grow: Final = Statement(dialect, update(closed_jobs).where(*known).values(cost=bindparam("grown")))
         self._forgotten_actions: Final = inserted(forgotten_actions)
         self._closed_actions: Final = inserted(closed_actions)
         self._times_away: Final = inserted(times_away)
@@ -159,8 +161,10 @@ class ChangeWriter:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
         if changes.jobs:
-            self._closed_jobs.execute(cursor, list(changes.closed_jobs.items()))
             self._jobs.write(cursor, changes.jobs)
+        self._closed_jobs.write(cursor, changes.closed_jobs.values())
+        grown = [(cost, at, job_id) for (job_id, at), cost in changes.closed_jobs_grown.items()]
+        self._grow.execute(cursor, grown)
         for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
             if table:
                 writer.write(cursor, table)

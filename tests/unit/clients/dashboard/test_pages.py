@@ -120,6 +120,33 @@ def test_a_closed_job_keeps_what_its_groups_cost(run: MadeUpRun, pages: TestClie
     assert "cpu, core-seconds 24 6 " in _text(pages, "/group?job=j&group=g")
 
 
+def test_closed_jobs_tell_when_they_ran_why_they_were_closed_and_what_they_cost(
+    run: MadeUpRun, pages: TestClient
+) -> None:
+    run.prices = {"cpu": 0.5}
+    run.status.jobs.clear()
+    for name, reopened in (("j", False), ("<b>k", True)):
+        told = admin_service_pb2.ClosedJob(
+            job_id=name, reason="its job was idle for 9 s", cost=_COST, reopened=reopened
+        )
+        told.opened.CopyFrom(at(-100))
+        told.closed.CopyFrom(at(-40))
+        run.closed_jobs.append(told)
+    run.next_jobs = "5.31.5"
+    page = pages.get("/closed").text
+    assert 'href="/job?job=j"' in page
+    assert 'href="/closed?after=5.31.5"' in page
+    assert "<b>k" not in page
+    text = _text(pages, "/closed")
+    assert "1 min its job was idle for 9 s 12 cpu 3 cpu, 77 tokens_out 6" in text
+    assert "<b>k, opened again since" in text
+    of_one = _text(pages, "/job?job=j")
+    assert "1 min its job was idle for 9 s" in of_one
+    assert "cpu, core-seconds 12 3 6" in of_one
+    assert "Trajectories, the newest version first" in of_one
+    assert 'href="/closed"' in pages.get("/now").text
+
+
 @pytest.mark.parametrize("path", ["/job", "/job?job=", "/close", "/close?job="])
 def test_no_id_is_not_the_first_job(path: str, run: MadeUpRun, pages: TestClient) -> None:
     run.last_alive = None

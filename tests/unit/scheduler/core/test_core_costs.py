@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.costs import MAX_RESOURCES, Account, Cost, read_price
 from callsheet.scheduler.core.words.model import ActionKind, FailureKind, GroupRequest, SandboxCopy, TrajectoryEnd
+from callsheet.scheduler.core.words.records import JobClosed, Record
 from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.core.work.costs import group_cost
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.core_requests import action_request, fixed, kept, key_of, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_trajectory
@@ -268,3 +273,92 @@ def test_a_job_that_has_the_id_of_a_closed_one_begins_at_nothing() -> None:
     assert world.restart().state.jobs["job"].account.until(world.now) == Cost()
     # What was spent was spent.
     assert world.state.spent[ActionKind.TOOL_CALL] == Cost({"cpu": 5.0})
+
+
+def closed_cost(world: CoreWorld) -> Cost:
+    """What the journal has of the one job that was closed."""
+    (cost,) = world.journal.closed_jobs.values()
+    return cost
+
+
+def test_a_closed_job_costs_what_its_sandboxes_held_until_the_close() -> None:
+    world, manager = world_with_kept_sandbox()
+    world.step("step")
+    world.plan()
+    end(manager, "step", Cost({"cpu": 3.0}))
+    world.now += 5.0
+    world = world.restart()
+    world.now += 5.0
+    told = costs(world)[0]
+    assert told == Cost({"memory": 20.0, "cpu": 3.0})
+    world.now += 2.0
+    world.close_job()
+    assert closed_cost(world) == Cost({"memory": 24.0, "cpu": 3.0})
+    ((_, closed_at),) = world.journal.closed_jobs
+    assert closed_at == world.now
+
+
+def test_an_attempt_that_outlives_its_job_counts_when_it_ends() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a", trajectory_id="t"))
+    world.plan()
+    grant = manager.start("a")
+    world.close_job()
+    assert closed_cost(world) == Cost()
+    world.job()
+    world.now += 1.0
+    manager.end(grant, events.AttemptCancelled(), cost=Cost({"cpu": 5.0}, {"tokens_out": 7.0}))
+    assert closed_cost(world) == Cost({"cpu": 5.0}, {"tokens_out": 7.0})
+    assert world.state.jobs["job"].account.until(world.now) == Cost()
+
+
+def test_rows_of_trajectories_are_whole_when_their_job_is_closed() -> None:
+    world, _ = world_with_kept_sandbox()
+    world.now += 10.0
+    kept: list[Cost] = []
+    commit = world.journal.commit
+
+    def before_the_close(batch: Iterable[Record]) -> None:
+        for record in batch:
+            if isinstance(record, JobClosed):
+                account = world.journal.trajectories["job", "t"].cost
+                assert account is not None
+                kept.append(account.spent.copy())
+            commit([record])
+
+    world.journal.commit = before_the_close  # type: ignore[method-assign]
+    world.close_job()
+    assert kept == [closed_cost(world)] == [Cost({"memory": 20.0})]
+
+
+@given(st.randoms(use_true_random=False), st.integers(5, 40))
+def test_a_closed_job_costs_what_was_told_before_and_what_its_attempts_told_after(
+    draw: random.Random, steps: int
+) -> None:
+    world, manager = world_with_kept_sandbox()
+    running: list[Dispatch] = []
+    for number in range(steps):
+        match draw.choice(["step", "alone", "end", "wait", "restart"]):
+            case "step" | "alone" as kind:
+                world.submit(action_request(f"{kind}{number}", trajectory_id="t" if kind == "step" else ""))
+                world.plan()
+                if manager.has(f"{kind}{number}"):
+                    running.append(manager.start(f"{kind}{number}"))
+            case "end" if running:
+                cost = Cost({"cpu": draw.random()}, {"tokens_out": float(number)})
+                manager.end(running.pop(draw.randrange(len(running))), cost=cost)
+            case "restart" if not running:
+                manager.world = world = world.restart()
+                manager.stream = Stream()
+                manager.join(sandboxes=[SandboxRef("job", "t", "reset#1")])
+            case _:
+                world.now += draw.random() * 10.0
+                manager.heartbeat()
+    told = world.state.jobs["job"].account.until(world.now)
+    world.close_job()
+    for number, grant in enumerate(running, 1):
+        manager.end(grant, events.AttemptCancelled(), cost=Cost({"cpu": float(number)}))
+        told.add(Cost({"cpu": float(number)}))
+    closed = closed_cost(world)
+    assert closed.held == pytest.approx(told.held)
+    assert closed.used == pytest.approx(told.used)

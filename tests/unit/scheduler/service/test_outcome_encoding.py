@@ -17,7 +17,8 @@ from callsheet.scheduler.core.words.model import (
     RefusedError,
     TimeoutKind,
 )
-from callsheet.scheduler.service.codec.outcomes import encode_outcome, fill_timestamp
+from callsheet.scheduler.history.messages import fill_time
+from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.codec.rules import to_duration, to_seconds, to_status
 from callsheet.v1 import common_pb2, outcome_pb2
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -137,7 +138,7 @@ def test_what_actions_have_in_common_does_not_pass_from_one_to_another() -> None
 
 def test_timestamps_are_exact_to_the_microsecond() -> None:
     message = timestamp_pb2.Timestamp()
-    fill_timestamp(message, 1_763_000_000.123456)
+    fill_time(message, 1_763_000_000.123456)
     assert abs(message.ToNanoseconds() - 1_763_000_000_123_456_000) < 1_000
 
 

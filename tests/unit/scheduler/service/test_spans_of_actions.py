@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.records import ActionFinished, ActionSummary
-from callsheet.scheduler.service.codec.outcomes import fill_timestamp
+from callsheet.scheduler.history.messages import fill_time
 from callsheet.scheduler.service.codec.spans import SpanFacts, span_of
 from callsheet.v1 import outcome_pb2
 from google.protobuf import text_format
@@ -18,9 +18,9 @@ def finished(text: str, times: dict[str, float], *, kind: ActionKind = ActionKin
     """The record of an outcome; times are seconds since the submit."""
     outcome = text_format.Parse(text, outcome_pb2.Outcome())
     for name, time in {"submitted": 0.0, **times}.items():
-        fill_timestamp(getattr(outcome.timeline, name), BEGAN + time)
+        fill_time(getattr(outcome.timeline, name), BEGAN + time)
     summary = ActionSummary(
-        "j", "a", kind, "ended", "pytest", "", "", 1, "m", BEGAN, 0.0, 0.0, 0.0, "", "", "", {}, {}, []
+        "j", "a", kind, "ended", "pytest", "", "", 1, "m", "n", BEGAN, 0.0, 0.0, 0.0, "", "", "", {}, {}, []
     )
     return ActionFinished("j", "a", "ended", outcome.SerializeToString(), BEGAN, summary)
 

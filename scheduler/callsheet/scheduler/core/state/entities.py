@@ -437,6 +437,8 @@ class Job:
         begun_after: Its life: a token of its opening, which no other job has. Attempts with one that is no greater are
             of another job, which had this id before.
         over: It is being closed, and nothing of it is kept.
+        opened_at: In seconds since the epoch.
+        closed_at: Likewise; 0 until it is closed.
         active_at: When something happened in it last, in seconds since the epoch.
         closing: Closed trajectories of which actions are still being stopped.
         open_actions: How many have no outcome yet.
@@ -464,6 +466,8 @@ class Job:
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
     over: bool = False
+    opened_at: float = 0.0
+    closed_at: float = 0.0
     active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)

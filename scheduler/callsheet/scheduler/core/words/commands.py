@@ -242,6 +242,7 @@ class OutcomeFacts:
     Attributes:
         waited_s: Seconds that it waited after its dispatch, by cause.
         cost: What all of its attempts cost.
+        node_id: The node of its manager; empty if there was none, or it is not known.
     """
 
     key: ActionKey
@@ -261,6 +262,7 @@ class OutcomeFacts:
     start_wait_s: float = 0.0
     waited_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
+    node_id: str = ""
 
     @property
     def overhead_s(self) -> float:

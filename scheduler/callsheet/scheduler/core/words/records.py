@@ -6,9 +6,9 @@ that the journal may merge several records of one action into one row before it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from callsheet.scheduler.core.words.costs import Account
+from callsheet.scheduler.core.words.costs import Account, Cost
 
 MAX_FINISHED = 10_000
 """Finished actions of open jobs of which a summary is kept at hand; those of closed jobs have a setting."""
@@ -28,6 +28,7 @@ class JobOpened(Record):
     spec: bytes
     begun_epoch: int = 0
     begun_sequence: int = 0
+    opened_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -36,6 +37,18 @@ class JobClosed(Record):
 
     job_id: str
     reason: str = ""
+    opened_at: float = 0.0
+    closed_at: float = 0.0
+    cost: Cost = field(default_factory=Cost)
+
+
+@dataclass(slots=True)
+class ClosedJobGrew(Record):
+    """What the job costs by now that was closed at this time: an attempt has ended that outlived it."""
+
+    job_id: str
+    closed_at: float
+    cost: Cost
 
 
 @dataclass(slots=True)
@@ -219,6 +232,7 @@ class ActionSummary:
         failure: Name of the kind of failure; empty if it did not fail.
         reason: Of a failure, a cancel or an expiry; else empty.
         manager_id: The manager of its last attempt; empty if there was none.
+        node_id: The node of that manager; empty if it was not known.
         traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
         held: What its attempts held and what they used; see `Cost`.
         story: What happened to it, in order; the journal keeps the last events, and those only once its job is closed.
@@ -233,6 +247,7 @@ class ActionSummary:
     reason: str
     attempts: int
     manager_id: str
+    node_id: str
     submitted_at: float
     ended_at: float
     queue_s: float

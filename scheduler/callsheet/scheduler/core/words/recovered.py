@@ -20,6 +20,7 @@ class RecoveredJob:
     begun_epoch: int = 0
     begun_sequence: int = 0
     cost: Account | None = None
+    opened_at: float = 0.0
 
 
 @dataclass(slots=True)

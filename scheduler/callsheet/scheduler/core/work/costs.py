@@ -6,7 +6,7 @@ from callsheet.scheduler.core.state.entities import Attempt, Group, Job, Traject
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.costs import MIB_A_GIB, Cost, held_for
 from callsheet.scheduler.core.words.model import MEMORY
-from callsheet.scheduler.core.words.records import CostGrown
+from callsheet.scheduler.core.words.records import ClosedJobGrew, CostGrown
 
 
 def charge(state: SchedulerState, attempt: Attempt, cost: Cost) -> None:
@@ -66,7 +66,8 @@ def persist_costs(state: SchedulerState, now: float) -> None:
     """Journals what has grown in a step: many attempts end in one, and each job and trajectory is written once."""
     for job, trajectories in state.grown.items():
         job_id = job.request.job_id
-        if job.over or state.jobs.get(job_id) is not job:
+        if job.closed_at:
+            state.persist(ClosedJobGrew(job_id, job.closed_at, job.account.until(now)))
             continue
         accounts = {name: each.account for name, each in trajectories.items() if name in job.trajectory_specs}
         for account in (job.account, *accounts.values()):

@@ -20,6 +20,7 @@ def summary_of(action: Action, facts: OutcomeFacts, failure: str, reason: str) -
         reason,
         facts.attempts,
         facts.manager_id,
+        facts.node_id,
         facts.submitted,
         facts.ended,
         facts.queue_s,

@@ -395,6 +395,7 @@ def finish(
         execution_s=last.execution_s if last is not None else 0.0,
         start_wait_s=action.start_wait_s if admitted else waited_s,
         cost=action.cost or NOTHING,
+        node_id=ended.manager.node.node_id if ended is not None and ended.manager is not None else "",
     )
     _note_waits(action, last, facts, now - waited_s)
     for cause, seconds in facts.waited_s.items():

@@ -53,6 +53,7 @@ from callsheet.scheduler.core.words.staleness import is_evicted
 from callsheet.scheduler.core.work.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.work.attempts import on_ended
 from callsheet.scheduler.core.work.cancel import give_up
+from callsheet.scheduler.core.work.costs import persist_costs
 from callsheet.scheduler.core.work.lifecycle import detach_attempt, enqueue, finish
 from callsheet.scheduler.core.work.servability import check_servable
 from callsheet.scheduler.core.work.trajectories import (
@@ -64,6 +65,7 @@ from callsheet.scheduler.core.work.trajectories import (
 )
 
 CLOSED = "its job was closed"
+_ON_REQUEST: Final = "on request"
 # What is left of a job that is kept or freed at a time.
 _FREED: Final = 256
 
@@ -73,9 +75,9 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
     job, opening = state.jobs.get(event.job.job_id), Opening.ATTACHED
     if job is None:
         check_room_for_job(state, event.job)
-        job, opening = Job(event.job, begun_after=state.next_token()), Opening.CREATED
+        job, opening = Job(event.job, begun_after=state.next_token(), opened_at=now), Opening.CREATED
         add_job(state, job)
-        state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
+        state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after, now))
         begin(state, job, now)
     elif job.over:
         rule = "is being closed, and may be opened again once it is"
@@ -147,13 +149,17 @@ def _remember(state: SchedulerState, job: Job, action_ids: Collection[str], reas
 
 def _forget_job(state: SchedulerState, job: Job, reason: str, reply_to: events.ReplyTo | None, now: float) -> None:
     job_id = job.request.job_id
+    # No row of the job changes after the record of its close.
+    persist_costs(state, now)
+    job.closed_at = now
     drop_job(state, job)
     drop_buffer(state, job)
     del state.jobs[job_id]
     end_rollouts(state, job_id, now)
     state.timers.drop(("job", job_id))
     state.timers.drop(("idle", job_id))
-    state.persist(JobClosed(job_id, reason))
+    why = reason if reason != CLOSED else _ON_REQUEST
+    state.persist(JobClosed(job_id, why, job.opened_at, now, job.account.until(now)))
     if reply_to is not None:
         state.accept(reply_to)
 

@@ -8,8 +8,9 @@ from callsheet.scheduler.core.jobs.leases import open_job
 from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
-from callsheet.scheduler.core.words.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
+from callsheet.scheduler.core.words.model import ActionKey, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.words.records import ActionSummary
+from callsheet.scheduler.history.messages import fill_time, state_named
 from callsheet.scheduler.planner.answers.explain import Explanation, Holder, explain_in_parts, holders_in_parts
 from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
 from callsheet.scheduler.planner.predictors import Prediction, Predictors
@@ -17,7 +18,6 @@ from callsheet.scheduler.planner.predictors.log_normal import quantile
 from callsheet.scheduler.planner.predictors.predictors import predict
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.review import Review
-from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import decode_key
 from callsheet.scheduler.service.codec.rules import identifier, within
 from callsheet.scheduler.service.turns import in_turns
@@ -109,13 +109,13 @@ async def explanation_of(
         if summary is not None:
             _fill_summary(response, summary)
         else:
-            response.state = _state(known.state)
+            response.state = state_named(known.state.value)
             response.explanation = f"it has its outcome: {known.state.value}"
         return response
     job = state.jobs.get(key.job_id)
     forgotten = job.forgotten.recall(key.action_id, b"") if job is not None else None
     if forgotten is not None:
-        response.state = _state(forgotten.state)
+        response.state = state_named(forgotten.state.value)
         response.explanation = (
             f"it has its outcome: {forgotten.state.value}; all else is forgotten, as {_kept(state.settings)}"
         )
@@ -170,7 +170,7 @@ async def list_actions(
                 explanation = yield from explain_in_parts(state, action, now, reviews, sees_job)
                 found = response.actions.add()
                 found.key.job_id, found.key.action_id = action.key
-                _fill_story(found, action.request.kind, action.state, action.story[:1])
+                _fill_story(found, action.request.kind, action.state.value, action.story[:1])
                 found.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
                 found.explanation = explanation.sentence
             yield
@@ -211,7 +211,7 @@ def _refusal(state: SchedulerState, key: ActionKey, now: float) -> RefusedError:
 def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, predictors: Predictors) -> None:
     request = action.request
     response.trajectory_id = action.trajectory.request.trajectory_id if action.trajectory is not None else ""
-    _fill_story(response, request.kind, action.state, action.story)
+    _fill_story(response, request.kind, action.state.value, action.story)
     fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
 
 
@@ -241,7 +241,7 @@ def _fill_holder(message: admin_service_pb2.Holder, holder: Holder, *, seen: boo
 
 
 def _fill_summary(response: admin_service_pb2.ExplainResponse, summary: ActionSummary) -> None:
-    _fill_story(response, summary.kind, ActionState(summary.state), summary.story)
+    _fill_story(response, summary.kind, summary.state, summary.story)
     why = " ".join(filter(None, (summary.failure, summary.reason)))
     parts = [
         f"it has its outcome: {summary.state}{f' ({why})' if why else ''}",
@@ -256,12 +256,12 @@ def _fill_summary(response: admin_service_pb2.ExplainResponse, summary: ActionSu
 
 
 def _fill_story(
-    response: admin_service_pb2.ExplainResponse, kind: int, state: ActionState, story: list[tuple[float, str]]
+    response: admin_service_pb2.ExplainResponse, kind: int, state: str, story: list[tuple[float, str]]
 ) -> None:
     response.kind = action_pb2.ActionKind.ValueType(kind)
-    response.state = _state(state)
+    response.state = state_named(state)
     for time, event in story:
-        fill_timestamp(response.story.add(event=event).time, time)
+        fill_time(response.story.add(event=event).time, time)
 
 
 def _words(seconds: float) -> str:
@@ -270,7 +270,3 @@ def _words(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds:.3g} s"
-
-
-def _state(state: ActionState) -> admin_service_pb2.ActionState.ValueType:
-    return admin_service_pb2.ActionState.Value(f"ACTION_STATE_{state.name}")

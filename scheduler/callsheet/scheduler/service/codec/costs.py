@@ -1,4 +1,4 @@
-"""Costs, between the contract and the core."""
+"""Costs that managers tell, as the core adds them up."""
 
 from __future__ import annotations
 
@@ -24,8 +24,3 @@ def _possible(told: Mapping[str, float]) -> dict[str, float]:
         return {}
     # By keys, as protobuf's items take twice as long: this comes once for every attempt.
     return {each: amount for each in told if 0.0 < (amount := told[each]) <= MAX_AMOUNT and len(each) <= MAX_ID}
-
-
-def cost_message(cost: Cost) -> common_pb2.Cost:
-    """A cost as it is told."""
-    return common_pb2.Cost(held=cost.held, used=cost.used)

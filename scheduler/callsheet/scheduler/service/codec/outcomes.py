@@ -7,9 +7,9 @@ from typing import Final
 
 from callsheet.scheduler.core.words.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
+from callsheet.scheduler.history.messages import fill_time
 from callsheet.v1 import outcome_pb2
 from callsheet.wire.encoded_fields import embedded, tag
-from google.protobuf import timestamp_pb2
 
 _SUCCEEDED: Final = tag(outcome_pb2.Outcome.SUCCEEDED_FIELD_NUMBER)
 _STEPS = ("submitted", "first_dispatched", "dispatched", "started", "ended")
@@ -57,7 +57,7 @@ def _encode_course(attempts: int, manager_id: str, times: tuple[float, ...]) -> 
     timeline = outcome.timeline
     for step, time in zip(_STEPS, times, strict=True):
         if time:
-            fill_timestamp(getattr(timeline, step), time)
+            fill_time(getattr(timeline, step), time)
     return outcome.SerializeToString()
 
 
@@ -78,9 +78,3 @@ def _fill_durations(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None
     timeline.overhead_s = facts.overhead_s
     if facts.waited_s:
         timeline.waited_s.update(facts.waited_s)
-
-
-def fill_timestamp(message: timestamp_pb2.Timestamp, time: float) -> None:
-    """Sets a Timestamp from seconds since the epoch."""
-    message.seconds = seconds = int(time)
-    message.nanos = int((time - seconds) * 1e9)

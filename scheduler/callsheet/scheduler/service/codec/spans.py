@@ -12,7 +12,7 @@ from callsheet.v1 import outcome_pb2
 
 Value = str | int | float | tuple[int, ...]
 _UNKNOWN: Final = ActionSummary(
-    "", "", ActionKind.GENERATE, "", "", "", "", 0, "", 0.0, 0.0, 0.0, 0.0, "", "", "", {}, {}, []
+    "", "", ActionKind.GENERATE, "", "", "", "", 0, "", "", 0.0, 0.0, 0.0, 0.0, "", "", "", {}, {}, []
 )
 # These are waited for before the last dispatch, and all else after it.
 _BEFORE_DISPATCH: Final = (Cause.ATTEMPTS.value, Cause.SCHEDULER.value)

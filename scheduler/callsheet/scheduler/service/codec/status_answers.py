@@ -18,7 +18,7 @@ from callsheet.scheduler.core.words.engine_weights import EngineWeights, Weights
 from callsheet.scheduler.core.words.model import Opened, Token, TrajectoryEnd
 from callsheet.scheduler.core.work.costs import group_cost
 from callsheet.scheduler.core.work.trajectories import unknown_group, unknown_trajectory
-from callsheet.scheduler.service.codec.costs import cost_message
+from callsheet.scheduler.history.messages import cost_message
 from callsheet.scheduler.service.codec.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.codec.rules import fill_duration, within
 from callsheet.scheduler.service.turns import in_turns, made_of

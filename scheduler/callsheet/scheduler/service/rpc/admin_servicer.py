@@ -17,6 +17,7 @@ from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.history.live import complete_actions, complete_trajectories
+from callsheet.scheduler.history.messages import cost_message, fill_time, state_named
 from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_in_parts
 from callsheet.scheduler.planner.answers.what_if import ask_in_parts
@@ -24,8 +25,6 @@ from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions, what_if_response
-from callsheet.scheduler.service.codec.costs import cost_message
-from callsheet.scheduler.service.codec.outcomes import fill_timestamp
 from callsheet.scheduler.service.codec.requests import UnaryReply
 from callsheet.scheduler.service.codec.rules import Context, at_least
 from callsheet.scheduler.service.codec.status_answers import job_status
@@ -77,9 +76,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
             response = await status_of(self._loop.state, self._started, self._loop.clock.now())
         for (kind, state, failure), count in self._loop.tally.ends.items():
-            name = f"ACTION_STATE_{state.upper()}"
-            told = action_pb2.ActionKind.ValueType(kind), admin_service_pb2.ActionState.Value(name)
-            response.ends.add(kind=told[0], state=told[1], failure=failure, count=count)
+            response.ends.add(
+                kind=action_pb2.ActionKind.ValueType(kind), state=state_named(state), failure=failure, count=count
+            )
         return response
 
     async def Explain(  # noqa: N802
@@ -94,7 +93,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state, now = self._loop.state, self._loop.clock.now()
         sees = identity.sees_job
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
-            return await explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=sees)
+            told = await explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=sees)
+        if not told.story:
+            await anyio.to_thread.run_sync(self._history.complete_story, told, limiter=self._readers)
+        return told
 
     async def ListActions(  # noqa: N802
         self, request: admin_service_pb2.ListActionsRequest, context: Context
@@ -129,6 +131,18 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             page = await anyio.to_thread.run_sync(self._history.actions, request, limiter=self._readers)
             await in_turns(complete_actions(self._loop.state, page, self._loop.clock.now()))
         return page
+
+    async def ListClosedJobs(  # noqa: N802
+        self, request: admin_service_pb2.ListClosedJobsRequest, context: Context
+    ) -> admin_service_pb2.ListClosedJobsResponse:
+        """What became of jobs: read beside the loop."""
+        identity = caller()
+        # A job may leave out that it asks for its own.
+        if identity.scope is Scope.JOB and not request.job_id:
+            request.job_id = identity.subject
+        identity.require_job("job_id", request.job_id)
+        async with self._limits.question(peer_of(context)):
+            return await anyio.to_thread.run_sync(self._history.closed_jobs, request, limiter=self._readers)
 
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
@@ -169,7 +183,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 async def status_of(state: SchedulerState, started: float, now: float) -> admin_service_pb2.GetStatusResponse:
     """Jobs, managers, nodes and counts of a scheduler that began at `started`; told in turns."""
     response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
-    fill_timestamp(response.started, started)
+    fill_time(response.started, started)
     jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append
     await in_turns(made_of(state.jobs.values(), lambda each: jobs(job_status(state, each, now))))
     await in_turns(made_of(state.managers.values(), lambda each: managers(_manager_status(each, now))))
@@ -195,7 +209,7 @@ def _lost(manager: LostManager) -> admin_service_pb2.LostManager:
         attempts=manager.attempts,
         sandboxes=manager.sandboxes,
     )
-    fill_timestamp(told.time, manager.lost_at)
+    fill_time(told.time, manager.lost_at)
     return told
 
 
@@ -226,7 +240,7 @@ def _manager_status(manager: Manager, now: float) -> admin_service_pb2.ManagerSt
         waiting_for_memory=manager.waiting_for_memory,
     )
     if manager.leaves_by is not None and manager.leaves_by < inf:
-        fill_timestamp(told.leaves_by, manager.leaves_by)
+        fill_time(told.leaves_by, manager.leaves_by)
     return told
 
 
