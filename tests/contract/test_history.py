@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from callsheet.scheduler.history.reader import CONTENT_BYTES, READ_BYTES, Histor
 from callsheet.scheduler.store.closed_jobs import ClosedJobs
 from callsheet.scheduler.store.engine import READ_ONLY
 from callsheet.scheduler.store.journal import Journal
-from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 from sqlalchemy import Connection, event
 
 from tests.support.journals import JournalPlace
@@ -33,6 +34,7 @@ from tests.support.journals import JournalPlace
 ListTrajectories = admin_service_pb2.ListTrajectoryHistoryRequest
 ListActions = admin_service_pb2.ListActionHistoryRequest
 ListClosedJobs = admin_service_pb2.ListClosedJobsRequest
+NOW = 100.0
 GENERATE, REWARD = action_pb2.ACTION_KIND_GENERATE, action_pb2.ACTION_KIND_REWARD
 
 
@@ -72,6 +74,13 @@ def finished(action_id: str, outcome: bytes, kind: int = GENERATE, *, keeps_spec
     return ActionFinished("job", action_id, "succeeded", outcome, 20.0, summary, keeps_spec)
 
 
+def trajectory_of(reader: HistoryReader, **key: str) -> str:
+    """What is told of an action that has ended."""
+    told = admin_service_pb2.ExplainResponse(key=common_pb2.ActionKey(**key))
+    reader.complete_ended(told)
+    return told.trajectory_id
+
+
 def opened(trajectory_id: str, version: int = 0, group_id: str = "") -> TrajectoryOpened:
     return TrajectoryOpened("job", trajectory_id, b"", version, 10.0, group_id)
 
@@ -109,13 +118,14 @@ def searches(journal: Journal) -> list[str]:
         ListTrajectories(job_id="job", trajectory_ids=["t1", "t2", "t3"]),
         ListTrajectories(job_id="job", trajectory_ids=["t1", "t2"], page_token="9.3"),
         ListTrajectories(job_id="job", policy_version=1),
+        ListTrajectories(job_id="job", policy_version=1, longest=2),
         ListTrajectories(job_id="job"),
     ],
 )
 def test_a_few_trajectories_are_found_without_a_look_at_the_others(
     request_of_few: ListTrajectories, journal: Journal, searches: list[str]
 ) -> None:
-    HistoryReader(journal.reader).trajectories(request_of_few)
+    HistoryReader(journal.reader).trajectories(request_of_few, NOW)
     of_trajectories = [each for each in searches if "SEARCH trajectories" in each]
     assert not any(each.startswith(("SCAN trajectories", "SCAN actions")) for each in searches)
     if request_of_few.group_id:
@@ -124,6 +134,8 @@ def test_a_few_trajectories_are_found_without_a_look_at_the_others(
         wanted = "job_number=? AND trajectory_id=?"
     else:
         wanted = "job_number=?"
+    if request_of_few.longest and searches:
+        assert "rowid=?" in of_trajectories.pop()
     assert all(wanted in each for each in of_trajectories)
     assert bool(of_trajectories) == bool(searches)
 
@@ -148,19 +160,19 @@ def test_trajectories_come_newest_first_page_by_page(journal: Journal) -> None:
     reader = HistoryReader(journal.reader)
     request, names = ListTrajectories(job_id="job", page_size=4), []
     for size in (4, 4, 2):
-        page = reader.trajectories(request)
+        page = reader.trajectories(request, NOW)
         assert len(page.trajectories) == size
         names += [each.trajectory_id for each in page.trajectories]
         request.page_token = page.next_page_token
     assert names == ["t9", "t8", "t7", "t6", "t5", "t4", "t3", "t2", "t1", "t0"]
     assert not request.page_token
-    of_step = reader.trajectories(ListTrajectories(job_id="job", policy_version=1))
+    of_step = reader.trajectories(ListTrajectories(job_id="job", policy_version=1), NOW)
     assert [each.trajectory_id for each in of_step.trajectories] == ["t5", "t4", "t3"]
-    of_group = reader.trajectories(ListTrajectories(job_id="job", group_id="g1", page_size=3))
+    of_group = reader.trajectories(ListTrajectories(job_id="job", group_id="g1", page_size=3), NOW)
     assert [each.trajectory_id for each in of_group.trajectories] == ["t9", "t7", "t5"]
     rest = ListTrajectories(job_id="job", group_id="g1", page_token=of_group.next_page_token)
-    assert [each.trajectory_id for each in reader.trajectories(rest).trajectories] == ["t3", "t1"]
-    named = reader.trajectories(ListTrajectories(job_id="job", trajectory_ids=["t2", "unknown", "t8"]))
+    assert [each.trajectory_id for each in reader.trajectories(rest, NOW).trajectories] == ["t3", "t1"]
+    named = reader.trajectories(ListTrajectories(job_id="job", trajectory_ids=["t2", "unknown", "t8"]), NOW)
     assert [each.trajectory_id for each in named.trajectories] == ["t8", "t2"]
 
 
@@ -170,16 +182,37 @@ def test_a_trajectory_has_its_end_its_rewards_and_the_task_of_its_first_action(j
     account = Account(Cost({"cpu": 2.0}, {"tokens_out": 3.0}))
     journal.commit([CostGrown("job", account, {"t": account})])
     journal.commit([finished("q", scored(1.0), REWARD), TrajectoryClosed("job", "t", "completed", "why", 30.0, 0.75)])
-    (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
+    (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job"), NOW).trajectories
     assert (told.group_id, told.policy_version, told.task, list(told.scores)) == ("g", 3, "sum", [0.25, 1.0])
     assert (told.end, told.reason, told.reward) == (job_pb2.TRAJECTORY_END_COMPLETED, "why", 0.75)
     assert (told.opened.seconds, told.closed.seconds) == (10, 30)
     assert (dict(told.cost.held), dict(told.cost.used)) == ({"cpu": 2.0}, {"tokens_out": 3.0})
 
 
+def test_of_a_page_those_that_live_longest_are_told_and_all_are_summed_up(journal: Journal) -> None:
+    lives = {"t0": 5.0, "t1": 50.0, "t2": 7.0, "t3": None, "t4": None}
+    journal.commit([opened(name) for name in lives] + [submitted("r", "t4", REWARD), submitted("a", "t1")])
+    journal.commit([finished("r", scored(0.75), REWARD)])
+    ends = [(name, 10.0 + life) for name, life in lives.items() if life is not None]
+    journal.commit([TrajectoryClosed("job", name, "completed", "", end, 0.25) for name, end in ends])
+    reader = HistoryReader(journal.reader)
+    page = reader.trajectories(ListTrajectories(job_id="job", policy_version=0, longest=3), NOW)
+    assert {each.trajectory_id for each in page.trajectories[:2]} == {"t3", "t4"}
+    assert (page.trajectories[2].trajectory_id, page.trajectories[2].task) == ("t1", "sum")
+    summary = page.summary
+    assert (summary.trajectories, summary.open, summary.mean_reward, summary.median_s) == (5, 2, 0.375, 50.0)
+    part = reader.trajectories(ListTrajectories(job_id="job", page_size=3, longest=1), NOW)
+    assert part.summary.trajectories == 3
+    rest = ListTrajectories(job_id="job", page_size=3, longest=1, page_token=part.next_page_token)
+    (last,) = reader.trajectories(rest, NOW).trajectories
+    assert (last.trajectory_id, last.reward) == ("t1", 0.25)
+    none = reader.trajectories(ListTrajectories(job_id="job", policy_version=9, longest=1), NOW)
+    assert not none.summary.HasField("mean_reward")
+
+
 def test_an_open_trajectory_has_no_end_and_no_reward(journal: Journal) -> None:
     journal.commit([opened("t"), submitted("a")])
-    (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
+    (told,) = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job"), NOW).trajectories
     assert not told.HasField("closed")
     assert not told.HasField("reward")
     assert (told.end, told.task) == (job_pb2.TRAJECTORY_END_UNSPECIFIED, "sum")
@@ -219,6 +252,29 @@ def test_a_finished_action_has_all_but_its_contents_unless_they_are_asked_for(jo
     assert whole.spec.SerializeToString() == given("a")
     assert whole.outcome.SerializeToString() == generated(3)
     assert whole.outcome_bytes == len(generated(3))
+
+
+def test_a_brief_action_tells_what_needs_no_look_at_its_outcome(journal: Journal) -> None:
+    journal.commit([opened("t"), submitted("a"), ActionDispatched("job", "a", 1, 1, 1, "m"), submitted("b")])
+    journal.commit([finished("a", generated(READ_BYTES))])
+    reader = HistoryReader(journal.reader)
+    told, waits = reader.actions(ListActions(job_id="job", brief=True, contents=True)).actions
+    assert (told.label, told.task, told.service, told.manager_id) == ("short", "sum", "policy", "m")
+    assert (told.timeline.queue_s, told.timeline.execution_s, told.timeline.ended.seconds) == (1.5, 6.0, 20)
+    assert not told.output_tokens
+    assert not told.HasField("outcome")
+    assert waits.state == admin_service_pb2.ACTION_STATE_QUEUED
+
+
+def test_an_action_tells_its_trajectory_as_long_as_anything_is_kept_of_it(place: JournalPlace) -> None:
+    with place.begun(kept_actions=1) as journal:
+        journal.commit([JobOpened("job", b""), opened("t"), submitted("a"), submitted("alone", "")])
+        reader = HistoryReader(journal.reader)
+        found = [trajectory_of(reader, job_id="job", action_id=each) for each in ("a", "alone")]
+        assert found == ["t", ""]
+        journal.commit([JobClosed("job")])
+        assert trajectory_of(reader, job_id="job", action_id="a") == "t"
+        assert not trajectory_of(reader, job_id="never", action_id="a")
 
 
 def test_of_a_finished_action_a_long_spec_is_not_kept(journal: Journal) -> None:
@@ -261,7 +317,7 @@ def test_a_page_of_trajectories_reads_a_bound_of_specs_and_of_rewards(
     journal.commit([*map(opened, names), *(submitted(f"a-{name}", name, prompt=READ_BYTES // 3) for name in names)])
     journal.commit([submitted(f"r-{name}", name, REWARD) for name in names])
     journal.commit([finished(f"r-{name}", scored(0.5), REWARD) for name in names])
-    told = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job")).trajectories
+    told = HistoryReader(journal.reader).trajectories(ListTrajectories(job_id="job"), NOW).trajectories
     assert sorted(each.task for each in told) == ["", "", "sum", "sum"]
     assert [list(each.scores) for each in sorted(told, key=lambda each: each.trajectory_id)] == [[0.5], [0.5], [], []]
 
@@ -284,7 +340,7 @@ def test_the_newest_actions_of_closed_jobs_are_kept_with_their_trajectories(plac
         while journal.has_garbage:
             journal.purge(3)
         reader = HistoryReader(journal.reader)
-        page = reader.trajectories(ListTrajectories(job_id="job"))
+        page = reader.trajectories(ListTrajectories(job_id="job"), NOW)
         assert [each.trajectory_id for each in page.trajectories] == ["new"]
         assert [each.end for each in page.trajectories] == [job_pb2.TRAJECTORY_END_ABANDONED]
         assert [each.key.action_id for each in reader.actions(ListActions(job_id="next")).actions] == ["b"]
@@ -363,7 +419,7 @@ def test_the_newest_closed_jobs_are_kept_and_those_of_which_actions_are(
             purge(journal)
         reader = HistoryReader(journal.reader)
         assert [each.job_id for each in reader.closed_jobs(ListClosedJobs()).jobs] == ["job0", "job4", "job1"]
-        assert not reader.trajectories(ListTrajectories(job_id="job4")).trajectories
+        assert not reader.trajectories(ListTrajectories(job_id="job4"), NOW).trajectories
     with place.begun() as journal:
         purge(journal)
         assert not HistoryReader(journal.reader).closed_jobs(ListClosedJobs()).jobs
@@ -387,13 +443,19 @@ def opened_in(job_id: str) -> TrajectoryOpened:
         (ListClosedJobs(page_size=1001), "page_size"),
         (ListClosedJobs(job_id="\0"), "job_id"),
         (ListTrajectories(job_id="job", group_id="\0"), "group_id"),
+        (ListTrajectories(job_id="job", longest=1001), "longest"),
+        (ListTrajectories(job_id="job", longest=-1), "longest"),
         (ListTrajectories(job_id="job", trajectory_ids=["\0"]), "trajectory_ids"),
         (ListTrajectories(job_id="job", trajectory_ids=["t"] * 257), "trajectory_ids"),
     ],
 )
 def test_what_makes_no_page_is_refused(journal: Journal, request_: Any, field: str) -> None:
     reader = HistoryReader(journal.reader)
-    read: Any = {ListActions: reader.actions, ListTrajectories: reader.trajectories, ListClosedJobs: reader.closed_jobs}
+    read: Any = {
+        ListActions: reader.actions,
+        ListTrajectories: partial(reader.trajectories, now=NOW),
+        ListClosedJobs: reader.closed_jobs,
+    }
     with pytest.raises(RefusedError) as caught:
         read[type(request_)](request_)
     assert (caught.value.code, caught.value.field) == (RefusalCode.INVALID_ARGUMENT, field)

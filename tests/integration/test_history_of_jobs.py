@@ -78,6 +78,7 @@ async def actions_of(who: Caller, **about: Any) -> Any:
 async def test_finished_and_waiting_actions_are_told_with_their_stories(tmp_path: Path) -> None:
     async with asking(tmp_path) as found:
         page = await actions_of(found.job, trajectory_ids=["t"])
+        brief = (await actions_of(found.job, brief=True)).actions
         (trajectory,) = (
             await found.job(found.job.admin.ListTrajectoryHistory, ListTrajectories(job_id="j"))
         ).trajectories
@@ -88,9 +89,22 @@ async def test_finished_and_waiting_actions_are_told_with_their_stories(tmp_path
     assert [each.event for each in done.story][-1] == "outcome: succeeded"
     assert (waits.key.action_id, waits.state) == ("waits", STATE.ACTION_STATE_QUEUED)
     assert (waits.task, waits.service) == ("sum", "nobody")
+    assert [(each.state, each.task, each.service) for each in brief] == [
+        (each.state, each.task, each.service) for each in page.actions
+    ]
+    assert not any(each.story for each in brief)
     assert waits.timeline.queue_s > 0.0
     assert waits.story
     assert (trajectory.group_id, trajectory.task, trajectory.admitted) == ("g", "sum", True)
+
+
+async def test_an_action_that_has_ended_tells_its_trajectory_also_once_its_job_is_closed(tmp_path: Path) -> None:
+    request = admin_service_pb2.ExplainRequest(key=common_pb2.ActionKey(job_id="j", action_id="done"))
+    async with asking(tmp_path) as found:
+        told = [await found.job(found.job.admin.Explain, request)]
+        await found.job(found.job.client.CloseJob, client_service_pb2.CloseJobRequest(job_id="j"))
+        told.append(await found.job(found.job.admin.Explain, request))
+    assert [(each.trajectory_id, each.job_closed) for each in told] == [("t", False), ("t", True)]
 
 
 async def test_contents_are_for_the_jobs_token_and_administrators(tmp_path: Path) -> None:

@@ -126,6 +126,19 @@ class Browser:
         """What a script returns that runs in the page."""
         return self.driver.execute_script(script, *arguments)
 
+    def walk(self, url: str, most: int) -> set[str]:
+        """Follows links from the first page of a server to so many others, none of which may have errors."""
+        left, seen = ["/stuck"], {"/stuck"}
+        while left:
+            path = left.pop()
+            self.look(url + path)
+            for link in self.run("return [...document.links].map((each) => each.pathname + each.search)"):
+                if link not in seen and len(seen) < most:
+                    seen.add(link)
+                    left.append(link)
+            assert self.errors() == [], path
+        return seen
+
     def errors(self) -> list[str]:
         """What the console has shown as errors since the last call, such as what the policy of the page forbids."""
         self._read_logs()

@@ -54,13 +54,13 @@ class MadeUpRun:
         self.scope, self.last_alive = scope, last_alive
         self.status = admin_service_pb2.GetStatusResponse()
         self.trajectories: list[admin_service_pb2.TrajectoryHistory] = []
+        self.summary = admin_service_pb2.TrajectorySummary()
         self.actions: list[admin_service_pb2.ActionHistory] = []
         self.groups: list[job_pb2.GroupStatus] = []
         self.explained: dict[str, admin_service_pb2.ExplainResponse] = {}
         self.prices: dict[str, float] = {}
         self.payloads: dict[str, bytes] = {}
         self.asked: list[Any] = []
-        self.shows_contents = True
         self.next_actions = self.next_jobs = ""
         self.closed_jobs: list[admin_service_pb2.ClosedJob] = []
 
@@ -101,7 +101,9 @@ class MadeUpRun:
 
     async def list_trajectory_history(self, request: Any) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         self.asked.append(request)
-        return admin_service_pb2.ListTrajectoryHistoryResponse(trajectories=self._chosen(request))
+        return admin_service_pb2.ListTrajectoryHistoryResponse(
+            trajectories=self._chosen(request), summary=self.summary if request.longest else None
+        )
 
     def _chosen(self, request: Any) -> Iterable[admin_service_pb2.TrajectoryHistory]:
         names = set(request.trajectory_ids)
@@ -109,8 +111,6 @@ class MadeUpRun:
 
     async def list_action_history(self, request: Any) -> admin_service_pb2.ListActionHistoryResponse:
         self.asked.append(request)
-        if request.contents and not self.shows_contents:
-            raise refused(RefusalCode.PERMISSION_DENIED, field="contents", rule="takes a token of scope admin, job")
         return admin_service_pb2.ListActionHistoryResponse(actions=self.actions, next_page_token=self.next_actions)
 
     async def get_payload(self, request: Any) -> payload_service_pb2.GetPayloadResponse:

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import grpc
+import psutil
 import pytest
 from callsheet.deploy.tokens import token_path
 from callsheet.managers.sandbox.probe import probe_bubblewrap
@@ -24,6 +25,7 @@ from google.protobuf.message import Message
 
 from tests.support import shown_rollouts
 from tests.support.command_line import invoke
+from tests.support.ports import free_port
 from tests.support.waiting import block_until
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
@@ -41,6 +43,7 @@ class ShownStack:
         data_dir: Of all of it.
         tokens: The file of the scheduler's tokens; None where it asks for none.
         token: One for everything; empty where none is asked for.
+        process: The `callsheet up`.
     """
 
     address: str
@@ -48,6 +51,7 @@ class ShownStack:
     data_dir: Path
     tokens: Path | None
     token: str
+    process: subprocess.Popen[str]
 
     def page(self, view: str, **query: str) -> str:
         """The address of a view."""
@@ -101,21 +105,44 @@ def running_up(data_dir: Path, *options: str, tokens: bool) -> Iterator[ShownSta
         where = urlsplit(told["dashboard"])
         # It begins to listen when the managers have registered.
         block_until(lambda: _listens(where.hostname or "", where.port or 0))
-        yield ShownStack(told["address"], told["dashboard"].rstrip("/"), data_dir, file, token)
+        yield ShownStack(told["address"], told["dashboard"].rstrip("/"), data_dir, file, token, process)
     finally:
         _end(process)
 
 
 @contextmanager
-def running_rollouts(stack: ShownStack) -> Iterator[None]:
-    """Runs the rollouts, and keeps their jobs open."""
+def running_rollouts(stack: ShownStack) -> Iterator[subprocess.Popen[str]]:
+    """Runs the rollouts, and keeps their jobs open; yields their process."""
     environment = {**os.environ, "CALLSHEET_SCHEDULER": stack.address, "CALLSHEET_TOKEN": stack.token}
     command = [sys.executable, "-m", shown_rollouts.__name__]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == shown_rollouts.READY
-        yield
+        yield process
+    finally:
+        _end(process)
+
+
+def kill(*processes: subprocess.Popen[str]) -> None:
+    """Kills processes and all below them, one after another, as a machine's end does."""
+    for process in processes:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait(_STOP_S)
+        psutil.wait_procs(family[1:], timeout=_STOP_S)
+
+
+@contextmanager
+def dead_run(data_dir: Path) -> Iterator[str]:
+    """Serves the dashboard of what a run left; yields its URL."""
+    listen = f"127.0.0.1:{free_port()}"
+    process = subprocess.Popen([*_CALLSHEET, "dashboard", "--data-dir", str(data_dir), "--listen", listen], text=True)
+    try:
+        block_until(lambda: _listens("127.0.0.1", int(listen.rpartition(":")[2])))
+        yield f"http://{listen}"
     finally:
         _end(process)
 

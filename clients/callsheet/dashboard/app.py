@@ -11,7 +11,7 @@ import structlog
 from callsheet.client.errors import CallsheetError, ConnectionLostError, RefusalCode, RefusedError, one_error
 from callsheet.dashboard.acts import ACTS, Act
 from callsheet.dashboard.blocks import Cell, FormField, Notice, View, WebForm
-from callsheet.dashboard.pages import HERE, as_of, error_view, plain_error, render
+from callsheet.dashboard.pages import HERE, error_view, plain_error, render
 from callsheet.dashboard.source import Source
 from callsheet.dashboard.viewer import (
     THEME_COOKIE,
@@ -25,6 +25,7 @@ from callsheet.dashboard.viewer import (
     token_of,
 )
 from callsheet.dashboard.views.all import VIEWS
+from callsheet.dashboard.words import clock_time
 from callsheet.http_server.bounded_body import BoundedBody
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -146,12 +147,14 @@ class Dashboard:
     async def broke(self, request: Request, error: Exception) -> Response:
         """What no handler answered: a page that there is none of, or a request beyond a bound."""
         status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
-        return self._error(request, "Not found" if status == 404 else "Not answered", detail or "It failed.", status)
+        title = "Not found" if status == 404 else "Not answered"
+        return self._error(request, None, title, detail or "It failed.", status)
 
     def _answering(
         self, handle: Callable[[Request, Viewer], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
+            viewer: Viewer | None = None
             try:
                 with anyio.fail_after(_PAGE_S), one_error():
                     async with self._room:
@@ -160,21 +163,23 @@ class Dashboard:
             except RefusedError as error:
                 if error.code is RefusalCode.UNAUTHENTICATED:
                     return _to_login(request)
-                return self._error(request, "The scheduler refused", str(error), _STATUS.get(error.code, 502))
+                return self._error(request, viewer, "The scheduler refused", str(error), _STATUS.get(error.code, 502))
             except (ConnectionLostError, TimeoutError) as error:
-                return self._error(request, "No answer", f"The scheduler does not answer: {_told_of(error)}", 503)
+                return self._error(
+                    request, viewer, "No answer", f"The scheduler does not answer: {_told_of(error)}", 503
+                )
             except HTTPException:
                 raise
             except Exception:
                 _log.exception("page_broke", path=request.url.path)
-                return self._error(request, "This page failed", "The log of the dashboard has the cause.", 500)
+                return self._error(request, viewer, "This page failed", "The log of the dashboard has the cause.", 500)
 
         return answer
 
-    def _error(self, request: Request, title: str, message: str, status: int) -> Response:
+    def _error(self, request: Request, viewer: Viewer | None, title: str, message: str, status: int) -> Response:
         if request.headers.get("hx-request") == "true":
             return plain_error(message, status)
-        return self._page(request, None, error_view(title, message, Cell("Back to the first page", "/")), status)
+        return self._page(request, viewer, error_view(title, message, Cell("Back to the first page", "/")), status)
 
     def _page(self, request: Request, viewer: Viewer | None, view: View, status: int = 200) -> Response:
         chosen = request.cookies.get(THEME_COOKIE, "")
@@ -183,10 +188,11 @@ class Dashboard:
             "theme": chosen if chosen in THEMES else THEMES[0],
             "themes": THEMES,
             "viewer": viewer.name if viewer is not None else "",
+            "refused": viewer.refused_pages if viewer is not None else (),
             # On pages of refusals too: another token may see more.
             "has_token": token_of(request.cookies.get(_cookie(request))) is not None,
-            "last_alive": as_of(last_alive) if last_alive is not None else "",
-            "at": as_of(time.time()),
+            "last_alive": clock_time(last_alive) if last_alive is not None else "",
+            "at": clock_time(time.time()),
         }
         return render(request, view, facts, status)
 

@@ -1,4 +1,4 @@
-"""What a page is made of: plain values, which one template shows."""
+"""What a page is made of: plain values, which one template shows by the names of their classes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class Table:
     rows: Sequence[Row]
     empty: str = ""
     more: Cell | None = None
-    block: str = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Facts:
     """Terms, each with its value."""
 
     facts: Sequence[tuple[str, Cell | str]]
-    block: str = "facts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ class Notice:
     text: str
     tone: str = ""
     links: Sequence[Cell] = ()
-    block: str = "notice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,6 @@ class Output:
 
     caption: str
     output: PlainText
-    block: str = "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,6 @@ class Gantt:
     caption: str
     lanes: Sequence[tuple[str, Sequence[LaneBar]]]
     seconds: float
-    block: str = "gantt"
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -110,7 +105,6 @@ class Chart:
     caption: str
     values: Mapping[str, float]
     at: float
-    block: str = "chart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +128,6 @@ class WebForm:
     choices: Sequence[FormField] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
     post: bool = False
-    block: str = "form"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +136,6 @@ class PageSection:
 
     heading: Cell | str
     blocks: Sequence[Any]
-    block: str = "section"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from callsheet.dashboard.blocks import Cell, Notice, View
 from callsheet.dashboard.plain_text import plain_text
-from callsheet.dashboard.words import clock_time
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -54,7 +53,7 @@ def render(request: Request, view: View, facts: dict[str, Any], status: int = 20
     Args:
         request: What asks for it.
         view: What is shown.
-        facts: What is around it: `theme`, `themes`, `viewer`, `has_token`, `last_alive` and `at`.
+        facts: What is around it: `theme`, `themes`, `viewer`, `refused`, `has_token`, `last_alive` and `at`.
         status: The status of HTTP.
     """
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -73,8 +72,3 @@ def plain_error(message: str, status: int) -> Response:
     """Returns an error as one line of text, for a part of a page."""
     text = plain_text(message, most=2000).text.encode("utf-8", "replace")
     return Response(text, status, _NOT_KEPT, media_type="text/plain")
-
-
-def as_of(at: float) -> str:
-    """When a page was made."""
-    return clock_time(at)

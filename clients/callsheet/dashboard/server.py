@@ -45,20 +45,20 @@ async def serve(
         ValueError: A file of TLS cannot be used, or the address is open to others.
     """
     async with AsyncExitStack() as exits:
+        tasks = await exits.enter_async_context(anyio.create_task_group())
         sources: Sources
         if run is not None:
             source = run
             sources = lambda _: source  # noqa: E731
             asks_for_tokens = False
         else:
-            connection = SchedulerConnection(settings.scheduler, _options())
+            connection = SchedulerConnection(tasks, settings.scheduler, _options())
             exits.push_async_callback(connection.close)
             sources = connection.source
             asks_for_tokens = settings.is_for_this_machine or await _asks_for_tokens(connection)
         if (warning := settings.exposure(asks_for_tokens=asks_for_tokens)) is not None:
             _log.warning("insecure", listen=settings.listen, reason=warning)
         listener = exits.enter_context(listen(settings.listen))
-        tasks = await exits.enter_async_context(anyio.create_task_group())
         has_certificate = settings.tls_cert is not None
         server = make_server(
             make_app(sources, has_certificate=has_certificate),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from callsheet.client.errors import RefusalCode, refused
+import anyio
+import anyio.abc
+from callsheet.client.errors import ConnectionLostError, RefusalCode, refused
 
 T = TypeVar("T")
 MOST_ANSWERS: Final = 512
@@ -16,20 +17,31 @@ MOST_ANSWERS: Final = 512
 
 @dataclass(slots=True)
 class _Kept:
-    asked: asyncio.Task[Any]
     until: float
+    told: anyio.Event = field(default_factory=anyio.Event)
+    answer: Any = None
+    # Of a question that is given up, as all of them are when the dashboard ends.
+    error: Exception | None = field(default_factory=lambda: ConnectionLostError("the dashboard ends"))
+
+    async def ask(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            self.answer, self.error = await ask(), None
+        except Exception as error:
+            self.error = error  # It is for those who asked.
+        finally:
+            self.told.set()
 
 
 class SharedAnswers:
     """Answers, refusals included, by question. One that is being asked is waited for, not asked again."""
 
-    def __init__(self, clock: Callable[[], float], most: int = MOST_ANSWERS) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, clock: Callable[[], float], most: int = MOST_ANSWERS) -> None:
         """Args:
+        tasks: Where questions are asked. A viewer that leaves takes nothing from the others.
         clock: Seconds that only grow.
         most: The most questions at once.
         """
-        self._clock = clock
-        self._most = most
+        self._tasks, self._clock, self._most = tasks, clock, most
         self._kept: dict[Hashable, _Kept] = {}
 
     async def of(self, question: Hashable, keep_s: float, ask: Callable[[], Awaitable[T]]) -> T:
@@ -41,33 +53,25 @@ class SharedAnswers:
         """
         kept = self._kept.get(question)
         now = self._clock()
-        if kept is None or (kept.until <= now and kept.asked.done()):
+        if kept is None or (kept.until <= now and kept.told.is_set()):
             self._make_room(now)
-            kept = self._kept[question] = _Kept(asyncio.ensure_future(_asked(ask)), now + keep_s)
-        # One viewer that leaves takes nothing from the others.
-        answer: T
-        answer, error = await asyncio.shield(kept.asked)
-        if error is not None:
-            raise error
+            kept = self._kept[question] = _Kept(now + keep_s)
+            self._tasks.start_soon(kept.ask, ask)
+        await kept.told.wait()
+        if kept.error is not None:
+            raise kept.error
+        answer: T = kept.answer
         return answer
 
     def forget(self) -> None:
         """Drops what is known, since something was changed."""
-        self._kept = {question: kept for question, kept in self._kept.items() if not kept.asked.done()}
+        self._kept = {question: kept for question, kept in self._kept.items() if not kept.told.is_set()}
 
     def _make_room(self, now: float) -> None:
         # At each question, as a page of outputs has megabytes.
         self._kept = {
-            question: kept for question, kept in self._kept.items() if kept.until > now or not kept.asked.done()
+            question: kept for question, kept in self._kept.items() if kept.until > now or not kept.told.is_set()
         }
         if len(self._kept) >= self._most:
             rule = f"asks the scheduler at most {self._most} different questions a second: try again"
             raise refused(RefusalCode.RESOURCE_EXHAUSTED, field="dashboard", value="", rule=rule, retry_after_s=1.0)
-
-
-async def _asked(ask: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception | None]:
-    """An answer or an error as a value, so that an answer for which nobody waits any more leaves no warning."""
-    try:
-        return await ask(), None
-    except Exception as error:
-        return None, error

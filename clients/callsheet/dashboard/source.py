@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
+import anyio.abc
 import grpc.aio
 from callsheet.client.codec.handshake import greeting, mismatch
 from callsheet.client.session.channel import answer_of, open_channel
@@ -46,56 +48,58 @@ class Source(Protocol):
     async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
         """Who the viewer is. Its scope is empty where no tokens are asked for."""
 
-    async def get_status(self, request: admin_service_pb2.GetStatusRequest) -> admin_service_pb2.GetStatusResponse:
+    async def get_status(self, request: admin_service_pb2.GetStatusRequest, /) -> admin_service_pb2.GetStatusResponse:
         """Jobs, managers and nodes."""
 
-    async def list_jobs(self, request: client_service_pb2.ListJobsRequest) -> client_service_pb2.ListJobsResponse:
+    async def list_jobs(self, request: client_service_pb2.ListJobsRequest, /) -> client_service_pb2.ListJobsResponse:
         """Open jobs that the viewer may see."""
 
-    async def list_groups(self, request: client_service_pb2.ListGroupsRequest) -> client_service_pb2.ListGroupsResponse:
+    async def list_groups(
+        self, request: client_service_pb2.ListGroupsRequest, /
+    ) -> client_service_pb2.ListGroupsResponse:
         """Groups of an open job."""
 
     async def list_actions(
-        self, request: admin_service_pb2.ListActionsRequest
+        self, request: admin_service_pb2.ListActionsRequest, /
     ) -> admin_service_pb2.ListActionsResponse:
         """The oldest open actions of a job."""
 
-    async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
+    async def explain(self, request: admin_service_pb2.ExplainRequest, /) -> admin_service_pb2.ExplainResponse:
         """Why an action is where it is."""
 
-    async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
+    async def what_if(self, request: admin_service_pb2.WhatIfRequest, /) -> admin_service_pb2.WhatIfResponse:
         """What more nodes would do."""
 
     async def list_closed_jobs(
-        self, request: admin_service_pb2.ListClosedJobsRequest
+        self, request: admin_service_pb2.ListClosedJobsRequest, /
     ) -> admin_service_pb2.ListClosedJobsResponse:
         """Closed jobs that the viewer may see."""
 
     async def list_trajectory_history(
-        self, request: admin_service_pb2.ListTrajectoryHistoryRequest
+        self, request: admin_service_pb2.ListTrajectoryHistoryRequest, /
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         """Trajectories of a job, open and ended."""
 
     async def list_action_history(
-        self, request: admin_service_pb2.ListActionHistoryRequest
+        self, request: admin_service_pb2.ListActionHistoryRequest, /
     ) -> admin_service_pb2.ListActionHistoryResponse:
         """Actions of a job or of trajectories, open and ended."""
 
     async def get_payload(
-        self, request: payload_service_pb2.GetPayloadRequest
+        self, request: payload_service_pb2.GetPayloadRequest, /
     ) -> payload_service_pb2.GetPayloadResponse:
         """The beginning of stored bytes."""
 
     async def cancel_action(
-        self, request: client_service_pb2.CancelActionRequest
+        self, request: client_service_pb2.CancelActionRequest, /
     ) -> client_service_pb2.CancelActionResponse:
         """Asks for the cancel of an action."""
 
-    async def close_job(self, request: client_service_pb2.CloseJobRequest) -> client_service_pb2.CloseJobResponse:
+    async def close_job(self, request: client_service_pb2.CloseJobRequest, /) -> client_service_pb2.CloseJobResponse:
         """Closes a job."""
 
     async def drain_manager(
-        self, request: admin_service_pb2.DrainManagerRequest
+        self, request: admin_service_pb2.DrainManagerRequest, /
     ) -> admin_service_pb2.DrainManagerResponse:
         """Takes a manager out of service, or only tells what would die."""
 
@@ -103,10 +107,11 @@ class Source(Protocol):
 class SchedulerConnection:
     """A connection to a scheduler, and what its viewers share."""
 
-    def __init__(self, target: str, options: ClientOptions) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, target: str, options: ClientOptions) -> None:
         """Opens the connection, which is made when it is first used.
 
         Args:
+            tasks: Where it is asked.
             target: Where the scheduler is.
             options: How to connect; each viewer has a token of its own, so these must hold none.
 
@@ -118,7 +123,7 @@ class SchedulerConnection:
         self.client: Any = client_service_pb2_grpc.ClientServiceStub(self._channel)
         self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.payloads: Any = payload_service_pb2_grpc.PayloadServiceStub(self._channel)
-        self.answers = SharedAnswers(time.monotonic)
+        self.answers = SharedAnswers(tasks, time.monotonic)
 
     def source(self, token: str | None) -> GrpcSource:
         """What a viewer with this token, or with none, may ask."""
@@ -139,6 +144,25 @@ class GrpcSource:
         self._connection = connection
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._viewer = hashlib.sha256((token or "").encode()).digest()
+        client, admin = connection.client, connection.admin
+        self.get_status = self._rpc(admin.GetStatus, admin_service_pb2.GetStatusResponse)
+        self.list_jobs = self._rpc(client.ListJobs, client_service_pb2.ListJobsResponse)
+        self.list_groups = self._rpc(client.ListGroups, client_service_pb2.ListGroupsResponse)
+        self.list_actions = self._rpc(admin.ListActions, admin_service_pb2.ListActionsResponse, _KEEP_LONGER_S)
+        self.explain = self._rpc(admin.Explain, admin_service_pb2.ExplainResponse, _KEEP_LONGER_S)
+        self.what_if = self._rpc(admin.WhatIf, admin_service_pb2.WhatIfResponse, _KEEP_LONGER_S)
+        self.list_closed_jobs = self._rpc(
+            admin.ListClosedJobs, admin_service_pb2.ListClosedJobsResponse, _KEEP_LONGER_S
+        )
+        self.list_trajectory_history = self._rpc(
+            admin.ListTrajectoryHistory, admin_service_pb2.ListTrajectoryHistoryResponse, _KEEP_LONGER_S
+        )
+        self.list_action_history = self._rpc(
+            admin.ListActionHistory, admin_service_pb2.ListActionHistoryResponse, _KEEP_LONGER_S
+        )
+        self.get_payload = self._rpc(self._beginning, payload_service_pb2.GetPayloadResponse, _KEEP_LONGER_S)
+        self.cancel_action = self._rpc(client.CancelAction, client_service_pb2.CancelActionResponse, 0.0)
+        self.close_job = self._rpc(client.CloseJob, client_service_pb2.CloseJobResponse, 0.0)
 
     async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
         """See `Source`.
@@ -153,56 +177,6 @@ class GrpcSource:
             raise wrong
         return info
 
-    async def get_status(self, request: admin_service_pb2.GetStatusRequest) -> admin_service_pb2.GetStatusResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.GetStatus, request)
-
-    async def list_jobs(self, request: client_service_pb2.ListJobsRequest) -> client_service_pb2.ListJobsResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.client.ListJobs, request)
-
-    async def list_groups(self, request: client_service_pb2.ListGroupsRequest) -> client_service_pb2.ListGroupsResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.client.ListGroups, request)
-
-    async def list_actions(
-        self, request: admin_service_pb2.ListActionsRequest
-    ) -> admin_service_pb2.ListActionsResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.ListActions, request)
-
-    async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.Explain, request, _KEEP_LONGER_S)
-
-    async def what_if(self, request: admin_service_pb2.WhatIfRequest) -> admin_service_pb2.WhatIfResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.WhatIf, request, _KEEP_LONGER_S)
-
-    async def list_closed_jobs(
-        self, request: admin_service_pb2.ListClosedJobsRequest
-    ) -> admin_service_pb2.ListClosedJobsResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.ListClosedJobs, request, _KEEP_LONGER_S)
-
-    async def list_trajectory_history(
-        self, request: admin_service_pb2.ListTrajectoryHistoryRequest
-    ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.ListTrajectoryHistory, request, _KEEP_LONGER_S)
-
-    async def list_action_history(
-        self, request: admin_service_pb2.ListActionHistoryRequest
-    ) -> admin_service_pb2.ListActionHistoryResponse:
-        """See `Source`."""
-        return await self._shared(self._connection.admin.ListActionHistory, request, _KEEP_LONGER_S)
-
-    async def get_payload(
-        self, request: payload_service_pb2.GetPayloadRequest
-    ) -> payload_service_pb2.GetPayloadResponse:
-        """See `Source`."""
-        return await self._shared(self._beginning, request, _KEEP_LONGER_S)
-
     async def _beginning(self, request: payload_service_pb2.GetPayloadRequest, **told: Any) -> Any:
         """The first bytes of a stream, which is given up then."""
         call = self._connection.payloads.GetPayload(request, **told)
@@ -212,22 +186,18 @@ class GrpcSource:
             call.cancel()
         return payload_service_pb2.GetPayloadResponse() if found is grpc.aio.EOF else found
 
-    async def cancel_action(
-        self, request: client_service_pb2.CancelActionRequest
-    ) -> client_service_pb2.CancelActionResponse:
-        """See `Source`."""
-        return await self._act(self._connection.client.CancelAction, request)
-
-    async def close_job(self, request: client_service_pb2.CloseJobRequest) -> client_service_pb2.CloseJobResponse:
-        """See `Source`."""
-        return await self._act(self._connection.client.CloseJob, request)
-
     async def drain_manager(
         self, request: admin_service_pb2.DrainManagerRequest
     ) -> admin_service_pb2.DrainManagerResponse:
         """See `Source`."""
         drain = self._connection.admin.DrainManager
         return await (self._shared if request.dry_run else self._act)(drain, request)
+
+    def _rpc(
+        self, rpc: Callable[..., Awaitable[Any]], _: type[T], keep_s: float = KEEP_S
+    ) -> Callable[[Any], Coroutine[Any, Any, T]]:
+        """An rpc whose answer is at most so old; without any age it acts."""
+        return partial(self._shared, rpc, keep_s=keep_s) if keep_s else partial(self._act, rpc)
 
     async def _shared(self, rpc: Callable[..., Awaitable[T]], request: Message, keep_s: float = KEEP_S) -> T:
         """An answer that is at most so old."""

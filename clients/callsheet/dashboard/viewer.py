@@ -15,7 +15,8 @@ from callsheet.dashboard.source import Source
 TOKEN_COOKIE: Final = "callsheet_token"
 THEME_COOKIE: Final = "callsheet_theme"
 THEMES: Final = ("auto", "light", "dark")
-ACTING: Final = frozenset({"admin", "job"})
+JOB_SCOPE: Final = "job"
+ACTING: Final = frozenset({"admin", JOB_SCOPE})
 _LONGEST_TOKEN: Final = 1024
 _MOST_FIELDS: Final = 20
 
@@ -48,7 +49,18 @@ class Viewer:
     @property
     def is_offered_acts(self) -> bool:
         """Whether pages show what acts."""
-        return self.why_no_acts is None and (not self.scope or self.scope in ACTING)
+        return self.why_no_acts is None and self.reads_contents
+
+    @property
+    def reads_contents(self) -> bool:
+        """Whether the scheduler shows what actions were given and what came of it."""
+        return not self.scope or self.scope in ACTING
+
+    @property
+    def refused_pages(self) -> tuple[str, ...]:
+        """Where nothing is shown, so that no page links there: to a job's token, and of a run without managers."""
+        is_over = self.source.last_alive is not None
+        return ("/manager", "/what-if") if is_over or self.scope == JOB_SCOPE else ()
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from math import isfinite
-from typing import Final
+from typing import Any, Final
 
 from callsheet.v1 import action_pb2, admin_service_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -57,24 +57,24 @@ def units(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{number(amount)} {name}" for name, amount in sorted(amounts.items())) or NOTHING
 
 
+def enum_name(enum: Any, value: int, otherwise: str = "unspecified") -> str:
+    """Returns a value of an enum as commands spell it; one that is not set, or that came later, otherwise."""
+    if not value or value not in enum.values():
+        return otherwise
+    name: str = enum.Name(value)
+    return name.removeprefix(enum.Name(0).removesuffix("UNSPECIFIED")).lower()
+
+
 def kind_name(kind: int) -> str:
-    """Returns a kind of action as commands spell it."""
-    if kind in action_pb2.ActionKind.values() and kind:
-        return action_pb2.ActionKind.Name(action_pb2.ActionKind.ValueType(kind)).removeprefix("ACTION_KIND_").lower()
-    return "action"
+    """Returns a kind of action."""
+    return enum_name(action_pb2.ActionKind, kind, "action")
 
 
 def state_name(state: int) -> str:
-    """Returns a state of an action in small letters."""
-    if state in admin_service_pb2.ActionState.values() and state:
-        name = admin_service_pb2.ActionState.Name(admin_service_pb2.ActionState.ValueType(state))
-        return name.removeprefix("ACTION_STATE_").lower()
-    return "unknown"
+    """Returns a state of an action."""
+    return enum_name(admin_service_pb2.ActionState, state, "unknown")
 
 
 def wait_name(reason: int) -> str:
     """Returns why an action waits, in a few words."""
-    if reason in admin_service_pb2.WaitReason.values() and reason:
-        name = admin_service_pb2.WaitReason.Name(admin_service_pb2.WaitReason.ValueType(reason))
-        return name.removeprefix("WAIT_REASON_").lower().replace("_", " ")
-    return ""
+    return enum_name(admin_service_pb2.WaitReason, reason, "").replace("_", " ")

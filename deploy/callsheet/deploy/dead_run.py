@@ -111,7 +111,7 @@ class DeadRun:
         """Where an action was, as far as the journal tells."""
         with _refusing():
             told = await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
-            await anyio.to_thread.run_sync(self._history.complete_story, told)
+            await anyio.to_thread.run_sync(self._history.complete_ended, told)
             return told
 
     async def list_closed_jobs(
@@ -126,7 +126,7 @@ class DeadRun:
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         """What became of trajectories."""
         with _refusing():
-            page = await anyio.to_thread.run_sync(self._history.trajectories, request)
+            page = await anyio.to_thread.run_sync(self._history.trajectories, request, self._now)
             await in_turns(complete_trajectories(self._state, request.job_id, page, self._now))
             return page
 
@@ -136,7 +136,7 @@ class DeadRun:
         """What became of actions."""
         with _refusing():
             page = await anyio.to_thread.run_sync(self._history.actions, request)
-            await in_turns(complete_actions(self._state, page, self._now))
+            await in_turns(complete_actions(self._state, page, self._now, brief=request.brief))
             return page
 
     async def get_payload(

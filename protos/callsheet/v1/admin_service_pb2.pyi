@@ -690,7 +690,7 @@ class ExplainResponse(google.protobuf.message.Message):
     job_closed: builtins.bool
     """True: it has its outcome and its job was closed since; this is the summary that was kept."""
     trajectory_id: builtins.str
-    """Its trajectory, while it has no outcome; empty if it has none."""
+    """Its trajectory; empty if it has none, or is kept no more."""
     @property
     def key(self) -> callsheet.v1.common_pb2.ActionKey:
         """Which action."""
@@ -914,6 +914,7 @@ class ListTrajectoryHistoryRequest(google.protobuf.message.Message):
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    LONGEST_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """A job."""
     group_id: builtins.str
@@ -925,6 +926,10 @@ class ListTrajectoryHistoryRequest(google.protobuf.message.Message):
     page_token: builtins.str
     """`next_page_token` of the page before; empty begins with the first. What changes meanwhile may be told twice or left
     out.
+    """
+    longest: builtins.int
+    """Of the page only so many: those that live longest, the longest first. `summary` then tells of all of it. 0: the page
+    as it is.
     """
     @property
     def trajectory_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -939,9 +944,10 @@ class ListTrajectoryHistoryRequest(google.protobuf.message.Message):
         policy_version: builtins.int | None = ...,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        longest: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "group_id", b"group_id", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "policy_version", b"policy_version", "trajectory_ids", b"trajectory_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "group_id", b"group_id", "job_id", b"job_id", "longest", b"longest", "page_size", b"page_size", "page_token", b"page_token", "policy_version", b"policy_version", "trajectory_ids", b"trajectory_ids"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
 
 global___ListTrajectoryHistoryRequest = ListTrajectoryHistoryRequest
@@ -955,6 +961,7 @@ class ListTrajectoryHistoryResponse(google.protobuf.message.Message):
     TRAJECTORIES_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     JOB_CLOSED_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """Asks for the next page; empty if there is none."""
     job_closed: builtins.bool
@@ -963,16 +970,54 @@ class ListTrajectoryHistoryResponse(google.protobuf.message.Message):
     def trajectories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TrajectoryHistory]:
         """The trajectories, by falling policy version, and in it the newest first."""
 
+    @property
+    def summary(self) -> global___TrajectorySummary:
+        """With `longest`: the whole page, summed up."""
+
     def __init__(
         self,
         *,
         trajectories: collections.abc.Iterable[global___TrajectoryHistory] | None = ...,
         next_page_token: builtins.str = ...,
         job_closed: builtins.bool = ...,
+        summary: global___TrajectorySummary | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_closed", b"job_closed", "next_page_token", b"next_page_token", "trajectories", b"trajectories"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["summary", b"summary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job_closed", b"job_closed", "next_page_token", b"next_page_token", "summary", b"summary", "trajectories", b"trajectories"]) -> None: ...
 
 global___ListTrajectoryHistoryResponse = ListTrajectoryHistoryResponse
+
+@typing.final
+class TrajectorySummary(google.protobuf.message.Message):
+    """Many trajectories, summed up."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRAJECTORIES_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    MEAN_REWARD_FIELD_NUMBER: builtins.int
+    MEDIAN_S_FIELD_NUMBER: builtins.int
+    trajectories: builtins.int
+    """How many there are."""
+    open: builtins.int
+    """Of these, how many are open."""
+    mean_reward: builtins.float
+    """Mean of the rewards that they were closed with, or else of their last scores; unset where there is none."""
+    median_s: builtins.float
+    """Median of the seconds from their opening to their close, or until now."""
+    def __init__(
+        self,
+        *,
+        trajectories: builtins.int = ...,
+        open: builtins.int = ...,
+        mean_reward: builtins.float | None = ...,
+        median_s: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mean_reward", b"_mean_reward", "mean_reward", b"mean_reward"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mean_reward", b"_mean_reward", "mean_reward", b"mean_reward", "median_s", b"median_s", "open", b"open", "trajectories", b"trajectories"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_mean_reward", b"_mean_reward"]) -> typing.Literal["mean_reward"] | None: ...
+
+global___TrajectorySummary = TrajectorySummary
 
 @typing.final
 class TrajectoryHistory(google.protobuf.message.Message):
@@ -1069,6 +1114,7 @@ class ListActionHistoryRequest(google.protobuf.message.Message):
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     CONTENTS_FIELD_NUMBER: builtins.int
+    BRIEF_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """A job."""
     page_size: builtins.int
@@ -1077,6 +1123,10 @@ class ListActionHistoryRequest(google.protobuf.message.Message):
     """`next_page_token` of the page before; empty begins with the first."""
     contents: builtins.bool
     """Also what they were given and what came of it. For the job's own token and administrators."""
+    brief: builtins.bool
+    """Only what is told without a look at their outcomes: no usage, tokens, versions, scores, stories and contents. Of the
+    timeline of a finished action there are its submit and its end, and how long it waited and ran.
+    """
     @property
     def trajectory_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Only actions of these trajectories, at most 256; none: of all, and of none."""
@@ -1089,8 +1139,9 @@ class ListActionHistoryRequest(google.protobuf.message.Message):
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
         contents: builtins.bool = ...,
+        brief: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["contents", b"contents", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "trajectory_ids", b"trajectory_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brief", b"brief", "contents", b"contents", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "trajectory_ids", b"trajectory_ids"]) -> None: ...
 
 global___ListActionHistoryRequest = ListActionHistoryRequest
 

@@ -50,7 +50,7 @@ _CAME_WITH: Final = {
     ActionHistory ActionSpec.traceparent AdminService.ListActionHistory AdminService.ListTrajectoryHistory
     AdminService.ListClosedJobs ClosedJob ListClosedJobsRequest ListClosedJobsResponse
     ListActionHistoryRequest ListActionHistoryResponse ListTrajectoryHistoryRequest ListTrajectoryHistoryResponse
-    TrajectoryHistory AttemptEnded.sandbox_held_mib Cost DrainManagerRequest.deadline_s
+    TrajectoryHistory TrajectorySummary AttemptEnded.sandbox_held_mib Cost DrainManagerRequest.deadline_s
     DrainManagerRequest.dry_run
     DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
     EnvResetInput.guaranteed_memory GetServerInfoRequest.token_id GetServerInfoResponse.prices GetStatusResponse.lost

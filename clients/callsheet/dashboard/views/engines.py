@@ -9,7 +9,7 @@ from callsheet.dashboard.blocks import Cell, Notice, Row, Table, View, count, li
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.jobs_seen import seen
-from callsheet.dashboard.words import NOTHING, duration, number
+from callsheet.dashboard.words import NOTHING, duration, enum_name, number
 from callsheet.v1 import admin_service_pb2, job_pb2, manager_service_pb2, weights_pb2
 
 _MOST: Final = 200
@@ -19,16 +19,7 @@ _REASON: Final = 300
 async def look(asked: Asked) -> View:
     """Asks for managers and for the rollouts of jobs."""
     found = await seen(asked)
-    return engines_view(found.status, found.jobs)
-
-
-def engines_view(status: admin_service_pb2.GetStatusResponse | None, jobs: Iterable[job_pb2.JobStatus]) -> View:
-    """Returns the page.
-
-    Args:
-        status: Managers, and what waits for them; None where the viewer may not see them.
-        jobs: Whose rollouts are shown.
-    """
+    status, jobs = found.status, found.jobs
     if status is None:
         return View("Engines", (Notice("A job's token shows the rollouts of the job alone."), _rollouts(jobs)))
     engines = [
@@ -50,7 +41,7 @@ def engines_view(status: admin_service_pb2.GetStatusResponse | None, jobs: Itera
 def _engine_row(manager: admin_service_pb2.ManagerStatus, service: manager_service_pb2.HostedService) -> Row:
     weights = service.weights
     proved = weights.standing in {weights_pb2.WEIGHTS_STANDING_INITIAL, weights_pb2.WEIGHTS_STANDING_PROVED}
-    standing = weights_pb2.WeightsStanding.Name(weights.standing).removeprefix("WEIGHTS_STANDING_").lower()
+    standing = enum_name(weights_pb2.WeightsStanding, weights.standing)
     why = f": {plain_line(weights.reason, _REASON)}" if weights.reason else ""
     load = next((each for each in manager.loads if each.service == service.name), admin_service_pb2.ServiceLoad())
     share = min(load.kv_tokens_booked / load.kv_tokens, 1.0) if load.kv_tokens else None
@@ -77,7 +68,7 @@ def _rollouts(jobs: Iterable[job_pb2.JobStatus]) -> Table:
             plain_line(rollout.service),
             count(number(rollout.version)),
             link("manager", manager=engine.manager_id),
-            weights_pb2.EngineState.Name(engine.state).removeprefix("ENGINE_STATE_").lower(),
+            enum_name(weights_pb2.EngineState, engine.state),
             plain_line(engine.reason, _REASON),
         )
         for job in jobs

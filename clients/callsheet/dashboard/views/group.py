@@ -11,7 +11,7 @@ from callsheet.dashboard.blocks import Cell, Facts, Gantt, LaneBar, Notice, Tabl
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.past import PastTrajectory, cost_table, end_of, lifetime, reward_of, rewards_of, sum_of
-from callsheet.dashboard.words import NOTHING, duration, number, seconds_of
+from callsheet.dashboard.words import NOTHING, duration, enum_name, number, seconds_of
 from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 
 _MOST: Final = 256
@@ -54,12 +54,7 @@ def group_view(
     if group is not None:
         for seat in reversed(_SEATS):
             seats |= dict.fromkeys(getattr(group, seat), seat)
-        rule = (
-            job_pb2.OnInfra.Name(group.spec.on_infra)
-            .removeprefix("ON_INFRA_")
-            .lower()
-            .replace("unspecified", "replace")
-        )
+        rule = enum_name(job_pb2.OnInfra, group.spec.on_infra, "replace")
         quorum = number(group.spec.quorum or group.spec.size)
         facts += [
             ("size", number(group.spec.size)),

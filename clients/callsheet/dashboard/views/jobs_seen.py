@@ -8,13 +8,12 @@ from typing import Final
 
 import anyio
 from callsheet.client.errors import NotFoundError
-from callsheet.dashboard.viewer import Asked
+from callsheet.dashboard.viewer import JOB_SCOPE, Asked
 from callsheet.v1 import admin_service_pb2, client_service_pb2, job_pb2
 
-JOB_SCOPE: Final = "job"
 _OPEN: Final = ("queued", "dispatched", "running")
 _MOST_JOBS: Final = 20
-_OLDEST: Final = 50
+_OLDEST: Final = 25
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,9 @@ async def look(asked: Asked) -> View:
     """
     status = await asked.source.get_status(admin_service_pb2.GetStatusRequest())
     wanted = asked.of("manager")
-    for manager in status.managers:
-        if manager.manager_id == wanted:
-            return manager_view(manager, offers_acts=asked.viewer.is_offered_acts)
-    raise refused(RefusalCode.NOT_FOUND, field="manager", value=wanted[:200], rule="is not registered")
-
-
-def manager_view(manager: admin_service_pb2.ManagerStatus, *, offers_acts: bool) -> View:
-    """Returns the page."""
+    manager = next((each for each in status.managers if each.manager_id == wanted), None)
+    if manager is None:
+        raise refused(RefusalCode.NOT_FOUND, field="manager", value=wanted[:200], rule="is not registered")
     facts: list[tuple[str, Cell | str]] = [
         ("node", Cell(plain_line(manager.node_id), link("what-if", pool=manager.node_id).href)),
         ("state", manager_state(manager)),
@@ -51,7 +46,7 @@ def manager_view(manager: admin_service_pb2.ManagerStatus, *, offers_acts: bool)
         Table("Services", ("service", "at once", "keeps", "shares", "problem"), rows),
         Table("What it can enforce", ("what", "how"), [(plain_line(name), plain_line(how, 300)) for name, how in told]),
     ]
-    if offers_acts and not manager.draining:
+    if asked.viewer.is_offered_acts and not manager.draining:
         hidden = {"manager": manager.manager_id}
         blocks.append(WebForm("/drain", "Drain this manager\N{HORIZONTAL ELLIPSIS}", hidden=hidden))
     trail = (Cell("Managers", "/now"),)

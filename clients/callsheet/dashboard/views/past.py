@@ -9,7 +9,7 @@ from typing import Final
 from callsheet.client.words.costs import Cost
 from callsheet.dashboard.blocks import Cell, LaneBar, Table, count, link
 from callsheet.dashboard.plain_text import plain_line
-from callsheet.dashboard.words import NOTHING, duration, kind_name, number, seconds_of, state_name
+from callsheet.dashboard.words import NOTHING, duration, enum_name, kind_name, number, seconds_of, state_name
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2, job_pb2
 
 Past = admin_service_pb2.ActionHistory
@@ -35,7 +35,7 @@ def times_of(action: Past, now: float) -> tuple[float, float, float]:
     submitted = seconds_of(line.submitted)
     ended = seconds_of(line.ended) if line.HasField("ended") else max(now, submitted)
     begun = line.started if line.HasField("started") else line.dispatched
-    return submitted, min(seconds_of(begun) or ended, ended), ended
+    return submitted, min(seconds_of(begun) or ended - line.execution_s, ended), ended
 
 
 def bars_of(action: Past, start: float, now: float) -> tuple[LaneBar, LaneBar]:
@@ -75,9 +75,8 @@ def end_of(trajectory: PastTrajectory) -> Cell:
     """Returns how a trajectory stands."""
     if not trajectory.HasField("closed"):
         return Cell("open" if trajectory.admitted else "waits to begin", tone="quiet")
-    name = job_pb2.TrajectoryEnd.Name(trajectory.end).removeprefix("TRAJECTORY_END_").lower()
-    is_good = trajectory.end in {job_pb2.TRAJECTORY_END_COMPLETED, job_pb2.TRAJECTORY_END_UNSPECIFIED}
-    return Cell("completed" if is_good else name, tone="good" if is_good else "bad")
+    end = enum_name(job_pb2.TrajectoryEnd, trajectory.end, "completed")
+    return Cell(end, tone="good" if end == "completed" else "bad")
 
 
 def lifetime(trajectory: PastTrajectory, now: float) -> float:

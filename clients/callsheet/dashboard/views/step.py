@@ -11,10 +11,8 @@ from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked
 from callsheet.dashboard.views.past import (
     Past,
-    PastTrajectory,
     lanes_of,
     lifetime,
-    rewards_of,
     times_of,
     trajectory_table,
 )
@@ -22,7 +20,7 @@ from callsheet.dashboard.words import duration, kind_name, number, seconds_of
 from callsheet.v1 import admin_service_pb2
 
 _TRAJECTORIES: Final = 1_000
-_STRAGGLERS: Final = 64
+_STRAGGLERS: Final = 32
 _ACTIONS: Final = 1_000
 _LANES: Final = 64
 _LISTED: Final = 20
@@ -39,59 +37,64 @@ async def look(asked: Asked) -> View:
         raise refused(RefusalCode.INVALID_ARGUMENT, field="version", value=version[:40], rule="must be a whole number")
     told = await asked.source.list_trajectory_history(
         admin_service_pb2.ListTrajectoryHistoryRequest(
-            job_id=job, policy_version=int(version), page_size=_TRAJECTORIES, page_token=asked.of("after")
+            job_id=job,
+            policy_version=int(version),
+            page_size=_TRAJECTORIES,
+            page_token=asked.of("after"),
+            longest=_STRAGGLERS,
         )
     )
-    slowest = sorted(told.trajectories, key=lambda each: -lifetime(each, asked.now))
+    names = [each.trajectory_id for each in told.trajectories]
     actions: Sequence[Past] = ()
-    if slowest:
-        names = [each.trajectory_id for each in slowest[:_STRAGGLERS]]
-        request = admin_service_pb2.ListActionHistoryRequest(job_id=job, trajectory_ids=names, page_size=_ACTIONS)
+    if names:
+        request = admin_service_pb2.ListActionHistoryRequest(
+            job_id=job, trajectory_ids=names, page_size=_ACTIONS, brief=True
+        )
         actions = (await asked.source.list_action_history(request)).actions
-    return step_view(job, version, slowest, actions, now=asked.now, more=told.next_page_token)
+    return step_view(job, version, told, actions, asked.now)
 
 
 def step_view(
-    job: str, version: str, slowest: Sequence[PastTrajectory], actions: Sequence[Past], *, now: float, more: str = ""
+    job: str,
+    version: str,
+    told: admin_service_pb2.ListTrajectoryHistoryResponse,
+    actions: Sequence[Past],
+    now: float,
 ) -> View:
     """Returns the page.
 
     Args:
         job: The job.
         version: The policy version.
-        slowest: Trajectories, those that live longest first.
-        actions: Of the first of them.
+        told: Its trajectories that live longest, and a summary of all.
+        actions: Of those.
         now: Seconds since 1970.
-        more: Asks for more trajectories; empty if these are all.
     """
+    slowest, summary, more = told.trajectories, told.summary, told.next_page_token
     start = min((seconds_of(each.opened) for each in slowest), default=now)
-    rewards = rewards_of(slowest)
     lanes, left_out = lanes_of(actions, start, now, _LANES)
     end = max((bars[-1].end for _, bars in lanes), default=1.0)
-    is_open = any(not each.HasField("closed") for each in slowest)
     shown = f"the {len(lanes)} that end last of {len(lanes) + left_out}" if left_out else "those that end last first"
     older = link("step", "Older trajectories of this version", job=job, version=version, after=more) if more else None
-    listed = slowest[:_LISTED]
+    count_of = number(summary.trajectories)
     blocks = (
         Facts(
             (
-                ("trajectories", number(len(slowest)) + ("+" if more else "")),
-                ("still open", number(sum(not each.HasField("closed") for each in slowest))),
-                ("mean reward", number(sum(rewards) / len(rewards)) if rewards else "none"),
+                ("trajectories", count_of + ("+" if more else "")),
+                ("still open", number(summary.open)),
+                ("mean reward", number(summary.mean_reward) if summary.HasField("mean_reward") else "none"),
                 ("longest", duration(lifetime(slowest[0], now)) if slowest else "none"),
-                ("median", duration(lifetime(slowest[len(slowest) // 2], now)) if slowest else "none"),
+                ("median", duration(summary.median_s) if slowest else "none"),
             )
         ),
-        Notice(
-            f"The time-line has the actions of the {min(len(slowest), _STRAGGLERS)} trajectories that live longest."
-        ),
+        Notice(f"The time-line has the actions of the {len(slowest)} trajectories that live longest."),
         Gantt(f"By node and engine, {shown}", lanes, end),
         _longest(actions, now),
-        trajectory_table("Stragglers", job, listed, now, older),
+        trajectory_table("Stragglers", job, slowest[:_LISTED], now, older),
     )
     title = f"Step of version {version}"
     trail = (link("job", job=job), link("trajectories", "Trajectories", job=job))
-    return View(title, blocks, f"{number(len(slowest))} trajectories.", 5 if is_open else 0, trail)
+    return View(title, blocks, f"{count_of} trajectories.", 5 if summary.open else 0, trail)
 
 
 def _longest(actions: Sequence[Past], now: float) -> Table:

@@ -35,7 +35,16 @@ from callsheet.dashboard.views.past import (
     reward_of,
     times_of,
 )
-from callsheet.dashboard.words import NOTHING, clock_time, duration, kind_name, number, seconds_of, state_name
+from callsheet.dashboard.words import (
+    NOTHING,
+    clock_time,
+    duration,
+    enum_name,
+    kind_name,
+    number,
+    seconds_of,
+    state_name,
+)
 from callsheet.v1 import admin_service_pb2, common_pb2, outcome_pb2, payload_service_pb2
 
 _MOST: Final = 500
@@ -56,7 +65,8 @@ async def look(asked: Asked) -> View:
     )
     if not found.trajectories:
         raise refused(RefusalCode.NOT_FOUND, field="trajectory", value=name[:200], rule="is not kept, or never was")
-    contents = bool(asked.of("contents"))
+    reads_contents = asked.viewer.reads_contents
+    contents = reads_contents and bool(asked.of("contents"))
     request = admin_service_pb2.ListActionHistoryRequest(
         job_id=job,
         trajectory_ids=[name],
@@ -64,19 +74,12 @@ async def look(asked: Asked) -> View:
         page_token=after,
         contents=contents,
     )
-    why = ""
-    try:
-        actions = await asked.source.list_action_history(request)
-    except RefusedError as error:
-        if not contents or error.code is not RefusalCode.PERMISSION_DENIED:
-            raise
-        why, request.contents, request.page_size = str(error), False, _MOST
-        actions = await asked.source.list_action_history(request)
+    actions = await asked.source.list_action_history(request)
     prices = (await asked.source.get_server_info()).prices
     stored = await _stored(asked, actions.actions)
     trajectory, now = found.trajectories[0], asked.now
     return trajectory_view(
-        job, trajectory, actions, after=after, prices=prices, now=now, stored=stored, why_no_contents=why
+        job, trajectory, actions, after=after, prices=prices, now=now, stored=stored, reads_contents=reads_contents
     )
 
 
@@ -106,7 +109,7 @@ def trajectory_view(
     prices: Mapping[str, float],
     now: float,
     stored: Mapping[str, bytes],
-    why_no_contents: str = "",
+    reads_contents: bool,
 ) -> View:
     """Returns the page.
 
@@ -118,7 +121,7 @@ def trajectory_view(
         prices: Money for one unit, by resource.
         now: Seconds since 1970.
         stored: The beginnings of stored bytes, by their SHA-256.
-        why_no_contents: Why contents that were asked for are not there.
+        reads_contents: Whether the viewer may ask for contents.
     """
     name, actions, start = trajectory.trajectory_id, told.actions, seconds_of(trajectory.opened)
     has_contents = any(each.HasField("spec") or each.HasField("outcome") for each in actions)
@@ -134,8 +137,8 @@ def trajectory_view(
         cost_table("What it cost", trajectory.cost, prices),
         _actions(actions, now, more if following else None),
     ]
-    if why_no_contents:
-        blocks.append(Notice(f"Commands and outputs are not shown: {plain_line(why_no_contents, 500)}", "bad"))
+    if not reads_contents:
+        blocks.append(Notice("Commands and outputs are for a token of the job, or of scope admin."))
     elif has_contents:
         blocks.append(PageSection("Commands and outputs", [_contents(each, stored) for each in actions]))
     else:
@@ -227,8 +230,7 @@ def _actions(actions: Sequence[Past], now: float, more: Cell | None) -> Table:
 
 
 def _failure(action: Past) -> str:
-    name = outcome_pb2.FailureKind.Name(action.failure)
-    return name.removeprefix("FAILURE_KIND_") if action.failure else ""
+    return enum_name(outcome_pb2.FailureKind, action.failure, "").upper()
 
 
 def _contents(action: Past, stored: Mapping[str, bytes]) -> PageSection:

@@ -9,8 +9,8 @@ from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionKey
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.history.messages import cost_message, fill_time, state_named
-from callsheet.v1 import action_pb2, admin_service_pb2, outcome_pb2
+from callsheet.scheduler.history.messages import cost_message, fill_ended, fill_time, state_named
+from callsheet.v1 import action_pb2, admin_service_pb2
 
 _EVENTS: Final = 32
 _STORY_BYTES: Final = 512 * 1024
@@ -31,10 +31,10 @@ def complete_trajectories(
 
 
 def complete_actions(
-    state: SchedulerState, page: admin_service_pb2.ListActionHistoryResponse, now: float
+    state: SchedulerState, page: admin_service_pb2.ListActionHistoryResponse, now: float, *, brief: bool
 ) -> Generator[None, None, None]:
-    """Completes a page, in parts: one for each action."""
-    room = _STORY_BYTES
+    """Completes a page, in parts: one for each action; a brief one has no stories."""
+    room = 0 if brief else _STORY_BYTES
     for each in page.actions:
         key = ActionKey(each.key.job_id, each.key.action_id)
         known = state.find_action(key) if not page.job_closed else None
@@ -44,7 +44,9 @@ def complete_actions(
         else:
             summary = _summary_of(state, key, now, closed=page.job_closed)
             if summary is not None and not each.timeline.HasField("ended"):
-                _fill_ended(each, summary)
+                # It ended since the journal was read.
+                each.state = state_named(summary.state)
+                fill_ended(each, summary)
             story = summary.story if summary is not None else []
         for time, event in story[-_EVENTS:] if room > 0 else ():
             fill_time(each.story.add(event=event).time, time)
@@ -76,17 +78,6 @@ def _fill_open(message: admin_service_pb2.ActionHistory, action: Action, now: fl
         if attempt.started_at:
             fill_time(timeline.started, attempt.started_at)
             timeline.execution_s = max(now - attempt.started_at, 0.0)
-
-
-def _fill_ended(message: admin_service_pb2.ActionHistory, summary: ActionSummary) -> None:
-    """It ended since the journal was read."""
-    message.state, message.reason, message.attempts = state_named(summary.state), summary.reason, summary.attempts
-    message.label, message.task, message.service = summary.label, summary.task, summary.service
-    message.manager_id, message.node_id = summary.manager_id, summary.node_id
-    if summary.failure:
-        message.failure = outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{summary.failure}")
-    message.timeline.queue_s, message.timeline.execution_s = summary.queue_s, summary.execution_s
-    fill_time(message.timeline.ended, summary.ended_at)
 
 
 def _node_of(state: SchedulerState, manager_id: str) -> str:

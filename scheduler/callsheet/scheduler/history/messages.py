@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from callsheet.scheduler.core.words.costs import Cost
+from callsheet.scheduler.core.words.records import ActionSummary
 from callsheet.scheduler.store.statements import decode_summary
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 from google.protobuf import timestamp_pb2
@@ -49,12 +50,7 @@ def action_message(job_id: str, row: Any, spec: bytes, outcome: bytes | None) ->
     )
     message.key.job_id, message.key.action_id = job_id, row.action_id
     if row.summary is not None:
-        summary = decode_summary(job_id, row.action_id, row.summary)
-        message.label, message.task, message.service = summary.label, summary.task, summary.service
-        message.reason, message.attempts = summary.reason, summary.attempts
-        message.manager_id, message.node_id = summary.manager_id, summary.node_id
-        if summary.failure:
-            message.failure = outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{summary.failure}")
+        fill_ended(message, decode_summary(job_id, row.action_id, row.summary))
     elif spec:
         given = action_pb2.ActionSpec.FromString(spec)
         message.label, message.task, message.service = given.label, given.task, given.service
@@ -84,6 +80,17 @@ def story_in(outcome: outcome_pb2.Outcome) -> Iterator[admin_service_pb2.StoryEv
         (timeline.ended, f"outcome: {outcome.WhichOneof('result')}"),
     )
     return (admin_service_pb2.StoryEvent(time=at, event=event) for at, event in steps if at.seconds)
+
+
+def fill_ended(message: admin_service_pb2.ActionHistory, summary: ActionSummary) -> None:
+    """Adds what is told of an action that has its outcome."""
+    message.reason, message.attempts = summary.reason, summary.attempts
+    message.manager_id, message.node_id = summary.manager_id, summary.node_id
+    message.label, message.task, message.service = summary.label, summary.task, summary.service
+    if summary.failure:
+        message.failure = outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{summary.failure}")
+    message.timeline.queue_s, message.timeline.execution_s = summary.queue_s, summary.execution_s
+    fill_time(message.timeline.ended, summary.ended_at)
 
 
 def task_of(row: Any) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import isfinite
+from statistics import fmean
 from typing import Any, Final, NamedTuple, TypeVar
 
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, invalid, not_found
+from callsheet.scheduler.core.words.model import invalid, not_found
+from callsheet.scheduler.history import statements
 from callsheet.scheduler.history.messages import (
     action_message,
     closed_job_message,
@@ -16,9 +19,8 @@ from callsheet.scheduler.history.messages import (
     task_of,
     trajectory_message,
 )
-from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, trajectories
 from callsheet.v1 import action_pb2, admin_service_pb2, outcome_pb2
-from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, case, exists, func, select, tuple_
+from sqlalchemy import Connection, Engine, Select
 
 MAX_PAGE: Final = 1_000
 MAX_NAMED: Final = 256
@@ -29,8 +31,6 @@ READ_BYTES: Final = 8 * 1024 * 1024
 """A page of actions is over once it has read so much of outcomes, and of the specs of open actions."""
 CONTENT_BYTES: Final = 3 * 1024 * 1024
 """Or, with contents, once it has so much of specs and outcomes. A single action that has more goes without."""
-# A reward's score is told for outcomes up to this size.
-_SCORED_BYTES: Final = 256 * 1024
 SCORES_BYTES: Final = 64 * 1024 * 1024
 """A page of trajectories reads so much of outcomes for their scores, and `READ_BYTES` of specs for their tasks."""
 
@@ -55,40 +55,38 @@ class HistoryReader:
         self._engine: Final = engine
 
     def trajectories(
-        self, request: admin_service_pb2.ListTrajectoryHistoryRequest
+        self, request: admin_service_pb2.ListTrajectoryHistoryRequest, now: float
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
         """A page of a job's trajectories, as the journal has them.
+
+        Args:
+            request: Which.
+            now: Seconds since the epoch. Those that are open have lived until then.
 
         Raises:
             RefusedError: NOT_FOUND if there is no such job; INVALID_ARGUMENT naming the field.
         """
-        size = _page_size(request.page_size)
-        after = _after(request.page_token, int)
+        size, longest = _size("page_size", request.page_size) or _PAGE, _size("longest", request.longest)
+        given = _named(request.trajectory_ids) | _place(request.page_token, int)
+        if request.group_id:
+            given["group_id"] = _storable("group_id", request.group_id)
+        if request.HasField("policy_version"):
+            given["version"] = request.policy_version
+        rows = statements.trajectory_page(frozenset(given), brief=longest > 0)
         with self._engine.connect() as connection:
             job = _job(connection, request.job_id)
-            which = trajectories.c
-            rows = select(trajectories).where(which.job_number == job.number)
-            if request.trajectory_ids:
-                rows = rows.where(which.trajectory_id.in_(_named(request.trajectory_ids)))
-            if request.group_id:
-                # The second says that the partial index has it.
-                rows = rows.where(which.group_id == _storable("group_id", request.group_id), which.group_id != "")
-            # A few are sorted. To have them in order, SQLite would read all versions of the job by their index instead.
-            few = bool(request.trajectory_ids or request.group_id)
-            version = which.policy_version + 0 if few else which.policy_version
-            if request.HasField("policy_version"):
-                rows = rows.where(version == request.policy_version)
-            if after is not None:
-                rows = rows.where(tuple_(version, which.id) < after)
-            rows = rows.order_by(version.desc(), which.id.desc()).limit(size + 1)
-            found = connection.execute(rows).all()
+            found = connection.execute(rows, {**given, "job": job.number, "most": size + 1}).all()
             page = found[:size]
-            told = [trajectory_message(row, job_closed=job.closed) for row in page]
-            _fill_from_actions(connection, job.number, told)
-        last = f"{page[-1].id}.{page[-1].policy_version}" if len(found) > size else ""
-        return admin_service_pb2.ListTrajectoryHistoryResponse(
-            trajectories=told, next_page_token=last, job_closed=job.closed
-        )
+            last = f"{page[-1].id}.{page[-1].policy_version}" if len(found) > size else ""
+            response = admin_service_pb2.ListTrajectoryHistoryResponse(next_page_token=last, job_closed=job.closed)
+            if longest:
+                page = sorted(page, key=lambda row: -_lifetime(row, now))
+                response.summary.CopyFrom(_summary(page, _last_scores(connection, job.number, page), now))
+                whole = connection.execute(statements.TRAJECTORIES, {"ids": [row.id for row in page[:longest]]})
+                page = sorted(whole, key=lambda row: -_lifetime(row, now))
+            response.trajectories.extend(trajectory_message(row, job_closed=job.closed) for row in page)
+            _fill_from_actions(connection, job.number, response.trajectories)
+        return response
 
     def actions(
         self, request: admin_service_pb2.ListActionHistoryRequest
@@ -98,35 +96,31 @@ class HistoryReader:
         Raises:
             RefusedError: NOT_FOUND if there is no such job; INVALID_ARGUMENT naming the field.
         """
-        size = _page_size(request.page_size)
-        after = _after(request.page_token, str)
+        size, contents = _size("page_size", request.page_size) or _PAGE, request.contents and not request.brief
+        given = _named(request.trajectory_ids) | _place(request.page_token, str)
         with self._engine.connect() as connection:
             job = _job(connection, request.job_id)
-            which = actions.c
-            rows = _short_rows().where(which.job_number == job.number)
-            if request.trajectory_ids:
-                rows = rows.where(which.trajectory_id.in_(_named(request.trajectory_ids)))
-            if after is not None:
-                rows = rows.where(tuple_(which.trajectory_id, which.id) > after)
-            rows = rows.order_by(which.trajectory_id, which.id).limit(size + 1)
-            found = connection.execute(rows).all()
-            page = _that_fit(found[:size], contents=request.contents)
-            bodies = _bodies(connection, page, contents=request.contents)
+            rows = statements.action_page(frozenset(given))
+            found = connection.execute(rows, {**given, "job": job.number, "most": size + 1}).all()
+            page, bodies = found[:size], {}
+            if not request.brief:
+                page = _that_fit(page, contents=contents)
+                bodies = _bodies(connection, page, contents=contents)
         told = []
         for row in page:
             spec, outcome = bodies.get(row.id, (b"", None))
             told.append(action_message(request.job_id, row, spec, outcome))
-            if request.contents and row.spec_bytes + row.outcome_bytes <= CONTENT_BYTES:
+            if contents and row.spec_bytes + row.outcome_bytes <= CONTENT_BYTES:
                 _fill_contents(told[-1], spec, outcome)
         last = f"{page[-1].id}.{page[-1].trajectory_id}" if len(found) > len(page) else ""
         return admin_service_pb2.ListActionHistoryResponse(actions=told, next_page_token=last, job_closed=job.closed)
 
-    def complete_story(self, told: admin_service_pb2.ExplainResponse) -> None:
-        """Adds what its outcome tells to an action without a story, which went with the scheduler that knew it."""
-        its_job = select(jobs.c.number).where(jobs.c.job_id == told.key.job_id).scalar_subquery()
-        its_row = actions.c.job_number == its_job, actions.c.action_id == told.key.action_id
+    def complete_ended(self, told: admin_service_pb2.ExplainResponse) -> None:
+        """Adds the trajectory of an action that has ended, and a story where that went with an earlier scheduler."""
+        asked = {"job_id": told.key.job_id, "action_id": told.key.action_id}
         with self._engine.connect() as connection:
-            outcome = None if told.story else connection.scalar(select(actions.c.outcome).where(*its_row))
+            told.trajectory_id = connection.scalar(statements.TRAJECTORY_OF, asked) or ""
+            outcome = None if told.story else connection.scalar(statements.OUTCOME_OF, asked)
         if outcome is not None:
             told.story.extend(story_in(outcome_pb2.Outcome.FromString(outcome)))
 
@@ -136,82 +130,78 @@ class HistoryReader:
         Raises:
             RefusedError: INVALID_ARGUMENT naming the field.
         """
-        size = _page_size(request.page_size)
-        after = _after(request.page_token, float)
-        which = closed_jobs.c
-        rows = select(closed_jobs, _later().label("reopened"))
+        size, given = _size("page_size", request.page_size) or _PAGE, _place(request.page_token, float)
         if request.job_id:
-            rows = rows.where(which.job_id == _storable("job_id", request.job_id))
-        if after is not None:
-            rows = rows.where(tuple_(which.closed_at, which.number) < after)
+            given["job_id"] = _storable("job_id", request.job_id)
         with self._engine.connect() as connection:
-            found = connection.execute(rows.order_by(which.closed_at.desc(), which.number.desc()).limit(size + 1)).all()
+            rows = statements.closed_job_page(frozenset(given))
+            found = connection.execute(rows, {**given, "most": size + 1}).all()
         page = found[:size]
         last = f"{page[-1].number}.{page[-1].closed_at}" if len(found) > size else ""
         return admin_service_pb2.ListClosedJobsResponse(jobs=map(closed_job_message, page), next_page_token=last)
 
 
-def _later() -> ColumnElement[bool]:
-    """Whether a job was opened under the id of a closed one after it."""
-    closed, later = closed_jobs.c, closed_jobs.alias().c
-    is_open = exists().where(jobs.c.job_id == closed.job_id)
-    return is_open | exists().where(later.job_id == closed.job_id, later.number > closed.number)
-
-
 def _job(connection: Connection, job_id: str) -> _Job:
     """The open job of an id, else the one that was closed last."""
-    number = connection.scalar(select(jobs.c.number).where(jobs.c.job_id == _storable("job_id", job_id)))
+    told = {"job_id": _storable("job_id", job_id)}
+    number = connection.scalar(statements.OPEN_JOB, told)
     if number is not None:
         return _Job(number, closed=False)
-    number = connection.scalar(select(func.max(closed_jobs.c.number)).where(closed_jobs.c.job_id == job_id))
+    number = connection.scalar(statements.CLOSED_JOB, told)
     if number is None:
         raise not_found("job_id", job_id, "names neither an open job nor a closed one of which the history is kept")
     return _Job(number, closed=True)
+
+
+def _lifetime(row: Any, now: float) -> float:
+    return (row.closed_at or now) - row.opened_at  # type: ignore[no-any-return]
+
+
+def _last_scores(connection: Connection, number: int, rows: Sequence[Any]) -> dict[str, float]:
+    """The last score of each trajectory that has no reward."""
+    scores = _scores(connection, number, [row.trajectory_id for row in rows if row.reward is None])
+    return {name: found[-1] for name, found in scores.items()}
+
+
+def _summary(rows: Sequence[Any], scores: Mapping[str, float], now: float) -> admin_service_pb2.TrajectorySummary:
+    """Sums up trajectories that come in the order of their lifetimes."""
+    told = [scores.get(row.trajectory_id) if row.reward is None else row.reward for row in rows]
+    rewards = [each for each in told if each is not None and isfinite(each)]
+    return admin_service_pb2.TrajectorySummary(
+        trajectories=len(rows),
+        open=sum(row.closed_at is None for row in rows),
+        mean_reward=fmean(rewards) if rewards else None,
+        median_s=_lifetime(rows[len(rows) // 2], now) if rows else 0.0,
+    )
 
 
 def _fill_from_actions(
     connection: Connection, number: int, told: Sequence[admin_service_pb2.TrajectoryHistory]
 ) -> None:
     """Adds what only the actions of trajectories tell: their task, and scores."""
-    which = actions.c
     named = {each.trajectory_id: each for each in told}
-    theirs = and_(which.job_number == number, which.trajectory_id.in_(named))
-    first = select(func.min(which.id)).where(theirs).group_by(which.trajectory_id)
-    spec = case((which.outcome.is_(None), which.spec), else_=b"").label("spec")
-    tasks = select(which.trajectory_id, which.summary, spec).where(which.id.in_(first))
-    for row in _up_to(READ_BYTES, connection, tasks):
+    for row in _up_to(READ_BYTES, connection, statements.TASKS, {"job": number, "ids": list(named)}):
         named[row.trajectory_id].task = task_of(row)
+    for trajectory_id, scores in _scores(connection, number, list(named)).items():
+        named[trajectory_id].scores.extend(scores)
+
+
+def _scores(connection: Connection, number: int, ids: Sequence[str]) -> Mapping[str, list[float]]:
+    """The scores of trajectories that have any, in the order of the submits of their rewards."""
     scores: defaultdict[str, list[float]] = defaultdict(list)
-    rewards = select(which.trajectory_id, which.outcome).where(
-        theirs,
-        which.kind == ActionKind.REWARD,
-        which.state == ActionState.SUCCEEDED.value,
-        func.length(which.outcome) <= _SCORED_BYTES,
-    )
-    for trajectory_id, outcome in _up_to(SCORES_BYTES, connection, rewards.order_by(which.trajectory_id, which.id)):
-        scores[trajectory_id].append(score_in(outcome))
-    for trajectory_id, found in scores.items():
-        named[trajectory_id].scores.extend(found)
+    for row in _up_to(SCORES_BYTES, connection, statements.SCORES, {"job": number, "ids": ids}):
+        scores[row.trajectory_id].append(score_in(row.outcome))
+    return scores
 
 
-def _up_to(most: int, connection: Connection, rows: Select[Any]) -> Iterator[Any]:
+def _up_to(most: int, connection: Connection, rows: Select[Any], given: Mapping[str, Any]) -> Iterator[Any]:
     """Rows, as they are read, until their last columns have so many bytes together."""
-    with connection.execute(rows, execution_options={"yield_per": _AT_ONCE}) as found:
+    with connection.execute(rows, given, execution_options={"yield_per": _AT_ONCE}) as found:
         for row in found:
             most -= len(row[-1])
             if most < 0:
                 return
             yield row
-
-
-def _short_rows() -> Select[Any]:
-    which = actions.c
-    short = [column for column in actions.columns if column.name not in ("spec", "outcome")]
-    return select(
-        *short,
-        func.length(which.spec).label("spec_bytes"),
-        func.coalesce(func.length(which.outcome), 0).label("outcome_bytes"),
-    )
 
 
 def _that_fit(rows: Sequence[Any], *, contents: bool) -> Sequence[Any]:
@@ -227,9 +217,7 @@ def _that_fit(rows: Sequence[Any], *, contents: bool) -> Sequence[Any]:
 
 def _bodies(connection: Connection, rows: Sequence[Any], *, contents: bool) -> dict[int, tuple[bytes, bytes | None]]:
     """Specs, of finished actions only with contents, and outcomes."""
-    which = actions.c
-    spec = which.spec if contents else case((which.outcome.is_(None), which.spec), else_=b"").label("spec")
-    found = connection.execute(select(which.id, spec, which.outcome).where(which.id.in_([row.id for row in rows])))
+    found = connection.execute(statements.BODIES[contents], {"ids": [row.id for row in rows]})
     return {row.id: (row.spec, row.outcome) for row in found}
 
 
@@ -240,22 +228,22 @@ def _fill_contents(message: admin_service_pb2.ActionHistory, spec: bytes, outcom
         message.outcome.CopyFrom(outcome_pb2.Outcome.FromString(outcome))
 
 
-def _page_size(asked: int) -> int:
+def _size(field: str, asked: int) -> int:
     if not 0 <= asked <= MAX_PAGE:
-        raise invalid("page_size", asked, f"must be between 0 and {MAX_PAGE}")
-    return asked or _PAGE
+        raise invalid(field, asked, f"must be between 0 and {MAX_PAGE}")
+    return asked
 
 
-def _named(ids: Sequence[str]) -> Sequence[str]:
+def _named(ids: Sequence[str]) -> dict[str, Any]:
     if len(ids) > MAX_NAMED:
         raise invalid("trajectory_ids", f"{len(ids)} ids", f"must be at most {MAX_NAMED}")
-    return [_storable("trajectory_ids", each) for each in ids]
+    return {"ids": [_storable("trajectory_ids", each) for each in ids]} if ids else {}
 
 
-def _after(token: str, of: Callable[[str], T]) -> tuple[T, int] | None:
-    """Where the page before ended: what rows are ordered by, and the id of its last one; None for the first page."""
+def _place(token: str, of: Callable[[str], T]) -> dict[str, Any]:
+    """Where the page before ended: what rows are ordered by, and the id of its last one; nothing for the first page."""
     if not token:
-        return None
+        return {}
     number, _, rest = _storable("page_token", token).partition(".")
     try:
         by, row_id = of(rest), int(number)
@@ -263,7 +251,7 @@ def _after(token: str, of: Callable[[str], T]) -> tuple[T, int] | None:
         row_id = _NO_ID
     if not 0 < row_id < _NO_ID or (isinstance(by, int | float) and not 0 <= by < _NO_ID):
         raise invalid("page_token", token, "must be the next_page_token of the page before")
-    return by, row_id
+    return {"after": by, "after_id": row_id}
 
 
 def _storable(field: str, text: str) -> str:

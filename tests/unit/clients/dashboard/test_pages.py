@@ -14,7 +14,7 @@ import pytest
 from callsheet.client.errors import ConnectionLostError, RefusalCode, refused
 from callsheet.dashboard.app import make_app
 from callsheet.dashboard.source import Source
-from callsheet.dashboard.views.past import lanes_of
+from callsheet.dashboard.views.past import lanes_of, times_of
 from callsheet.dashboard.words import NOTHING
 from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 from starlette.testclient import TestClient
@@ -165,7 +165,7 @@ def test_a_score_that_is_no_finite_number_breaks_no_page(score: float, run: Made
     run.actions[2].score = score
     assert str(score) in _text(pages, "/trajectory?job=j&trajectory=t2")
     assert "mean reward 0.5" in _text(pages, "/group?job=j&group=g")
-    assert "mean reward 0.5" in _text(pages, "/step?job=j&version=0")
+    assert str(score) in _text(pages, "/step?job=j&version=0")
 
 
 @pytest.mark.parametrize(
@@ -193,11 +193,29 @@ def test_a_head_request_acts_no_more_than_a_look(run: MadeUpRun, pages: TestClie
 
 
 def test_a_token_that_may_not_read_contents_is_told_so_and_sees_the_rest(run: MadeUpRun, pages: TestClient) -> None:
-    run.shows_contents = False
+    run.scope = "read-only"
     text = _text(pages, "/trajectory?job=j&trajectory=t&contents=1")
-    assert "PERMISSION_DENIED" in text
+    assert "Commands and outputs are for a token of the job" in text
     assert "generate 1 8.0 s" in text
+    assert not [each for each in run.asked if getattr(each, "contents", False)]
     assert pages.get("/trajectory?job=j&trajectory=nothing").status_code == 404
+
+
+def test_nobody_is_led_to_a_page_that_would_refuse(run: MadeUpRun, pages: TestClient) -> None:
+    for scope, last_alive, is_led in (
+        ("", None, True),
+        ("read-only", None, True),
+        ("job", None, False),
+        ("", NOW, False),
+    ):
+        run.scope, run.last_alive = scope, last_alive
+        for path in ("/trajectory?job=j&trajectory=t", "/job?job=never"):
+            page = pages.get(path).text
+            assert ('href="/what-if"' in page) == is_led, (scope, last_alive, path)
+            assert 'href="/engines"' in page
+        page = pages.get("/trajectory?job=j&trajectory=t").text
+        assert ('href="/manager?manager=m"' in page) == is_led
+        assert ">m<" in page
 
 
 def test_a_group_shows_siblings_their_spread_and_who_was_replaced(run: MadeUpRun, pages: TestClient) -> None:
@@ -216,16 +234,19 @@ def test_a_group_shows_siblings_their_spread_and_who_was_replaced(run: MadeUpRun
 
 
 def test_a_step_has_stragglers_first_and_the_outliers_of_many_lanes(run: MadeUpRun, pages: TestClient) -> None:
-    run.trajectories = [trajectory(f"t{each}", -1000, -1000 + each) for each in range(1, 200)]
+    run.trajectories = [trajectory(f"t{each}", -1000, -1000 + each) for each in range(199, 167, -1)]
+    run.summary = admin_service_pb2.TrajectorySummary(trajectories=199, open=7, mean_reward=0.25, median_s=100)
     run.actions = [
         past(f"a{each}", KIND.ACTION_KIND_ENV_STEP, -1000, 0, each, manager_id=f"m{each}", trajectory_id=f"t{each}")
         for each in range(1, 101)
     ]
     text = _text(pages, "/step?job=j&version=3")
     assert "the 64 that end last of 100" in text
+    assert "trajectories 199 still open 7 mean reward 0.25 longest 3 min 19 s median 1 min 40 s" in text
     assert "a100 t100 env_step 1 min 40 s" in text
     (asked,) = [each for each in run.asked if isinstance(each, admin_service_pb2.ListActionHistoryRequest)]
-    assert list(asked.trajectory_ids) == [f"t{each}" for each in range(199, 135, -1)]
+    assert asked.brief
+    assert list(asked.trajectory_ids) == [f"t{each}" for each in range(199, 167, -1)]
     assert pages.get("/step?job=j&version=x").status_code == 400
 
 
@@ -238,6 +259,13 @@ def test_no_two_bars_of_a_lane_overlap() -> None:
         assert all(one.end <= other.start for one, other in pairwise(bars))
     assert lanes[0][1][-1].end == max(bar.end for _, bars in lanes for bar in bars)
     assert lanes_of(actions, NOW - 100, NOW, 2)[1] == 1
+
+
+def test_where_an_end_and_a_length_are_told_the_begin_is_known() -> None:
+    brief = past("a", KIND.ACTION_KIND_ENV_STEP, -100, 30, 20)
+    brief.timeline.ClearField("started")
+    brief.timeline.execution_s = 20
+    assert times_of(brief, NOW) == (NOW - 100, NOW - 70, NOW - 50)
 
 
 def test_an_action_that_is_stuck_tells_what_is_short_and_who_holds_it(run: MadeUpRun, pages: TestClient) -> None:

@@ -92,11 +92,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         identity.require_job("key.job_id", request.key.job_id)
         state, now = self._loop.state, self._loop.clock.now()
         sees = identity.sees_job
-        async with self._limits.question(peer_of(context)), self._limits.one_answer:
-            told = await explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=sees)
-        if not told.story:
-            await anyio.to_thread.run_sync(self._history.complete_story, told, limiter=self._readers)
-        return told
+        async with self._limits.question(peer_of(context)):
+            async with self._limits.one_answer:
+                told = await explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=sees)
+            if not told.HasField("expected"):
+                await anyio.to_thread.run_sync(self._history.complete_ended, told, limiter=self._readers)
+            return told
 
     async def ListActions(  # noqa: N802
         self, request: admin_service_pb2.ListActionsRequest, context: Context
@@ -114,9 +115,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """What became of a job's trajectories: read beside the loop, and completed on it, in turns."""
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)):
-            page = await anyio.to_thread.run_sync(self._history.trajectories, request, limiter=self._readers)
-            state, now = self._loop.state, self._loop.clock.now()
-            await in_turns(complete_trajectories(state, request.job_id, page, now))
+            read, clock = self._history.trajectories, self._loop.clock
+            page = await anyio.to_thread.run_sync(read, request, clock.now(), limiter=self._readers)
+            await in_turns(complete_trajectories(self._loop.state, request.job_id, page, clock.now()))
         return page
 
     async def ListActionHistory(  # noqa: N802
@@ -129,7 +130,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             raise denied("contents", "true", "takes a token of the job or of scope admin; this one has scope read-only")
         async with self._limits.question(peer_of(context)):
             page = await anyio.to_thread.run_sync(self._history.actions, request, limiter=self._readers)
-            await in_turns(complete_actions(self._loop.state, page, self._loop.clock.now()))
+            now = self._loop.clock.now()
+            await in_turns(complete_actions(self._loop.state, page, now, brief=request.brief))
         return page
 
     async def ListClosedJobs(  # noqa: N802
