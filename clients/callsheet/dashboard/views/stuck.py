@@ -16,7 +16,7 @@ from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2
 
 Explained = admin_service_pb2.ExplainResponse
 _QUEUED: Final = admin_service_pb2.ACTION_STATE_QUEUED
-_EXPLAINED: Final = 5
+_EXPLAINED: Final = 3
 _LISTED: Final = 25
 _HOLDERS: Final = 10
 _SENTENCE: Final = 600
