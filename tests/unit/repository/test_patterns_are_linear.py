@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp  # noqa: F401 (modules whose patterns are read need it; where it is missing this file is left out)
 import pytest
 from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 
