@@ -28,7 +28,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def browser(chromium: Browser) -> Iterator[Browser]:
     """The browser, without cookies. In the end no page of the test may have had an error, or asked anybody else."""
-    chromium.forget()
     yield chromium
-    assert chromium.errors() == []
-    assert chromium.outside() == []
+    found = (chromium.errors(), chromium.outside())
+    chromium.forget()
+    assert found == ([], [])

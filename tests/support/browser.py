@@ -74,7 +74,8 @@ class Browser:
         self.driver.get(url)
 
     def forget(self) -> None:
-        """Drops all cookies."""
+        """Leaves its page, which would go on asking a server that may end, and drops all cookies."""
+        self.driver.get("about:blank")
         self.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
 
     def fill(self, name: str, value: str) -> None:
