@@ -24,8 +24,8 @@ from callsheet.options.declaration import (
 
 F = TypeVar("F", bound=Callable[..., None])
 FILE = "DEFAULT_MAP"
-# The best one first, by the names of typer.
 _TOO_LARGE = 2**63
+# The best one first, by the names of typer.
 _SOURCES = ("COMMANDLINE", "ENVIRONMENT", FILE, "DEFAULT")
 
 

@@ -2,8 +2,8 @@
 
 Each batch runs in a fresh thread that is pinned to the cores granted to its requests before torch starts the kernels'
 own threads: those inherit the cores, and end with it. Requests that arrive together form one batch. Batches on granted
-cores run side by side, as their cores are disjoint; requests without cores, and all requests on another device than
-the CPU, share one lane: what arrives while it is busy forms the next batch.
+cores run side by side, as their cores are disjoint; requests without cores share one lane: what arrives while it is
+busy forms the next batch.
 """
 
 from __future__ import annotations

@@ -87,8 +87,6 @@ class SandboxSettings:
         provisioning: Which images there are, what is kept of set-ups, and how many sandboxes are admitted.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
         node_sharing: How commands are ranked.
-        demote_rewards: Whether test suites may be put into the background as well. A stall inside a suite may trip its
-            own timeouts, which makes the reward wrong.
     """
 
     manager_id: str = "sandbox"
@@ -165,7 +163,6 @@ class SandboxSettings:
         ),
     ] = None
     node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)
-    demote_rewards: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from callsheet.managers.executor import Attempt, Completed
-from callsheet.managers.reward.hosted.questions import judged_text, read_judgement, told_tokens
+from callsheet.managers.models.completion_usage import told_tokens
+from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
 from callsheet.managers.tools.function_tool import ToolService, bad_arguments, read_arguments, told_value

@@ -311,12 +311,6 @@ def finish_reason_of(word: object) -> FinishReason:
     return FinishReason(word)
 
 
-def cached_tokens_of(completion: Mapping[str, Any]) -> int:
-    """Tokens of a prompt that the server had in its cache, by the usage in an answer of OpenAI's API."""
-    details = (completion.get("usage") or {}).get("prompt_tokens_details") or {}
-    return int(details.get("cached_tokens") or 0)
-
-
 def finite(log_probs: Sequence[float | None]) -> tuple[float, ...]:
     """Log-probabilities that are numbers.
 

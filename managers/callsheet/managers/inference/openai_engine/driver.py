@@ -25,7 +25,6 @@ from callsheet.managers.inference.http_engine.client import (
     RequestBounds,
     Where,
     attach,
-    cached_tokens_of,
     error_of,
     finish_reason_of,
     new_tokens,
@@ -42,6 +41,7 @@ from callsheet.managers.inference.http_engine.live_requests import (
     one_span,
 )
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
+from callsheet.managers.models.completion_usage import told_tokens
 from typing_extensions import override
 
 # What a server with the completions API can do, found out by asking it for one token.
@@ -222,7 +222,7 @@ class OpenAIDriver(HttpEngineDriver):
             finish_reason=reason,
             version_spans=one_span(live.begun_version, len(tokens)),
             seed=seed,
-            cached_tokens=cached_tokens_of(told),
+            cached_tokens=told_tokens(told).get("tokens_cached", 0),
             text=choice.get("text"),
         )
 

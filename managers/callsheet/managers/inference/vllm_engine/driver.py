@@ -32,7 +32,6 @@ from callsheet.managers.inference.http_engine.client import (
     RequestBounds,
     Where,
     attach,
-    cached_tokens_of,
     error_of,
     finish_reason_of,
     new_tokens,
@@ -53,6 +52,7 @@ from callsheet.managers.inference.http_engine.live_requests import (
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
+from callsheet.managers.models.completion_usage import told_tokens
 from typing_extensions import override
 
 # Requests and answers of vLLM's /inference/v1/generate.
@@ -115,7 +115,7 @@ def generation_of(
         finish_reason=reason,
         version_spans=spans_of(told, len(tokens), start_version) if told else one_span(live.begun_version, len(tokens)),
         seed=seed,
-        cached_tokens=cached_tokens_of(answer),
+        cached_tokens=told_tokens(answer).get("tokens_cached", 0),
     )
 
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_MOST_TOKENS = 1 << 53
-
 
 class QuestionError(Exception):
     """A question that its model can never answer; `reason` is a stable word."""
@@ -79,18 +77,6 @@ def read_judgement(text: str, score_pattern: str) -> dict[str, Any]:
     if not math.isfinite(score):
         return {"problem": "score_missing", "message": "the judge's answer has no score", "text": text}
     return {"score": score, "text": text}
-
-
-def told_tokens(completion: Any) -> dict[str, int]:
-    """What a completion of OpenAI's API says of its tokens, in the words of the contract's Cost."""
-    try:
-        usage = completion["usage"]
-        details = usage.get("prompt_tokens_details") or {}
-        cached, prompt = int(details.get("cached_tokens") or 0), int(usage["prompt_tokens"])
-        found = {"tokens_in": prompt - cached, "tokens_cached": cached, "tokens_out": int(usage["completion_tokens"])}
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-        return {}
-    return {name: count for name, count in found.items() if 0 < count < _MOST_TOKENS}
 
 
 def check_tokens(tokens: Sequence[int], vocabulary: int | None, context: int | None) -> None:

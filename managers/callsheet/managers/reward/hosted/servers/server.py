@@ -17,8 +17,8 @@ from callsheet.managers.inference.http_engine.client import (
 )
 from callsheet.managers.inference.sglang_engine.server import identity_of as sglang_identity_of
 from callsheet.managers.inference.vllm_engine.driver import identity_of as vllm_identity_of
+from callsheet.managers.models.completion_usage import told_tokens
 from callsheet.managers.reward.hosted.model_spec import ModelTask
-from callsheet.managers.reward.hosted.questions import told_tokens
 from typing_extensions import override
 
 MEMORY_TIMEOUT_S = 300.0
