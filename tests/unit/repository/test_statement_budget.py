@@ -8,11 +8,11 @@ import pytest
 
 from scripts.statement_budget import main
 
-BUDGETS = '[tool.callsheet.statement-budget]\nscripts = 1\nmanagers = 1\n"managers/sandbox" = 2\n'
+BUDGETS = '[tool.callsheet.statement-budget]\nscripts = 1\nmanagers = 1\n"managers/sandbox" = 2\n"tests/unit" = 50\n'
 FILES = {
     "managers/callsheet/managers/kind.py": "A = 1\n",
     "managers/callsheet/managers/sandbox/walls/deep.py": "if True:\n    B = 2\n",
-    "scripts/tool.py": '"""A docstring is a statement."""\n',
+    "scripts/tool.py": '"""A docstring does not count."""\nimport os\nfrom os import sep\nA = 1\n"A text."\n',
     "tests/unit/test_much.py": "C = 3\n" * 50,
     "protos/callsheet/v1/generated_pb2.py": "D = 4\n" * 50,
     "build/lib/copied.py": "E = 5\n" * 50,
@@ -32,13 +32,16 @@ def tree(tmp_path: Path) -> Path:
 
 def test_rooms_within_their_budgets_pass(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(tree) == 0
-    told = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
+    *lines, of_tests = capsys.readouterr().out.splitlines()[1:]
+    told = {line.split()[0]: line.split()[1:] for line in lines}
     assert told == {
         "managers": ["1", "1", "1"],
         "managers/sandbox": ["2", "2", "2"],
-        "scripts": ["1", "1", "1"],
-        "all": ["4", "4", "4"],
+        "scripts": ["1", "1", "5"],
+        "all": ["code", "4", "4", "8"],
+        "tests/unit": ["50", "50", "50"],
     }
+    assert of_tests.split() == ["all", "tests", "50", "50", "50"]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,7 @@ def test_rooms_within_their_budgets_pass(tree: Path, capsys: pytest.CaptureFixtu
             "managers/sandbox has 3 statements; its budget is 2",
         ),
         ("clients/callsheet/client/new.py", "A = 1\n", "clients/client has no budget"),
+        ("tests/unit/test_more.py", "A = 1\n", "tests/unit has 51 statements; its budget is 50"),
         ("loose.py", "A = 1\n", ". has no budget"),
     ],
 )
