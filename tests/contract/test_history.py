@@ -237,7 +237,7 @@ def test_actions_come_by_trajectory_and_submit_page_by_page(journal: Journal) ->
 
 
 def test_a_finished_action_has_all_but_its_contents_unless_they_are_asked_for(journal: Journal) -> None:
-    journal.commit([opened("t"), submitted("a"), ActionDispatched("job", "a", 1, 1, 1, "m")])
+    journal.commit([opened("t"), submitted("a"), ActionDispatched("job", "a", 1, 1, 1, "m", "process")])
     journal.commit([finished("a", generated(3))])
     reader = HistoryReader(journal.reader)
     (told,) = reader.actions(ListActions(job_id="job")).actions
@@ -255,7 +255,7 @@ def test_a_finished_action_has_all_but_its_contents_unless_they_are_asked_for(jo
 
 
 def test_a_brief_action_tells_what_needs_no_look_at_its_outcome(journal: Journal) -> None:
-    journal.commit([opened("t"), submitted("a"), ActionDispatched("job", "a", 1, 1, 1, "m"), submitted("b")])
+    journal.commit([opened("t"), submitted("a"), ActionDispatched("job", "a", 1, 1, 1, "m", "process"), submitted("b")])
     journal.commit([finished("a", generated(READ_BYTES))])
     reader = HistoryReader(journal.reader)
     told, waits = reader.actions(ListActions(job_id="job", brief=True, contents=True)).actions

@@ -41,7 +41,10 @@ from tests.support.servers import PostgresServer
 
 OPENED = JobOpened("job", b"job spec")
 QUEUED = RecoveredAction("job", "a", "trajectory", b"hash of a", b"spec", "queued", 0, 0, 0, "", 12.5)
-DISPATCHED = replace(QUEUED, state="dispatched", attempt=1, epoch=1, sequence=7, manager_id="manager")
+SENT = ActionDispatched("job", "a", 1, 1, 7, "manager", "process")
+DISPATCHED = replace(
+    QUEUED, state="dispatched", attempt=1, epoch=1, sequence=7, manager_id="manager", incarnation="process"
+)
 
 
 def recovered_after(place: JournalPlace, *batches: Sequence[Record]) -> Recovered:
@@ -121,14 +124,14 @@ def test_that_a_trajectory_had_a_sandbox_and_that_an_action_copies_it_come_back(
     ("records", "expected"),
     [
         ([], QUEUED),
-        ([ActionDispatched("job", "a", 1, 1, 7, "manager")], DISPATCHED),
-        ([ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionRequeued("job", "a", 1)], replace(QUEUED, attempt=1)),
+        ([SENT], DISPATCHED),
+        ([SENT, ActionRequeued("job", "a", 1)], replace(QUEUED, attempt=1)),
         (
-            [ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionCancelRequested("job", "a", "no more")],
+            [SENT, ActionCancelRequested("job", "a", "no more")],
             replace(DISPATCHED, cancel_reason="no more"),
         ),
         (
-            [ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionFinished("job", "a", "failed", b"outcome", 20.0)],
+            [SENT, ActionFinished("job", "a", "failed", b"outcome", 20.0)],
             replace(DISPATCHED, state="failed", spec=b"", finished_at=20.0, outcome_bytes=7),
         ),
         (
@@ -150,7 +153,7 @@ def test_actions_come_back_in_the_order_of_their_first_commit(place: JournalPlac
     names = ["z", "b", "y", "a"]
     with place.begun() as journal:
         journal.commit([OPENED, JobOpened("other", b""), submitted("z"), submitted("b", "other")])
-        journal.commit([submitted("y"), ActionDispatched("job", "z", 1, 1, 1, "manager")])
+        journal.commit([submitted("y"), ActionDispatched("job", "z", 1, 1, 1, "manager", "process")])
     with place.begun() as journal:
         journal.commit([submitted("a", "other")])
         assert [action.action_id for action in journal.load().actions] == names
@@ -207,9 +210,9 @@ def test_outcomes_are_read_by_other_threads_while_commits_go_on(place: JournalPl
     "records",
     [
         [ActionFinished("job", "a", "failed", b"second", 2.0)],
-        [ActionDispatched("job", "a", 2, 1, 2, "manager")],
+        [ActionDispatched("job", "a", 2, 1, 2, "manager", "process")],
         [ActionFinished("job", "unknown", "failed", b"", 2.0)],
-        [ActionDispatched("job", "unknown", 1, 1, 1, "manager")],
+        [ActionDispatched("job", "unknown", 1, 1, 1, "manager", "process")],
         [TrajectoryClosed("job", "unknown", "abandoned", "why", 4.0)],
         [submitted("b", "unknown")],
         [TrajectoryOpened("unknown", "t", b"", 0, 1.0)],
@@ -371,7 +374,7 @@ def test_no_text_ends_the_journal(place: JournalPlace) -> None:
             TrajectoryPlaced("job", "trajectory", nul, "manager", {}, ()),
             TrajectoryClosed("job", "trajectory", "abandoned", nul, 4.0),
             submitted("a"),
-            ActionDispatched("job", "a", 1, 1, 7, "manager"),
+            SENT,
             ActionCancelRequested("job", "a", nul),
         ],
     )

@@ -16,7 +16,7 @@ from sqlalchemy import MetaData, make_url, select
 from tests.support.journals import JournalPlace
 from tests.support.servers import PostgresServer, postgres_server
 
-REFUSED = "it must be empty or have schema 'journal-3': finish or drop its work with the Callsheet that wrote it; then "
+REFUSED = "it must be empty or have schema 'journal-4': finish or drop its work with the Callsheet that wrote it; then "
 
 
 def content(place: JournalPlace) -> list[object]:
@@ -72,7 +72,7 @@ def test_a_scheduler_does_not_start_on_such_a_journal_and_leaves_each_byte(tmp_p
     command = [sys.executable, "-m", "callsheet.cli.main", "scheduler", "--listen", "127.0.0.1:0", "--data-dir"]
     result = subprocess.run([*command, place.data_dir], capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stderr.startswith("callsheet: database: sqlite:///")) == (1, True)
-    assert "has a journal of schema '0015'; it must be empty or have schema 'journal-3'" in result.stderr
+    assert "has a journal of schema '0015'; it must be empty or have schema 'journal-4'" in result.stderr
     assert (place.data_dir / SQLITE_FILE).read_bytes() == before
 
 

@@ -136,13 +136,15 @@ class Model:
         if action is None or key in self.outcomes:
             return False
         match record:
-            case ActionDispatched(_, _, attempt, epoch, sequence, manager):
+            case ActionDispatched(_, _, attempt, epoch, sequence, manager, incarnation):
                 token = replace(action, attempt=attempt, epoch=epoch, sequence=sequence)
-                self.actions[key] = replace(token, state="dispatched", manager_id=manager)
+                self.actions[key] = replace(token, state="dispatched", manager_id=manager, incarnation=incarnation)
             case ActionCancelRequested(_, _, reason):
                 self.actions[key] = replace(action, cancel_reason=reason)
             case ActionRequeued(_, _, attempt):
-                self.actions[key] = replace(action, state="queued", attempt=attempt, epoch=0, sequence=0, manager_id="")
+                self.actions[key] = replace(
+                    action, state="queued", attempt=attempt, epoch=0, sequence=0, manager_id="", incarnation=""
+                )
             case ActionFinished(_, _, state, outcome, at):
                 ended = replace(action, state=state, spec=b"", finished_at=at, outcome_bytes=len(outcome))
                 self.actions[key] = ended
@@ -179,7 +181,7 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple), st.booleans()),
     st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names, st.just(7.0)),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
-    st.builds(ActionDispatched, jobs, names, small, small, small, names),
+    st.builds(ActionDispatched, jobs, names, small, small, small, names, names),
     st.builds(ActionCancelRequested, jobs, names, names),
     st.builds(ActionRequeued, jobs, names, small),
     st.builds(ActionFinished, jobs, names, states, bodies, times),

@@ -196,7 +196,7 @@ class CoreJournal:
                     submitted,
                     copies_sandbox=copies,
                 )
-            case records.ActionDispatched(job_id, action_id, attempt, epoch, sequence, manager_id):
+            case records.ActionDispatched(job_id, action_id, attempt, epoch, sequence, manager_id, incarnation):
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id),
                     state="dispatched",
@@ -204,6 +204,7 @@ class CoreJournal:
                     epoch=epoch,
                     sequence=sequence,
                     manager_id=manager_id,
+                    incarnation=incarnation,
                 )
             case records.ActionCancelRequested(job_id, action_id, reason):
                 self.actions[job_id, action_id] = replace(self._open_row(job_id, action_id), cancel_reason=reason)

@@ -41,7 +41,9 @@ async def _storm(journal: Journal) -> None:
         number += _PER_SUBMIT
         records: list[Record] = [submitted(action_id, spec=b"s" * 300) for action_id in ids]
         writer.submit(records, partial(_say, *(f"submitted {action_id}" for action_id in ids)))
-        records = [ActionDispatched("job", action_id, 1, journal.epoch, number, "manager") for action_id in ids]
+        records = [
+            ActionDispatched("job", action_id, 1, journal.epoch, number, "manager", "process") for action_id in ids
+        ]
         # Every other one finishes.
         ended = ids[::2]
         records += [ActionFinished("job", action_id, "succeeded", action_id.encode(), 1.0) for action_id in ended]

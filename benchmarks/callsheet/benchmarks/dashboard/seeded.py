@@ -172,7 +172,7 @@ def _action(each: SeededTrajectory, turn: int, draw: random.Random, at: float, e
     summary = _summary(each, kind, state, outcome, (submitted_at, at, ended))
     yield _submitted(each, action_id, kind, spec, submitted_at)
     number = each.number * len(_TURNS) + turn + 1
-    yield ActionDispatched(each.job_id, action_id, 1, 1, number, outcome.manager_id)
+    yield ActionDispatched(each.job_id, action_id, 1, 1, number, outcome.manager_id, "")
     yield ActionFinished(each.job_id, action_id, state.value, outcome.SerializeToString(), ended, summary, True)
 
 

@@ -277,7 +277,8 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     token = Token(row.epoch, row.sequence)
     attempt = Attempt(token, action, row.manager_id, None, "", row.attempt, now, last_progress=now)
     state.attempts[token] = attempt
-    state.awaited.setdefault(row.manager_id, Awaited()).attempts.append(attempt)
+    awaited = state.awaited.setdefault(row.manager_id, Awaited())
+    awaited.attempts.setdefault(row.incarnation, []).append(attempt)
     action.attempt = attempt
     action.enter(ActionState.DISPATCHED)
     action.first_dispatched_at = now

@@ -235,6 +235,7 @@ def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubm
         "epoch": 0,
         "sequence": 0,
         "manager_id": "",
+        "incarnation": "",
         "submitted_at": record.submitted_at,
         "finished_at": None,
         "body_hash": record.body_hash,
@@ -254,6 +255,7 @@ def _dispatch_action(changes: RowChanges, numbering: Numbering, record: ActionDi
         epoch=record.epoch,
         sequence=record.sequence,
         manager_id=record.manager_id,
+        incarnation=record.incarnation,
     )
 
 
@@ -263,7 +265,7 @@ def _cancel_action(changes: RowChanges, numbering: Numbering, record: ActionCanc
 
 def _requeue_action(changes: RowChanges, numbering: Numbering, record: ActionRequeued) -> None:
     row = _unfinished_row(changes, numbering, record)
-    row.update(state=QUEUED, attempt=record.attempt, epoch=0, sequence=0, manager_id="")
+    row.update(state=QUEUED, attempt=record.attempt, epoch=0, sequence=0, manager_id="", incarnation="")
 
 
 def _finish_action(changes: RowChanges, numbering: Numbering, record: ActionFinished) -> None:

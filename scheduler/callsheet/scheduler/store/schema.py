@@ -36,7 +36,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA: Final = "journal-3"
+SCHEMA: Final = "journal-4"
 """Of these tables and of the meaning of their rows. Any change of them takes another name."""
 
 metadata: Final = MetaData(
@@ -203,6 +203,7 @@ actions: Final = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Column("manager_id", Text, nullable=False),
+    Column("incarnation", Text, nullable=False),
     Column("submitted_at", Double, nullable=False),
     Column("finished_at", Double),
     Column("body_hash", LargeBinary, nullable=False),

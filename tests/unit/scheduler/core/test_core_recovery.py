@@ -106,6 +106,30 @@ def test_an_attempt_its_manager_knows_nothing_of_goes_back_to_the_queue() -> Non
     assert manager.grant("a").attempt == 2
 
 
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize("adopted", [True, False], ids=["adopted", "dispatched"])
+def test_another_process_of_a_manager_cannot_know_what_the_former_one_began(
+    once: bool, started: bool, adopted: bool
+) -> None:
+    world, manager = world_with_sandbox()
+    world.submit(action_request("call", kind=ActionKind.TOOL_CALL, called_once=once))
+    world.plan()
+    grant = manager.start("call") if started else manager.grant("call")
+    after = restarted(world, manager)
+    if adopted:
+        manager.join([manager.running(grant)], [SANDBOX])
+        after = restarted(after, manager)
+    after.watch("call", "client")
+    manager.join(incarnation="second")
+    after.wait(5.0)
+    if once:
+        assert after.failure("call").reason == "manager_lost"
+        assert not manager.stream.all(commands.Dispatch)
+    else:
+        assert manager.grant("call").attempt == 2
+
+
 def test_a_manager_that_does_not_come_back_is_given_up_after_its_lease() -> None:
     world, manager = world_with_sandbox()
     world.step("step")
@@ -367,7 +391,7 @@ def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -
     world.step("a")
     world.plan()
     after = restarted(world, manager)
-    manager.join(incarnation="second")
+    manager.join()
     assert after.live("a").backoff_until > after.now
     again = restarted(after, manager)
     assert again.journal.actions["job", "a"].state == "failed"

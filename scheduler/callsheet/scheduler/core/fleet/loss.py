@@ -28,8 +28,7 @@ def lost_key(manager_id: str) -> tuple[str, str]:
 def lose_awaited(state: SchedulerState, manager_id: str, now: float) -> None:
     """Gives up a manager that was there before a restart and has not come back."""
     awaited = state.awaited.pop(manager_id, Awaited())
-    attempts = [each for each in awaited.attempts if each.token in state.attempts]
-    lose_work(state, manager_id, "", attempts, awaited.with_sandboxes(manager_id), now=now)
+    lose_work(state, manager_id, "", awaited.take_attempts(), awaited.with_sandboxes(manager_id), now=now)
 
 
 def lose_work(
@@ -42,6 +41,7 @@ def lose_work(
     now: float,
 ) -> None:
     """Takes note of a manager that is lost; the chore under its key ends its attempts and forgets its sandboxes."""
+    attempts = [attempt for attempt in attempts if attempt.token in state.attempts]
     state.lost_managers.pop(manager_id, None)
     state.lost_managers[manager_id] = LostManager(manager_id, node_id, now, len(attempts), len(sandboxes))
     if len(state.lost_managers) > MOST_LOST:

@@ -97,6 +97,10 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         if known is not None and known.incarnation != event.incarnation:
             _check_gone(state, known, now)
             lose_manager(state, known, now)
+        awaited = state.awaited.get(event.manager_id, Awaited())
+        if former := awaited.take_attempts(but_of=event.incarnation):
+            # They may have begun: only the process that they were sent to could know, and it is gone.
+            lose_work(state, event.manager_id, "", former, (), now=now)
         if lost_key(event.manager_id) in state.chores:
             # What its former process had ends first.
             raise MustWaitError
@@ -105,7 +109,7 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         state.emit(RefuseManager(event.session, refusal))
         return
     manager.last_seen = now
-    awaited = state.awaited.pop(manager.manager_id, Awaited())
+    state.awaited.pop(manager.manager_id, None)
     _recover_sandboxes(state, manager, event, awaited, now)
     # The answer comes first in the stream, before commands about what the manager still runs.
     state.emit(AcceptManager(event.session, manager.node.pool_cores.get(manager.manager_id, ())))
@@ -114,7 +118,7 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     _release_strangers(manager)
     for running in event.running:
         adopt_running(state, manager, running, now)
-    given = {*manager.attempts, *manager.unlisted, *(each.token for each in awaited.attempts)}
+    given = {*manager.attempts, *manager.unlisted, *(each.token for each in awaited.take_attempts())}
     manager.unlisted = {token for token in given - listed if token in state.attempts}
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
     state.fleet_changed(manager.node)

@@ -80,12 +80,17 @@ class Awaited:
     """What a manager had before a restart of the scheduler, which has not registered since.
 
     Attributes:
-        attempts: Those that the journal has of it.
+        attempts: Those that the journal has of it, by the incarnation of the manager that they were sent to.
         trajectories: Those whose sandboxes it had.
     """
 
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
+
+    def take_attempts(self, *, but_of: str = "") -> list[Attempt]:
+        """Takes out and returns the attempts of all incarnations but one."""
+        others = [incarnation for incarnation in self.attempts if incarnation != but_of]
+        return [attempt for incarnation in others for attempt in self.attempts.pop(incarnation)]
 
     def with_sandboxes(self, manager_id: str) -> list[Trajectory]:
         """Those trajectories that have not been parted from their sandboxes since."""

@@ -193,7 +193,10 @@ class ActionSubmitted(Record):
 
 @dataclass(slots=True)
 class ActionDispatched(Record):
-    """An attempt was sent to a manager. Nothing waits for this record."""
+    """An attempt is sent to the process `incarnation` of a manager.
+
+    The dispatch of an action that may begin only once waits for this record.
+    """
 
     job_id: str
     action_id: str
@@ -201,6 +204,7 @@ class ActionDispatched(Record):
     epoch: int
     sequence: int
     manager_id: str
+    incarnation: str
 
 
 @dataclass(slots=True)

@@ -87,6 +87,7 @@ class RecoveredAction:
     finished_at: float | None = None
     outcome_bytes: int = 0
     copies_sandbox: bool = False
+    incarnation: str = ""
 
 
 @dataclass(slots=True)

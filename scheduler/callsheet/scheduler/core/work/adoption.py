@@ -129,7 +129,9 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     note_booked(state, attempt)
     state.attempts[running.token] = attempt
     action.attempt = attempt
-    state.persist(ActionDispatched(*action.key, running.attempt, *running.token, manager.manager_id))
+    state.persist(
+        ActionDispatched(*action.key, running.attempt, *running.token, manager.manager_id, manager.incarnation)
+    )
     action.attempts = max(action.attempts, running.attempt)
     action.first_dispatched_at = action.first_dispatched_at or now
     action.enter(ActionState.DISPATCHED)

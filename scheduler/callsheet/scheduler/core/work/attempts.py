@@ -147,11 +147,7 @@ def _dispatch(
     action.tell(now, _told_of(attempt, version, assignment.why))
     arm_attempt(state, attempt)
     key = action.key
-    state.persist(
-        ActionDispatched(
-            key.job_id, key.action_id, attempt.number, attempt.token.epoch, attempt.token.sequence, manager.manager_id
-        )
-    )
+    state.persist(ActionDispatched(*key, attempt.number, *attempt.token, manager.manager_id, manager.incarnation))
     state.emit(
         Dispatch(
             session=manager.session,
