@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import structlog
@@ -27,47 +28,52 @@ from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import common_pb2
 
-# Jobs whose opening is not committed yet, and what waits for that before it goes to managers.
 K = TypeVar("K")
 _OfAttempt = Dispatch | ResizeAttempt | CancelAttempt
 
 
-class OpeningJobs:
-    """Decides which commands wait for a commit that would not have to otherwise.
+class HeldDispatches:
+    """Decides which dispatches wait for their commit.
 
-    Were an opening lost in a crash after its first dispatch, the next scheduler would take the attempt for one of an
-    earlier job of this id, and run its action again. A client that waits for the answer to its opening, as ours does,
-    never meets this.
+    - Of an action that may begin only once. If its submit, or the process that got the attempt, were lost with this
+      scheduler, the next one would run the action again. A commit fails if another scheduler leads.
+    - Of a job whose opening is not committed. The next scheduler would take the attempt for one of an earlier job of
+      this id, and run its action again. A client that waits for the answer to its opening, as ours does, never meets
+      this.
     """
 
     def __init__(self) -> None:
-        self._jobs: Counter[str] = Counter()
+        self._opening: Counter[str] = Counter()
         # What is about an attempt goes out in order, so after one that waits all others wait too.
         self._waiting: Counter[Token] = Counter()
 
     def persists(self, record: Record) -> None:
         """A record is on its way to the journal."""
         if type(record) is JobOpened:
-            self._jobs[record.job_id] += 1
+            self._opening[record.job_id] += 1
 
     def committed(self, record: Record) -> None:
         """A record is in the journal."""
         if type(record) is JobOpened:
-            _less(self._jobs, record.job_id)
+            _less(self._opening, record.job_id)
 
     def holds(self, command: CoreCommand) -> bool:
         """Whether a command waits for the commit of all records before it; then `carried_out` follows."""
-        if not (self._jobs or self._waiting) or not isinstance(command, _OfAttempt):
+        if not isinstance(command, _OfAttempt):
             return False
-        opening = isinstance(command, Dispatch) and command.request.key.job_id in self._jobs
-        if opening or command.token in self._waiting:
+        if self._must_wait(command) or command.token in self._waiting:
             self._waiting[command.token] += 1
             return True
         return False
 
+    def _must_wait(self, command: _OfAttempt) -> bool:
+        if not isinstance(command, Dispatch):
+            return False
+        return command.request.called_once or command.request.key.job_id in self._opening
+
     def carried_out(self, command: CoreCommand) -> None:
         """A command that waited for a commit was carried out."""
-        if self._waiting and isinstance(command, _OfAttempt):
+        if isinstance(command, _OfAttempt):
             _less(self._waiting, command.token)
 
 
@@ -87,6 +93,11 @@ COMMIT_DELAY = 0.01
 ROOM_POLL = 0.1
 # A loop that is back so much later than it had to be was stopped, or starved of its processor.
 STALL_S = 1.0
+# A scheduler that committed nothing for so many seconds may have been stopped, and another one may lead by now. It sends
+# nothing before a commit, which checks its epoch. A leader's lease must be longer.
+PROOF_S = 1.0
+# It goes on while the machine sleeps.
+_PROOF_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
@@ -109,12 +120,14 @@ class _Committable:
         deferred: What is carried out once they are committed.
         urgent: Whether somebody waits for one of these: for an outcome, or for the answer to what is no submit.
         sent_ahead: Whether the step had commands that wait for no commit.
+        since: When the journal got it, in seconds of the proof's clock.
     """
 
     records: list[Record] = field(default_factory=list)
     deferred: list[commands.CoreCommand] = field(default_factory=list)
     urgent: bool = False
     sent_ahead: bool = False
+    since: float = 0.0
 
 
 class CoreLoop:
@@ -148,7 +161,10 @@ class CoreLoop:
         self._wake = asyncio.Event()
         self._room: anyio.Event | None = None
         self._uncommitted = _Committable()
-        self._opening = OpeningJobs()
+        self._held = HeldDispatches()
+        # Commands that wait until this scheduler has proved that it leads, and since when.
+        self._unproved: deque[tuple[float, commands.CoreCommand]] = deque()
+        self._proved_at = -math.inf
         self._flush_timer: asyncio.TimerHandle | None = None
         self._commit_error: Exception | None = None
         self._back_by = self.clock.now()
@@ -194,7 +210,7 @@ class CoreLoop:
         return (
             len(self.stepper.pending) <= MAX_PENDING_EVENTS
             and self.stepper.pending_bytes + self._writer.backlog_bytes <= self._max_pending_bytes
-            and self._writer.backlog <= self._max_journal_backlog
+            and self._writer.backlog + len(self._unproved) <= self._max_journal_backlog
             and self._background.backlog <= MAX_STORED_READS
         )
 
@@ -259,13 +275,17 @@ class CoreLoop:
 
     def _carry_out(self, todo: Sequence[commands.CoreCommand]) -> _Committable:
         committable = _Committable()
+        now = time.clock_gettime(_PROOF_CLOCK)
         for command in todo:
             if type(command) is commands.Persist:
                 committable.records.append(command.record)
-                self._opening.persists(command.record)
-            elif command.after_commit or self._opening.holds(command):
+                self._held.persists(command.record)
+            elif command.after_commit or self._held.holds(command):
                 committable.deferred.append(command)
                 committable.urgent = committable.urgent or type(command) is not commands.Accept or not command.patient
+            elif self._unproved or now - self._proved_at > PROOF_S:
+                self._unproved.append((now, command))
+                committable.urgent = True
             else:
                 committable.sent_ahead = True
                 self._carry_out_one(command)
@@ -289,6 +309,7 @@ class CoreLoop:
             self._flush_timer.cancel()
             self._flush_timer = None
         committable, self._uncommitted = self._uncommitted, _Committable()
+        committable.since = time.clock_gettime(_PROOF_CLOCK)
         try:
             self._writer.submit(committable.records, lambda: self._after_commit(committable))
         except Exception as error:
@@ -296,16 +317,25 @@ class CoreLoop:
             self._wake.set()
 
     def _after_commit(self, committable: _Committable) -> None:
+        self._proved(committable.since)
         for command in committable.deferred:
             self._carry_out_one(command)
-            self._opening.carried_out(command)
+            self._held.carried_out(command)
         for record in committable.records:
-            self._opening.committed(record)
+            self._held.committed(record)
             if self.on_finished is not None and type(record) is ActionFinished:
                 self.on_finished(record)
             if type(record) is JobClosed:
                 self._log.info("job_closed", job_id=record.job_id, reason=record.reason)
                 self._background.release_payloads(record.job_id)
+
+    def _proved(self, since: float) -> None:
+        """Notes a commit that began after `since`: this scheduler led then. Sends what waits for the proof of it."""
+        self._proved_at = max(self._proved_at, since)
+        is_fresh = time.clock_gettime(_PROOF_CLOCK) - since <= PROOF_S
+        while self._unproved and (is_fresh or self._unproved[0][0] <= since):
+            _, command = self._unproved.popleft()
+            self._carry_out_one(command)
 
     def _carry_out_one(self, command: commands.CoreCommand) -> None:
         self._carriers.get(type(command), self._tell_manager)(command)

@@ -88,7 +88,7 @@ class GroupCommitWriter:
     def submit(self, records: Sequence[Record], on_committed: OnCommitted) -> None:
         """Commit `records`, together and after all that were submitted before, then call `on_committed`.
 
-        With no records it only keeps its place: the call comes once all earlier submits are committed.
+        With no records it keeps its place, and proves that no newer epoch had begun by the time of its submit.
 
         Raises:
             JournalBackloggedError: The backlog is at its limit; the records were not taken.
@@ -137,11 +137,10 @@ class GroupCommitWriter:
                 return
             batch, closing = self._gather(first)
             records = [record for submission in batch for record in submission.records]
-            if records:
-                self._journal.commit(records)
-                commits += 1
-                self._committed += len(records)
-                self._committed_bytes += sum(submission.size for submission in batch)
+            self._journal.commit(records)
+            commits += 1
+            self._committed += len(records)
+            self._committed_bytes += sum(submission.size for submission in batch)
             self._on_loop(self._call_back, [submission.on_committed for submission in batch])
             if closing:
                 return

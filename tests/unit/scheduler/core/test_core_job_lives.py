@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.records import JobOpened
 from callsheet.scheduler.core.words.registration import SandboxRef
-from callsheet.scheduler.service.loop import OpeningJobs
+from callsheet.scheduler.service.loop import HeldDispatches
 
 from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, world_with_sandbox
@@ -121,23 +123,28 @@ def test_within_one_life_a_manager_that_was_given_up_brings_its_attempt_back() -
     assert world.outcomes[key_of("a")].attempts == 1
 
 
-def test_what_goes_to_managers_waits_for_the_opening_of_its_job() -> None:
+@pytest.mark.parametrize("once", [False, True], ids=["the job is not committed", "it may begin only once"])
+def test_a_dispatch_waits_for_a_commit_and_all_else_of_its_attempt_behind_it(once: bool) -> None:
     world = CoreWorld()
     manager = world.manager()
-    opening = OpeningJobs()
+    held = HeldDispatches()
     opened = JobOpened("job", b"")
     world.job()
-    opening.persists(opened)
-    world.submit(CALL)
+    world.submit(replace(CALL, called_once=once))
     world.plan()
     dispatch = manager.grant("a")
-    assert opening.holds(dispatch)
-    opening.committed(opened)
+    assert held.holds(dispatch) == once
+    if not once:
+        held.persists(opened)
+        assert held.holds(dispatch)
+        held.committed(opened)
     cancel = commands.CancelAttempt(dispatch.session, dispatch.token, "")
-    assert opening.holds(cancel), "the dispatch has not gone out yet"
-    opening.carried_out(dispatch)
-    assert opening.holds(cancel), "another one waits already"
-    opening.carried_out(cancel)
-    opening.carried_out(cancel)
-    assert not opening.holds(dispatch)
-    assert not opening.holds(cancel)
+    assert held.holds(cancel), "the dispatch has not gone out yet"
+    held.carried_out(dispatch)
+    assert held.holds(cancel), "another one waits already"
+    held.carried_out(cancel)
+    held.carried_out(cancel)
+    assert held.holds(dispatch) == once
+    if once:
+        held.carried_out(dispatch)
+    assert not held.holds(cancel)

@@ -12,10 +12,10 @@ import pytest
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusedError
 from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.planner.elastic import ElasticPlanner
-from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, Clock, CoreLoop
+from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, PROOF_S, Clock, CoreLoop
 from callsheet.scheduler.store.payloads import JournalBackloggedError
 
 from tests.support.core_requests import action_request, job_request
@@ -143,6 +143,67 @@ async def test_a_timer_stays_while_later_deadlines_come_and_go(monkeypatch: pyte
     assert max(timers, default=0.0) < 1.0, "the lease was renewed, and is looked at when it would have been over"
 
 
+class Answered(Peer):
+    """A client's session that keeps its answers."""
+
+    def __init__(self, name: str) -> None:
+        self.answered = list[int]()
+
+    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
+        """See `ClientSession`."""
+        self.answered.append(sequence)
+
+
+def refused_submit(client: Answered, sequence: int) -> events.SubmitRequested:
+    """An action of a job that is not open."""
+    return events.SubmitRequested(events.ReplyTo(client, sequence), action_request("a", job_id="unknown"), None)
+
+
+class HandedOver(Unattached):
+    """A journal whose commits end when a test has them end."""
+
+    def __init__(self) -> None:
+        self.commits = list[Callable[[], None]]()
+
+    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
+        """Begins a commit."""
+        self.commits.append(on_committed)
+
+
+@pytest.mark.parametrize("commit_s", [0.1, 5.0], ids=["a commit is quick", "a commit is slow"])
+async def test_nothing_is_sent_by_a_scheduler_that_may_have_been_stopped(
+    commit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, journal, now = CoreWorld(now=Clock().now()), HandedOver(), [100.0]
+    monkeypatch.setattr("time.clock_gettime", lambda _: now[0])
+    loop, client = loop_of(world, journal), Answered("client")
+
+    async def ask(sequence: int) -> None:
+        loop.post([refused_submit(client, sequence)])
+        await anyio.wait_all_tasks_blocked()
+
+    async def end_commit() -> list[int]:
+        now[0] += commit_s
+        journal.commits.pop(0)()
+        await anyio.wait_all_tasks_blocked()
+        return client.answered
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loop.run)
+        await ask(1)
+        assert not client.answered, "it has not proved that it leads"
+        assert await end_commit() == [1]
+        await ask(2)
+        assert (2 in client.answered) == (commit_s < PROOF_S)
+        now[0] += PROOF_S
+        await ask(3)
+        assert 3 not in client.answered, "it may have been stopped since its last commit began"
+        while journal.commits:
+            await end_commit()
+        assert client.answered == [1, 2, 3]
+        tasks.cancel_scope.cancel()
+
+
 class FullJournal(Unattached):
     """A journal that takes nothing more."""
 
@@ -168,6 +229,7 @@ class Watched(Unattached):
 
     def __init__(self) -> None:
         self.order: list[str] = []
+        self.listens = False
         self.both = anyio.Event()
 
     def note(self, who: str) -> None:
@@ -182,7 +244,10 @@ class Watched(Unattached):
 
     def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
         """Takes the end."""
-        self.note("journal")
+        if self.listens:
+            self.note("journal")
+        else:
+            on_committed()
 
 
 @pytest.mark.parametrize("dispatches", [False, True], ids=["nothing is dispatched", "something is dispatched"])
@@ -195,9 +260,13 @@ async def test_an_end_is_handed_to_the_journal_at_once_but_after_what_is_dispatc
         world.submit(action_request("b", ActionKind.REWARD))
     world.plan()
     loop = loop_of(world, watched)
-    loop.post([end_of(world.live("a"))])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(loop.run)
+        # The answer needs a proof that this scheduler leads.
+        loop.post([refused_submit(Answered("client"), 1)])
+        await anyio.wait_all_tasks_blocked()
+        watched.listens = True
+        loop.post([end_of(world.live("a"))])
         with anyio.fail_after(20.0):
             await watched.both.wait()
         tasks.cancel_scope.cancel()
