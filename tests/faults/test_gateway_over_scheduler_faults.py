@@ -32,14 +32,6 @@ _CALLS = 10
 _KILLS = 1
 
 
-@pytest.fixture
-def chance() -> random.Random:
-    """Chance from a seed that the output of a failed test names."""
-    seed = os.environ.get("CALLSHEET_FAULT_SEED") or str(random.SystemRandom().randrange(1 << 32))
-    sys.stderr.write(f"CALLSHEET_FAULT_SEED={seed}\n")
-    return random.Random(seed)
-
-
 @contextmanager
 def stopped(stack: Stack) -> Iterator[None]:
     """The scheduler hangs."""

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,14 +32,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(320)]
 _DEADLINE_S = 280.0
 _LONG_LEASE_S = 30.0
 _SHORT_LEASE_S = 3.0
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    """Chance from a seed that the output of a failed test names."""
-    seed = os.environ.get("CALLSHEET_FAULT_SEED") or str(random.SystemRandom().randrange(1 << 32))
-    sys.stderr.write(f"CALLSHEET_FAULT_SEED={seed}\n")
-    return random.Random(seed)
 
 
 class Run:

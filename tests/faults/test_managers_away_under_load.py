@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 from collections import Counter
@@ -95,12 +94,12 @@ async def test_a_manager_silent_for_its_lease_changes_nothing_when_it_wakes(tmp_
             await run.client.start()
             await run.until_share(0.3)
             silent = cluster.managers[0]
-            os.kill(silent.process.pid, signal.SIGSTOP)
+            silent.signal(signal.SIGSTOP)
             try:
                 while silent.name in await managers_of(admin):  # noqa: ASYNC110 - the scheduler tells nobody of it
                     await anyio.sleep(_POLL_S)
             finally:
-                os.kill(silent.process.pid, signal.SIGCONT)
+                silent.signal(signal.SIGCONT)
             # It goes on with attempts that are given up; their ends are stale, and it serves again.
             counts = await run.account()
             # A starved machine can make the other one silent for as long.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -45,6 +47,15 @@ class Part:
         """Starts it, and returns once it serves."""
         self._process = await self._exits.enter_async_context(run_process(self._spec, _GRACE_S))
         self.starts += 1
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal; no error if it has ended."""
+        if self.process.returncode is None:
+            os.kill(self.process.pid, number)
+
+    async def wait(self) -> int:
+        """Waits until it ends by itself; returns its exit code."""
+        return await self.process.wait()
 
     async def kill(self) -> None:
         """Sends SIGKILL, and returns once it is gone."""
