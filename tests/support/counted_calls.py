@@ -36,12 +36,13 @@ LEASE_S = 2.0
 LONGEST_FORM_S = 60.0
 _CALLERS = 8
 _LONGEST_CALL_S = 1.2
+_BROKEN = 0.1
 _PATIENT = ClientOptions(connect_timeout_s=60.0, give_up_after_s=300.0, backoff_initial_s=0.05, backoff_max_s=0.25)
 _LONG = Timeouts(schedule_to_start_s=600.0, start_to_close_s=60.0, schedule_to_close_s=900.0)
 
 
 class CountingServer:
-    """Counts how often each path was asked for; answers after a while.
+    """Counts how often each path was asked for; answers after a while, or breaks the connection in place of an answer.
 
     Attributes:
         asked: Requests that have begun, by path.
@@ -54,6 +55,8 @@ class CountingServer:
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked[request.path] += 1
         await anyio.sleep(self._chance.uniform(0.05, _LONGEST_CALL_S))
+        if self._chance.random() < _BROKEN and request.transport is not None:
+            request.transport.close()
         return web.Response(text="{}")
 
     @asynccontextmanager

@@ -209,6 +209,8 @@ class ApiProvider:
             self._opened = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
             )
+            # By itself it repeats a GET, PUT or DELETE whose connection broke; the scheduler decides about that.
+            self._opened._retry_connection = False
         return self._opened
 
 
