@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import psycopg
 from aiohttp import web
+from anyio.abc import TaskGroup
 from callsheet.client import (
     Client,
     ClientOptions,
@@ -33,7 +34,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 LEASE_S = 2.0
-LONGEST_FORM_S = 60.0
+LONGEST_FORM_S = 180.0
 _CALLERS = 8
 _LONGEST_CALL_S = 1.2
 _BROKEN = 0.1
@@ -80,12 +81,18 @@ class CountedCalls:
     Attributes:
         scheduler: The scheduler.
         manager: The tools manager.
+        others: A scheduler and a tools manager that take the places of these on PostgreSQL; not started.
+        others_address: The address of that scheduler.
         chance: Of the faults.
         server: It counts.
         database_url: Of the journal; empty for SQLite.
-        others: A scheduler and a tools manager that take the places of these on PostgreSQL; not started.
+        job: The job of the calls; it outlives its client.
+        callers: The tasks that call.
         outcomes: By the paths of the calls.
     """
+
+    job: Job
+    callers: TaskGroup
 
     def __init__(
         self, cluster: Cluster, url: str, server: CountingServer, chance: random.Random, database_url: str
@@ -99,17 +106,14 @@ class CountedCalls:
         self._over = anyio.Event()
         self.scheduler, self.manager = cluster.scheduler, self._add_manager("tools", cluster.address)
         # On another machine.
-        address = f"127.0.0.1:{free_port()}"
-        place = (
-            "--listen",
-            address,
-            "--data-dir",
-            str(cluster.directory / "another"),
-            "--manager-lease",
-            f"{LEASE_S:g}",
+        self.others_address = f"127.0.0.1:{free_port()}"
+        place = ("--listen", self.others_address, "--data-dir", str(cluster.directory / "another"))
+        times = ("--manager-lease", f"{LEASE_S:g}", "--heartbeat-interval", f"{LEASE_S / 10:g}")
+        words = ("scheduler", *place, *times, "--database-url", database_url)
+        self.others = (
+            cluster.add("another", "callsheet.cli.main", *words),
+            self._add_manager("tools-2", self.others_address),
         )
-        words = ("scheduler", *place, "--heartbeat-interval", "0.2", "--database-url", database_url)
-        self.others = (cluster.add("another", "callsheet.cli.main", *words), self._add_manager("tools-2", address))
 
     def _add_manager(self, name: str, scheduler: str) -> Part:
         """Adds a tools manager, which is not started yet."""
@@ -117,15 +121,18 @@ class CountedCalls:
         words = ("--memory-mib", "500", "--drain-timeout", "0.2", "--tools-file", str(self._tools))
         return self._cluster.add(name, "callsheet.cli.main", "manager", "tools", *where, *words)
 
-    async def keep_calling(self, job: Job, caller: int) -> None:
+    async def keep_calling(self, caller: int) -> None:
         """Makes one call after another until `finish`."""
         number = 0
         while not self._over.is_set():
-            path, method = f"/{caller}/{number}", "GET" if number % 2 else "POST"
-            self.outcomes[path] = await job.tool_call(
-                "search", f"{method} {path}", action_id=path, unservable=Unservable.WAIT, timeouts=_LONG
-            )
+            await self.call(self.job, f"/{caller}/{number}", "GET" if number % 2 else "POST")
             number += 1
+
+    async def call(self, job: Job, path: str, method: str = "POST") -> None:
+        """Makes a call, and keeps its outcome."""
+        self.outcomes[path] = await job.tool_call(
+            "search", f"{method} {path}", action_id=path, unservable=Unservable.WAIT, timeouts=_LONG
+        )
 
     def finish(self) -> None:
         """Has every caller end after its call."""
@@ -277,20 +284,26 @@ async def _database_hangs_and_breaks(calls: CountedCalls) -> None:
 
 
 async def _another_scheduler_leads(calls: CountedCalls) -> None:
-    """A machine with a scheduler and a manager hangs, others take their place, and it goes on."""
-    first = (calls.scheduler, calls.manager)
-    for part in first:
+    """A scheduler hangs, with or without its manager; others take its place, and it goes on with what it reads."""
+    hang = (calls.scheduler, calls.manager)[: calls.chance.randint(1, 2)]
+    for part in hang:
         part.signal(signal.SIGSTOP)
+    # Clients call both: the one that hangs will read it, too.
+    late = [f"/late/{calls.scheduler.starts}/{number}" for number in range(_CALLERS)]
+    for path in late:
+        calls.callers.start_soon(calls.call, calls.job, path)
     calls.end_connections()
     await calls.restart(*calls.others)
-    await calls.some_run()
-    for part in first:
+    async with Client(calls.others_address, _PATIENT) as client, anyio.create_task_group() as tasks:
+        for path in late:
+            tasks.start_soon(calls.call, client.job("calls"), path)
+    for part in hang:
         part.signal(signal.SIGCONT)
     assert await calls.scheduler.wait() != 0, "it goes on beside the one that leads"
     await calls.a_while()
     for part in (*calls.others, calls.manager):
         await part.kill()
-    await calls.restart(*first)
+    await calls.restart(calls.scheduler, calls.manager)
 
 
 FORMS: dict[str, Callable[[CountedCalls], Awaitable[None]]] = {
@@ -342,10 +355,10 @@ async def count_calls(
     ):
         calls = CountedCalls(cluster, url, server, chance, database_url)
         await calls.manager.start()
-        job = await client.open_job("calls", detached=True)
-        async with anyio.create_task_group() as callers:
+        calls.job = await client.open_job("calls", detached=True)
+        async with anyio.create_task_group() as calls.callers:
             for caller in range(_CALLERS):
-                callers.start_soon(calls.keep_calling, job, caller)
+                calls.callers.start_soon(calls.keep_calling, caller)
             for form in forms:
                 await calls.strike(form)
                 calls.account()
