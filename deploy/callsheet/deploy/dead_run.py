@@ -214,9 +214,8 @@ def _last_sign_of_life(recovered: Recovered) -> float:
 def _tell_of_the_end(state: SchedulerState, now: float) -> None:
     """Puts what is known in place of what `restore` says to a scheduler that goes on."""
     for manager_id, awaited in state.awaited.items():
-        state.lost_managers[manager_id] = LostManager(
-            manager_id, "", now, len(awaited.attempts), len(awaited.trajectories)
-        )
+        attempts = sum(map(len, awaited.attempts.values()))
+        state.lost_managers[manager_id] = LostManager(manager_id, "", now, attempts, len(awaited.trajectories))
     for job in state.jobs.values():
         for action in open_actions(job):
             if action is not None:
