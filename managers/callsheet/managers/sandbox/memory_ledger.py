@@ -174,11 +174,13 @@ class MemoryLedger:
         """Lets those of the line run who can; returns them. Call it after every other change, and now and then."""
         admitted: list[str] = []
         ahead: dict[str, _Entry] = {}
-        new_waits = False
+        least_new_mib = inf
         for sandbox_id, entry in list(self.line.items()):
             new = entry.lasts and self._entries.get(sandbox_id) is not entry
-            can_run = self._can_run(sandbox_id, entry) and not (new and new_waits)
-            if can_run and all(self._lets_pass(each, other, entry, now, new=new) for each, other in ahead.items()):
+            can_run = self._can_run(sandbox_id, entry)
+            # No new one passes a smaller one, which would have gone.
+            goes = can_run and not (new and entry.demand_mib >= least_new_mib)
+            if goes and all(self._lets_pass(each, other, entry, now, new=new) for each, other in ahead.items()):
                 self.give_back(sandbox_id)
                 entry.running, entry.began = True, now
                 self._entries[sandbox_id] = entry
@@ -189,8 +191,9 @@ class MemoryLedger:
                     if other.asked > entry.asked:
                         other.could_since = inf
             else:
-                ahead[sandbox_id] = entry
-                new_waits |= new
+                if not can_run:
+                    ahead[sandbox_id] = entry
+                least_new_mib = min(least_new_mib, entry.demand_mib) if new else least_new_mib
         return admitted
 
     def stuck(self) -> str | None:
