@@ -83,7 +83,9 @@ class Callsheet:
         self._requests = RequestBook(scenario.cluster)
         self._knowledge = Knowledge()
         self._attempts = Attempts(self._begin)
-        self._memory = GatedMemory(world, self._start, self._refuse)
+        self._memory = GatedMemory(
+            scenario.cluster, self._start, self._refuse, now=lambda: world.now, wake_at=world.wake_at
+        )
         sharing = NodeSharingSettings(beta=self.settings.ageing)
         ranked = self.settings.core_sharing is CoreSharing.RANKED
         self._nodes = SharedNodes(world, sharing) if ranked else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from callsheet.benchmarks.peers import manager_of
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.scenario import Cluster
 from callsheet.benchmarks.simulator.shell.requests import rounded_up
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger, MemoryTerms, Stay
 from callsheet.managers.sandbox.node_sharing import KnownCommand, LaneChange, NodeSharing, NodeSharingSettings
@@ -22,16 +23,25 @@ class GatedMemory:
     """The ledger of each node's manager, and the commands that wait for memory there.
 
     Args:
-        world: Has the machines and the time.
+        cluster: The machines.
         start: Starts a command whose sandbox has its whole demand.
         refuse: Gives a command back that would wait for ever.
+        now: Returns the time.
+        wake_at: Has `woken` called at a time.
     """
 
     def __init__(
-        self, world: World, start: Callable[[Task, Dispatch], None], refuse: Callable[[Task, Dispatch], None]
+        self,
+        cluster: Cluster,
+        start: Callable[[Task, Dispatch], None],
+        refuse: Callable[[Task, Dispatch], None],
+        *,
+        now: Callable[[], float],
+        wake_at: Callable[[float], None],
     ) -> None:
-        nodes = world.scenario.cluster.cpu_nodes().items()
-        self._world = world
+        nodes = cluster.cpu_nodes().items()
+        self._now = now
+        self._wake_at = wake_at
         self._ledgers = {name: MemoryLedger(node.memory_mb, by_need=True) for name, node in nodes}
         self._start = start
         self._refuse = refuse
@@ -78,20 +88,20 @@ class GatedMemory:
 
     def woken(self) -> None:
         """Looks at what time changes, once a second while somebody waits, as managers do."""
-        if self._look_at <= self._world.now:
+        if self._line and self._look_at <= self._now():
             for ledger in self._ledgers.values():
                 self._advance(ledger)
 
     def _advance(self, ledger: MemoryLedger) -> None:
-        for sandbox in ledger.advance(self._world.now):
+        for sandbox in ledger.advance(self._now()):
             self._start(*self._line.pop(sandbox))
         while (stuck := ledger.stuck()) is not None:
             ledger.give_back(stuck)
             self._inside.pop(self._line[stuck][0])
             self._refuse(*self._line.pop(stuck))
-        if self._line and self._look_at <= self._world.now:
-            self._look_at = self._world.now + LOOK_S
-            self._world.wake_at(self._look_at)
+        if self._line and self._look_at <= self._now():
+            self._look_at = self._now() + LOOK_S
+            self._wake_at(self._look_at)
 
 
 def _sandbox_of(task: Task) -> str:
