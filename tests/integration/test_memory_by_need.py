@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +17,7 @@ import pytest
 from callsheet.managers.clock import note_waits
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.cgroups import SandboxGroup, probe_layout
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
@@ -122,6 +125,47 @@ async def test_what_an_idle_sandbox_holds_is_told_background_processes_included(
         assert rewarded.sandbox_held_mib >= bare_mib + 20, "that of the trajectory, and not of the copy"
 
 
+_PIN = """
+import ctypes, mmap, os, sys
+path, *entries = sys.argv[1:]
+for entry in entries:
+    with open(entry, "w") as file:
+        file.write("0")
+with open(path, "w+b") as file:
+    file.write(bytes(SIZE))
+    os.fsync(file.fileno())
+    memory = mmap.mmap(file.fileno(), SIZE)
+start = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+for call in (lambda: 0, lambda: ctypes.CDLL(None).mlock(start, ctypes.c_size_t(SIZE))):
+    print(call(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_locked_file_is_held(settings: SandboxSettings, tmp_path: Path) -> None:
+    """Of a process with a larger limit than commands have; whatever is on a disk and not locked can be taken back."""
+    layout, size_mib = probe_layout(), 4
+    assert layout is not None
+    group = SandboxGroup.make(layout, f"pinned-{os.getpid()}", DEMAND_MIB, 16)
+    try:
+        group.set_cores(os.sched_getaffinity(0))
+        program = [sys.executable, "-c", _PIN.replace("SIZE", str(size_mib << 20)), str(tmp_path / "file")]
+        with subprocess.Popen(
+            [*program, *map(str, group.entries)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            held = []
+            for _ in range(2):
+                assert process.stdout.readline() == "0\n"
+                held.append(group.held_mib(empty=True) or 0)
+                process.stdin.write("\n")
+                process.stdin.flush()
+        assert size_mib <= held[1] - held[0] <= size_mib + 1
+    finally:
+        group.remove()
+
+
 async def test_rewards_in_copies_wait_for_their_whole_demand_and_all_end(settings: SandboxSettings) -> None:
     most = 0
     async with running(settings, 5 * DEMAND_MIB) as executor:
@@ -175,6 +219,33 @@ async def test_a_wait_costs_no_execution_time_and_ends_with_a_stop_or_its_sandbo
         assert isinstance(results["released"], Broken)
         assert results["released"].failed.reason == "state_lost"
         assert attempts["stopped"].waits.stood.keys() == {Cause.MEMORY}
+
+
+async def test_one_that_waits_for_a_large_step_stops_no_small_ones(settings: SandboxSettings) -> None:
+    async with running(settings, 20 * DEMAND_MIB) as executor:
+        names = [*map(str, range(6)), "runs", "waits"]
+        demands = dict.fromkeys(names, DEMAND_MIB) | dict.fromkeys(names[6:], 15 * DEMAND_MIB)
+        ids = {name: await make(executor, asked(name, demand)) for name, demand in demands.items()}
+        large = {
+            name: attempt_of(step("sleep 600", trajectory=name), sandbox_id=ids[name], expected_execution_s=0.3)
+            for name in names[6:]
+        }
+
+        async def steps(name: str) -> None:
+            for _ in range(50):
+                attempt = attempt_of(step("true", trajectory=name), sandbox_id=ids[name], expected_execution_s=0.3)
+                assert exit_code(await executor.run(attempt)) == 0
+
+        async with anyio.create_task_group() as tasks:
+            for number, attempt in enumerate(large.values()):
+                tasks.start_soon(executor.run, attempt)
+                await until(lambda number=number: len(executor.memory.ledger.line) == number)  # type: ignore[misc]
+            async with anyio.create_task_group() as small:
+                for name in names[:6]:
+                    small.start_soon(steps, name)
+            assert [*executor.memory.ledger.line] == [ids["waits"]]
+            for attempt in large.values():
+                attempt.stop_requested.set()
 
 
 async def test_a_reset_that_fits_alone_waits_and_one_that_never_fits_is_refused(settings: SandboxSettings) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import ceil, log2
 from random import Random
 
-from callsheet.managers.sandbox.memory_ledger import MOST_PASSED, MemoryLedger, MemoryTerms, Stay
-from hypothesis import given
+from callsheet.managers.sandbox.memory_ledger import FIRST_PATIENCE_S, MemoryLedger, MemoryTerms, Stay
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LIMIT_MIB = 100
@@ -43,6 +45,7 @@ class World:
 
     ledger: MemoryLedger
     used_mib: dict[str, int] = field(default_factory=dict)
+    now: float = 0.0
 
     def want(self, each: Trajectory) -> None:
         each.waits = True
@@ -94,7 +97,7 @@ class World:
     def advance(self, trajectories: list[Trajectory]) -> None:
         by_name = {each.waits_as: each for each in trajectories if each.waits}
         while True:
-            for name in self.ledger.advance():
+            for name in self.ledger.advance(self.now):
                 self.begin(by_name[name])
             if (stuck := self.ledger.stuck()) is None:
                 return
@@ -130,6 +133,7 @@ def play(made: list[Trajectory], random: Random) -> None:
             world.end_run(each)
         else:
             world.want(each)
+        world.now += random.choice([0.0, 0.5, FIRST_PATIENCE_S, 100.0])
         assert sum(world.used_mib.values()) <= world.ledger.booked_mib <= LIMIT_MIB
     assert world.ledger.booked_mib == 0
     assert not world.ledger.line
@@ -154,8 +158,9 @@ def test_with_room_for_a_reward_beside_it_nothing_of_equal_demand_is_refused(
 
 
 @given(trajectories(), st.integers(1, LIMIT_MIB), st.randoms(use_true_random=False))
-def test_a_large_one_is_not_passed_for_ever(made: list[Trajectory], demand: int, random: Random) -> None:
-    """Those that are there already may go on before it, but nobody new, so it goes once they have ended."""
+def test_a_large_one_goes_before_new_ones_that_leave_it_no_memory(
+    made: list[Trajectory], demand: int, random: Random
+) -> None:
     world = World(MemoryLedger(LIMIT_MIB, by_need=True))
     large = Trajectory("large", demand, False, [0], None, True)
     first, later = made[: len(made) // 2], made[len(made) // 2 :]
@@ -175,27 +180,88 @@ def test_a_large_one_is_not_passed_for_ever(made: list[Trajectory], demand: int,
             world.end_run(each)
         else:
             world.want(each)
-        assert not any(each.at or each.runs for each in later), "nobody new passes it"
+        world.now += random.choice([0.0, 0.5, FIRST_PATIENCE_S, 100.0])
+        there = sum(each.demand_mib for each in later if not each.ended and (each.at or each.runs))
+        assert not there or demand + there <= LIMIT_MIB
 
 
-def test_one_that_waits_lets_others_pass_but_not_for_ever() -> None:
-    ledger = MemoryLedger(1_000, by_need=True)
-    for name, demand in (("large", 900), ("a", 100), ("b", 100), ("c", 100)):
-        ledger.ask(name, demand, MemoryTerms())
-        assert ledger.advance() == [name]
-        ledger.rest(name, 10)
-    ledger.thaw("a")
-    assert ledger.advance() == ["a"]
-    ledger.thaw("large")
-    assert ledger.advance() == []
-    running, resting = "a", ["b", "c"]
-    for _ in range(MOST_PASSED):
-        resting.append(running)
-        ledger.thaw(resting[0])
-        assert ledger.advance() == [resting[0]]
-        ledger.rest(running, 10)
-        running = resting.pop(0)
-    ledger.thaw(resting[0])
-    assert ledger.advance() == []
-    ledger.rest(running, 10)
-    assert ledger.advance() == ["large"]
+@dataclass(frozen=True)
+class Steps:
+    """One step after another in a sandbox, of the same real and expected seconds; `most` of them."""
+
+    demand_mib: int
+    real_s: float
+    expected_s: float = 0.0
+    at: float = 0.0
+    most: int = 1_000_000
+
+
+def begin_steps(made: dict[str, Steps], until: float) -> dict[str, list[tuple[float, float]]]:
+    """Runs steps on a node under virtual time, with a look each second; returns when each was asked for and began."""
+    ledger = MemoryLedger(LIMIT_MIB, by_need=True)
+    for name, steps in made.items():
+        ledger.ask(name, steps.demand_mib, MemoryTerms())
+        assert ledger.advance(0.0) == [name]
+        ledger.rest(name, 0)
+    events = [*((steps.at, name) for name, steps in made.items()), *((float(at), "") for at in range(int(until)))]
+    heapify(events)
+    asked: dict[str, float] = {}
+    begun: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
+    while events and events[0][0] < until:
+        now, name = heappop(events)
+        if name in asked:
+            del asked[name]
+            ledger.rest(name, 0)
+        if name and len(begun[name]) < made[name].most:
+            asked[name] = now
+            ledger.thaw(name, made[name].expected_s)
+        for each in ledger.advance(now):
+            begun[each].append((asked[each], now))
+            heappush(events, (now + made[each].real_s, each))
+    return begun
+
+
+def longest_wait_s(longest_s: float) -> float:
+    """The documented bound of a large step's wait, once only those that passed it are in its way."""
+    if longest_s <= FIRST_PATIENCE_S:
+        return FIRST_PATIENCE_S + longest_s
+    doublings = ceil(log2(longest_s / FIRST_PATIENCE_S))
+    return (7 + doublings) * longest_s + 2 * doublings
+
+
+SECONDS = st.sampled_from([0.25, 1.0, 5.0, 20.0, 60.0])
+EXPECTED = st.just(0.0) | SECONDS
+SMALL = st.lists(st.builds(Steps, st.integers(1, 30), SECONDS, EXPECTED), min_size=1, max_size=8)
+
+
+@given(SMALL, st.lists(st.tuples(st.integers(50, LIMIT_MIB), SECONDS, EXPECTED), min_size=2, max_size=4))
+@settings(max_examples=40)
+def test_large_steps_have_a_longest_wait_whatever_is_expected_of_those_that_pass(
+    small: list[Steps], large: list[tuple[int, float, float]]
+) -> None:
+    made = {f"small {number}": each for number, each in enumerate(small)}
+    for number, (demand, real_s, expected_s) in enumerate(large):
+        made[f"large {number}"] = Steps(demand, real_s, expected_s, at=2.0 + number, most=1)
+    longest_s = max(each.real_s for each in made.values())
+    # Those that came before it go first, one after another at worst.
+    free_at = 2.0 + sum(each.real_s for each in small)
+    begun = begin_steps(made, until=3_000.0)
+    for number, (_, real_s, _) in enumerate(large):
+        ((_, began),) = begun[f"large {number}"]
+        assert began <= free_at + longest_wait_s(longest_s)
+        free_at = max(free_at, began + real_s)
+
+
+@given(SMALL, st.integers(50, LIMIT_MIB), EXPECTED)
+@settings(max_examples=40)
+def test_small_steps_keep_half_of_their_rate_beside_one_that_waits_for_a_hung_one(
+    small: list[Steps], demand: int, expected_s: float
+) -> None:
+    made = {f"small {number}": each for number, each in enumerate(small)}
+    made["hung"] = Steps(60, 1e6, expected_s, at=1.0, most=1)
+    alone = begin_steps(made, until=600.0)
+    made["large"] = Steps(demand, 1.0, at=2.0, most=1)
+    beside = begin_steps(made, until=600.0)
+    # A step that ends after the large one could begin waits until the hung one has run for as long.
+    late = 1 + sum(each.expected_s / each.real_s for each in small)
+    assert sum(map(len, beside.values())) >= sum(map(len, alone.values())) / 2 - late

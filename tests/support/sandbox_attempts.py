@@ -44,6 +44,7 @@ def attempt_of(
     sandbox_id: str = "",
     cores: Iterable[int] = (),
     resources: Mapping[str, int] | None = None,
+    expected_execution_s: float = 0.0,
 ) -> Attempt:
     """Returns an attempt with a grant."""
     number = next(_numbers)
@@ -57,6 +58,7 @@ def attempt_of(
         resources={"cpu": len(granted), **(resources or {})},
         cores=granted,
         sandbox_id=sandbox_id,
+        expected_execution_s=expected_execution_s,
     )
     return Attempt(grant=grant, action=action, payloads=MemoryPayloads())
 

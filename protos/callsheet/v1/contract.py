@@ -55,7 +55,7 @@ _CAME_WITH: Final = {
     DrainManagerResponse.attempts DrainManagerResponse.sandbox_count DrainManagerResponse.sandboxes
     EnvResetInput.guaranteed_memory GetServerInfoRequest.token_id GetServerInfoResponse.prices GetStatusResponse.lost
     EndCount ExplainResponse.trajectory_id GetStatusResponse.ends ManagerStatus.loads ServiceLoad
-    GetStatusResponse.wanted GroupStatus.cost HostedService.demand JobStatus.cost LostManager
+    GetStatusResponse.wanted Grant.expected_execution_s GroupStatus.cost HostedService.demand JobStatus.cost LostManager
     ManagerStatus.leaves_by ManagerStatus.leaving ManagerStatus.sandbox_memory_mib ManagerStatus.waiting_for_memory
     REWARD_PLACE_EMPTY SandboxState.held_mib ServiceState.demand ServiceState.waiting_for_memory TrajectoryStatus.cost
     Usage.cost WantedUnits

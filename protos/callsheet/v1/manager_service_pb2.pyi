@@ -1163,6 +1163,7 @@ class Grant(google.protobuf.message.Message):
     BODY_HASH_FIELD_NUMBER: builtins.int
     SANDBOX_ID_FIELD_NUMBER: builtins.int
     EXPECTED_USE_FIELD_NUMBER: builtins.int
+    EXPECTED_EXECUTION_S_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Number of the attempt, from 1."""
     service: builtins.str
@@ -1173,6 +1174,8 @@ class Grant(google.protobuf.message.Message):
     """The sandbox it must run in, or begin with a copy of (see RewardPlace); empty if it needs none or is to create one."""
     expected_use: builtins.float
     """Prediction of the cores it uses when it gets all it can use; 0 if there is none."""
+    expected_execution_s: builtins.float
+    """Prediction of the seconds on its execution clock with these resources; 0 if there is none."""
     @property
     def token(self) -> global___FencingToken:
         """The fencing token; outcomes that carry an older one than the action's current are stale."""
@@ -1211,9 +1214,10 @@ class Grant(google.protobuf.message.Message):
         body_hash: builtins.bytes = ...,
         sandbox_id: builtins.str = ...,
         expected_use: builtins.float = ...,
+        expected_execution_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["heartbeat", b"heartbeat", "key", b"key", "start_to_close", b"start_to_close", "token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "expected_use", b"expected_use", "heartbeat", b"heartbeat", "key", b"key", "resources", b"resources", "sandbox_id", b"sandbox_id", "service", b"service", "start_to_close", b"start_to_close", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "expected_execution_s", b"expected_execution_s", "expected_use", b"expected_use", "heartbeat", b"heartbeat", "key", b"key", "resources", b"resources", "sandbox_id", b"sandbox_id", "service", b"service", "start_to_close", b"start_to_close", "token", b"token"]) -> None: ...
 
 global___Grant = Grant
 

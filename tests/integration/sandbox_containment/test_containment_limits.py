@@ -95,6 +95,28 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
         assert await python(sandbox, code) == "45\n"
 
 
+@pytest.mark.parametrize("raised", [False, True])
+async def test_only_a_keys_length_of_a_file_can_be_locked_in_memory(settings: SandboxSettings, raised: bool) -> None:
+    """Locked pages of a file stay in memory while a sandbox is frozen."""
+    code = f"""
+import ctypes, mmap, resource, sys
+libc = ctypes.CDLL(None, use_errno=True)
+usual, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most) if {raised} else (usual, most))
+with open(sys.executable, "rb") as file:
+    memory = mmap.mmap(file.fileno(), 1 << 20, mmap.MAP_PRIVATE)
+start = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+for size in (16 << 10, 1 << 20):
+    print(libc.mlock(start, ctypes.c_size_t(size)), ctypes.get_errno())
+try:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
+except ValueError:
+    print("refused")
+"""
+    async with open_sandbox(settings) as sandbox:
+        assert await python(sandbox, code) == "0 0\n-1 12\nrefused\n"
+
+
 async def test_many_small_processes_that_fill_the_memory_leave_the_sandbox_alive(settings: SandboxSettings) -> None:
     # Each is smaller than the agent, which would be killed first for its size.
     code = """

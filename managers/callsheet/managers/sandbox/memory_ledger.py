@@ -12,8 +12,11 @@ than a third of the node.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
+from math import inf, nextafter
 from typing import Final
 
 
@@ -33,27 +36,46 @@ class MemoryTerms:
         stay: How long the sandbox stays.
         guaranteed: Its whole demand is kept for its life.
         beside: The trajectory's sandbox that it scores, for one that stays for an attempt; empty for none.
+        expected_s: Seconds that what makes it is expected to take; 0 if that is not known.
     """
 
     stay: Stay = Stay.TRAJECTORY
     guaranteed: bool = False
     beside: str = ""
+    expected_s: float = 0.0
 
 
-@dataclass(slots=True)
+FIRST_PATIENCE_S: Final = 8.0
+"""Seconds for which one that waits first lets others pass that keep it waiting. Most demands are small and most actions
+short, so a node is not idle until a large one has its memory."""
+
+
+@dataclass(slots=True, eq=False)
 class _Entry:
     """One sandbox.
 
     Attributes:
+        born: Its place in the order of all that was asked for.
         held_mib: What it holds between its actions; None while that is not known.
-        passed: Others that went before it since it waits.
+        asked: As `born`, for what runs in it or waits.
+        expected_s: Seconds that this is expected to take; 0 if that is not known.
+        began: When it began.
+        patience_s: While it waits: seconds for which it lets others pass, and then lets nobody pass.
+        could_since: Since when it could run if nobody had passed it; infinite if it could not.
+        gave_up: When it last took those that had passed it for some that came before it.
     """
 
     demand_mib: int
     terms: MemoryTerms
+    born: int
     held_mib: int | None = None
     running: bool = True
-    passed: int = 0
+    asked: int = 0
+    expected_s: float = 0.0
+    began: float = -inf
+    patience_s: float = FIRST_PATIENCE_S
+    could_since: float = inf
+    gave_up: float = -inf
 
     @property
     def rest_mib(self) -> int:
@@ -71,17 +93,18 @@ class _Entry:
         """Whether it stays until its trajectory ends."""
         return self.terms.stay is Stay.TRAJECTORY
 
-
-MOST_PASSED: Final = 256
-"""Others that one which waits lets pass. Most demands are small and most actions short, so it waits little longer, and
-a node is not idle until a large one has its memory: with 2 GB a core the mean of coding's actions falls by a third."""
+    def ends_at(self, now: float) -> float:
+        """When what runs in it is expected to end: what takes longer than that may take as long again."""
+        expected = self.began + self.expected_s
+        return expected if expected > now else now + (now - self.began)
 
 
 class MemoryLedger:
     """Has memory for sandboxes, and a line of those that wait for some.
 
-    First come, first served, but one that cannot go lets `MOST_PASSED` others pass, and all of them if it could not go
-    even with nothing running: then they have to end before it. New sandboxes of trajectories pass nobody.
+    First come, first served, but one that cannot run yet lets others pass (`_lets_pass`): those that leave it its
+    memory, and those that end before it can have it. Once only those that passed are in its way, by turns all may pass
+    and nobody may, for equal times. These times double, so that one of them outlasts whatever passed.
 
     Attributes:
         limit_mib: What all sandboxes may have together, in MiB; None for no limit.
@@ -95,6 +118,7 @@ class MemoryLedger:
         self.by_need = by_need
         self.booked_mib = 0
         self._largest_mib = 0
+        self._asked = 0
         self._entries: dict[str, _Entry] = {}
         self.line: dict[str, _Entry] = {}
 
@@ -116,16 +140,16 @@ class MemoryLedger:
         known = self._entries.get(sandbox_id)
         if sandbox_id in self.line or (known is not None and known.terms.stay is not Stay.SPARE):
             raise ValueError(f"sandbox_id: {sandbox_id!r}: has memory already")
-        self.line[sandbox_id] = _Entry(demand_mib, terms)
+        self._wait(sandbox_id, _Entry(demand_mib, terms, self._asked + 1), terms.expected_s)
 
-    def thaw(self, sandbox_id: str) -> bool:
+    def thaw(self, sandbox_id: str, expected_s: float = 0.0) -> bool:
         """Puts a sandbox in which something is to run into the line; returns whether it needs more than it has."""
         entry = self._entries.get(sandbox_id)
         if entry is None or entry.charge_mib == entry.demand_mib:
             if entry is not None:
                 entry.running = True
             return False
-        self.line[sandbox_id] = entry
+        self._wait(sandbox_id, entry, expected_s)
         return True
 
     def rest(self, sandbox_id: str, held_mib: int | None) -> None:
@@ -146,27 +170,30 @@ class MemoryLedger:
         if (entry := self._entries.pop(sandbox_id, None)) is not None:
             self._count(entry, -1)
 
-    def advance(self) -> list[str]:
-        """Lets those of the line run who can; returns them. Call it after every other change."""
+    def advance(self, now: float) -> list[str]:
+        """Lets those of the line run who can; returns them. Call it after every other change, and now and then."""
         admitted: list[str] = []
-        ahead: list[_Entry] = []
+        ahead: dict[str, _Entry] = {}
+        least_new_mib = inf
         for sandbox_id, entry in list(self.line.items()):
-            if ahead and entry.lasts and self._entries.get(sandbox_id) is not entry:
-                continue
-            if self._can_run(sandbox_id, entry):
+            new = entry.lasts and self._entries.get(sandbox_id) is not entry
+            can_run = self._can_run(sandbox_id, entry)
+            # No new one passes a smaller one, which would have gone.
+            goes = can_run and not (new and entry.demand_mib >= least_new_mib)
+            if goes and all(self._lets_pass(each, other, entry, now, new=new) for each, other in ahead.items()):
                 self.give_back(sandbox_id)
-                entry.running = True
+                entry.running, entry.began = True, now
                 self._entries[sandbox_id] = entry
                 self._count(entry, 1)
                 self._largest_mib = max(self._largest_mib, entry.demand_mib)
                 admitted.append(sandbox_id)
-                entry.passed = 0
-                for each in ahead:
-                    each.passed += 1
-            elif entry.passed >= MOST_PASSED and self._can_run(sandbox_id, entry, at_rest=True):
-                break
+                for other in self.line.values():
+                    if other.asked > entry.asked:
+                        other.could_since = inf
             else:
-                ahead.append(entry)
+                if not can_run:
+                    ahead[sandbox_id] = entry
+                least_new_mib = min(least_new_mib, entry.demand_mib) if new else least_new_mib
         return admitted
 
     def stuck(self) -> str | None:
@@ -189,27 +216,79 @@ class MemoryLedger:
     def _count(self, entry: _Entry, sign: int) -> None:
         self.booked_mib += sign * entry.charge_mib
 
-    def _can_run(self, sandbox_id: str, entry: _Entry, *, at_rest: bool = False) -> bool:
-        """Whether a sandbox can have its demand, now or once nothing else runs and only what lasts is left."""
+    def _wait(self, sandbox_id: str, entry: _Entry, expected_s: float) -> None:
+        self._asked += 1
+        entry.asked, entry.expected_s = self._asked, expected_s
+        entry.patience_s, entry.could_since, entry.gave_up = FIRST_PATIENCE_S, inf, -inf
+        self.line[sandbox_id] = entry
+
+    def _lets_pass(self, sandbox_id: str, entry: _Entry, other: _Entry, now: float, *, new: bool) -> bool:
+        """Whether one that waits lets another pass that could run now; `new` if that is to be made for a trajectory."""
+
+        def could(ended: Callable[[_Entry], bool], beside: Set[_Entry] = frozenset()) -> bool:
+            return self._could_run(sandbox_id, entry, ended, beside)
+
+        def passed(each: _Entry) -> bool:
+            return each.asked > entry.asked and each.began > entry.gave_up
+
+        def before(at: float) -> Callable[[_Entry], bool]:
+            return lambda each: passed(each) or each.ends_at(now) < at
+
+        if not new and entry.could_since <= now < entry.could_since + entry.patience_s:
+            return True
+        if not new and not could(before(now + other.expected_s)):
+            entry.could_since = inf
+            return True
+        could_now = could(passed)
+        if could_now and now >= entry.could_since + 2 * entry.patience_s:
+            # What passed it takes longer than this. From now on it is as if that had come first.
+            entry.patience_s, entry.gave_up, could_now = 2 * entry.patience_s, now, False
+        entry.could_since = min(entry.could_since, now) if could_now else inf
+        if new and not could(lambda _: True):
+            # What others hold is in its way until their trajectories end.
+            return False
+        if not new and entry.could_since == now:
+            return True
+        ready_at = now
+        if not could_now:
+            ends = [now, *sorted(each.ends_at(now) for each in self._entries.values() if each.running)]
+            ready_at = ends[bisect_left(ends, True, key=lambda end: could(before(nextafter(end, inf))))]
+        grown = (each for each in self._entries.values() if new and each.born > entry.asked)
+        return could(lambda each: each.ends_at(now) <= ready_at, {other, *grown})
+
+    def _could_run(self, sandbox_id: str, entry: _Entry, ended: Callable[[_Entry], bool], beside: Set[_Entry]) -> bool:
+        """Whether a sandbox could have its demand once some have ended what they run, and beside others that run."""
+        own = self._entries.get(sandbox_id)
+        has_mib: dict[_Entry, int] = {}
+        for each in (*self._entries.values(), *beside):
+            if each in beside or (each.running and not ended(each)):
+                has_mib[each] = each.demand_mib
+            elif each is not own and each.terms.stay is Stay.TRAJECTORY:
+                has_mib[each] = each.rest_mib
+        return self._can_run(sandbox_id, entry, has_mib)
+
+    def _can_run(self, sandbox_id: str, entry: _Entry, has_mib: Mapping[_Entry, int] | None = None) -> bool:
+        """Whether a sandbox can have its demand while others have so much; what they have now by default."""
         if self.limit_mib is None:
             return True
         own = self._entries.get(sandbox_id)
-        others = [each for each in self._entries.values() if each is not own and each.lasts] if at_rest else []
-        taken = sum(each.rest_mib for each in others) if at_rest else self.booked_mib - (own.charge_mib if own else 0)
-        free = self.limit_mib - taken - entry.demand_mib
+        now_mib = self.booked_mib - (own.charge_mib if own else 0)
+        free = self.limit_mib - entry.demand_mib - (now_mib if has_mib is None else sum(has_mib.values()))
         if free < 0 or not self.by_need or not entry.lasts:
             return free >= 0
-        return free >= 2 * max(self._largest_mib, entry.demand_mib) or self._all_can_end(own, entry, at_rest=at_rest)
+        if free >= 2 * max(self._largest_mib, entry.demand_mib):
+            return True
+        if has_mib is None:
+            has_mib = {each: each.charge_mib for each in self._entries.values() if each is not own}
+        return self._all_can_end({**has_mib, entry: entry.demand_mib})
 
-    def _all_can_end(self, own: _Entry | None, entry: _Entry, *, at_rest: bool) -> bool:
-        """Whether, with a sandbox running, all can have what they may want, one after another, and end."""
+    def _all_can_end(self, has_mib: Mapping[_Entry, int]) -> bool:
+        """Whether all that last can have what they may want, one after another, and end."""
         assert self.limit_mib is not None
-        lasting = [each for each in self._entries.values() if each.lasts and each is not own]
-        has = [(each.demand_mib, each.rest_mib if at_rest else each.charge_mib) for each in lasting]
-        has.append((entry.demand_mib, entry.demand_mib))
-        free = self.limit_mib - sum(charge for _, charge in has)
-        for needed, charge in sorted((self._wants(demand) - charge, charge) for demand, charge in has):
+        lasting = [(each.demand_mib, mib) for each, mib in has_mib.items() if each.lasts]
+        free = self.limit_mib - sum(mib for _, mib in lasting)
+        for needed, mib in sorted((self._wants(demand) - mib, mib) for demand, mib in lasting):
             if needed > free:
                 return False
-            free += charge
+            free += mib
         return True

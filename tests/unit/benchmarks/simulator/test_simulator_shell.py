@@ -142,11 +142,14 @@ class OneNode:
     def __init__(self) -> None:
         self.started: list[str] = []
         self.refused: list[str] = []
+        self.now, self.wakes = 0.0, list[float]()
         cluster = Cluster(cpu=(CpuNodes(1, 8, memory_mb=1_000),))
         self.memory = GatedMemory(
             cluster,
             lambda task, dispatch: self.started.append(f"{task.rollout.name} {task.work.label}"),
             lambda task, dispatch: self.refused.append(f"{task.rollout.name} {task.work.label}"),
+            now=lambda: self.now,
+            wake_at=self.wakes.append,
         )
         self.book = RequestBook(cluster)
         self.lives = [LiveRollout(replace(ROLLOUT, name=name), 0.0, node="cpu-0") for name in ("a", "b", "c")]
@@ -172,6 +175,9 @@ def test_a_command_waits_while_its_sandbox_cannot_have_its_whole_demand() -> Non
     second = node.enter(node.lives[1], STEP)
     # With two at their demand, what is left would not do for any to end: a reward in a copy is as large again.
     assert node.started == ["a test"]
+    node.now = 5.0
+    node.memory.woken()
+    assert node.wakes == [1.0, 6.0], "it looks again while one waits"
     assert node.end(first) == 200
     assert node.started == ["a test", "b test"]
     assert node.end(second) == 200

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 from callsheet.managers.sandbox.files.images.layer_cache import CachedLayer, layers_to_evict
-from callsheet.managers.sandbox.memory_ledger import MemoryLedger, MemoryTerms, Stay
+from callsheet.managers.sandbox.memory_ledger import FIRST_PATIENCE_S, MemoryLedger, MemoryTerms, Stay
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.snapshots import (
     KeptSetUp,
@@ -27,7 +27,7 @@ OUTCOME = CommandOutcome(3, 0, b"\x00out\xff", b"err", 7, 0, 1.5, 0.25, 4096)
 def admitted(ledger: MemoryLedger, *asked: tuple[str, int], terms: MemoryTerms = LASTING) -> list[str]:
     for name, demand_mib in asked:
         ledger.ask(name, demand_mib, terms)
-    return ledger.advance()
+    return ledger.advance(0.0)
 
 
 def test_memory_is_kept_up_to_the_limit() -> None:
@@ -69,15 +69,15 @@ def test_by_need_ten_fit_where_three_would_for_life() -> None:
         ledger.rest(str(number), 3)
         assert ledger.held_mib(str(number)) == 3
     assert [ledger.thaw(str(number)) for number in range(4)] == [True] * 4
-    assert ledger.advance() == ["0"], "0 has 30, the others 27, and 30 are in reserve"
+    assert ledger.advance(0.0) == ["0"], "0 has 30, the others 27, and 30 are in reserve"
     assert (ledger.booked_mib, len(ledger.line), ledger.held_mib("0")) == (57, 3, 0)
     ledger.rest("0", None)
-    assert (ledger.booked_mib, ledger.advance()) == (57, []), "what it holds is not known: it has its demand"
+    assert (ledger.booked_mib, ledger.advance(0.0)) == (57, []), "what it holds is not known: it has its demand"
     ledger.rest("0", 40)
     assert ledger.held_mib("0") == 0, "its limit is its demand"
     ledger.rest("0", 0)
     assert ledger.held_mib("0") == 1, "0 would say that it is not known"
-    assert ledger.advance() == ["1"]
+    assert ledger.advance(0.0) == ["1"]
 
 
 def test_what_is_guaranteed_never_waits_and_has_its_demand_for_life() -> None:
@@ -113,27 +113,59 @@ def test_a_reward_that_would_wait_for_ever_is_told() -> None:
         assert ledger.stuck() == ("a copy" if name == "b" else None), "until then b may end"
 
 
-def test_a_large_one_lets_those_that_are_there_pass_and_nobody_new() -> None:
+def test_a_large_one_lets_those_pass_that_are_there_or_leave_it_its_memory() -> None:
     ledger = MemoryLedger(100, by_need=True)
     for name in ("a", "b", "c"):
         admitted(ledger, (name, 20))
         ledger.rest(name, 10)
     ledger.thaw("a")
     ledger.thaw("b")
-    assert ledger.advance() == ["a", "b"]
+    assert ledger.advance(0.0) == ["a", "b"]
     assert admitted(ledger, ("large", 33)) == []
     ledger.thaw("c")
-    assert ledger.advance() == ["c"]
+    assert ledger.advance(1.0) == ["c"]
     ledger.rest("a", 10)
-    assert admitted(ledger, ("new", 1)) == []
+    ledger.ask("beside", 2, LASTING)
+    assert ledger.advance(1.0) == ["beside"], "there is memory for both once b has ended"
+    ledger.give_back("beside")
+    ledger.ask("new", 20, LASTING)
+    assert ledger.advance(1.0) == [], "new would take what the large one needs"
     ledger.rest("b", 10)
-    assert ledger.advance() == ["large", "new"]
-    ledger.give_back("new")
-    ledger.give_back("large")
+    assert ledger.advance(1.0) == ["large"]
+    for name in ("large", "new"):
+        ledger.give_back(name)
     ledger.rest("c", 20)
     assert admitted(ledger, ("larger", 70), ("new", 1)) == []
     ledger.thaw("a")
-    assert ledger.advance() == ["a"], "what is held is in the way of the larger one: those who hold it pass, nobody new"
+    assert ledger.advance(1.0) == ["a"], "what is held is in the way of the larger one: nobody new passes"
+
+
+def test_by_turns_all_pass_and_nobody_and_who_outlasts_a_turn_came_first() -> None:
+    ledger = MemoryLedger(1000, by_need=True)
+    for name, demand in (("large", 900), ("a", 100), ("b", 100)):
+        assert admitted(ledger, (name, demand)) == [name]
+        ledger.rest(name, 10)
+    ledger.thaw("a", 5.0)
+    assert ledger.advance(0.0) == ["a"]
+    ledger.thaw("large")
+    assert ledger.advance(0.0) == []
+    ledger.thaw("b", 2.0)
+    assert ledger.advance(1.0) == ["b"], "it ends before a does"
+    ledger.rest("b", 10)
+    ledger.thaw("b", 8.0)
+    assert ledger.advance(1.0) == [], "it does not"
+    assert ledger.advance(9.0) == ["b"], "a takes longer than it was expected to, perhaps as long again"
+    ledger.rest("a", 10)
+    ledger.thaw("a", 1.0)
+    assert ledger.advance(10.0) == ["a"], "b alone keeps the large one waiting, which lets others pass for a while"
+    ledger.rest("a", 10)
+    ledger.thaw("a", 1.0)
+    assert ledger.advance(10.0 + FIRST_PATIENCE_S) == [], "and then nobody"
+    assert ledger.advance(10.0 + 2 * FIRST_PATIENCE_S) == []
+    assert ledger.advance(11.0 + 2 * FIRST_PATIENCE_S) == ["a"], "b has outlasted that"
+    ledger.rest("a", 10)
+    ledger.rest("b", 10)
+    assert ledger.advance(12.0 + 2 * FIRST_PATIENCE_S) == ["large"]
 
 
 def test_pauses_grow_with_failures_in_a_row_and_end_with_a_success() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from callsheet.managers.sandbox.cgroups import Form, GroupLayout, SandboxGroup, files, form_of, probe_layout
 from callsheet.managers.sandbox.cgroups.delegation import MANAGERS_GROUP, enable_controllers
-from callsheet.managers.sandbox.cgroups.limits import LegacyLimits
+from callsheet.managers.sandbox.cgroups.limits import LegacyLimits, UnifiedLimits
 
 from tests.support.cgroups import FakeCgroups, install
 
@@ -159,6 +159,26 @@ def test_version_1_counts_the_kernel_and_sockets_apart(tmp_path: Path) -> None:
     (tmp_path / "memory.kmem.usage_in_bytes").write_text("500000\n")
     (tmp_path / "memory.kmem.tcp.usage_in_bytes").write_text("100000\n")
     assert limits.held_bytes() == 7_600_000
+
+
+@pytest.mark.parametrize(("locked_file", "fresh"), [(0, 0), (20_000_000, 0), (20_000_000, 500_000)])
+@pytest.mark.parametrize("version", [1, 2])
+def test_locked_pages_of_files_are_held_and_no_page_counts_twice(
+    tmp_path: Path, version: int, locked_file: int, fresh: int
+) -> None:
+    """Of 7 MB on no disk 4 are locked, too; what is fresh is on none of the kernel's lists yet."""
+    limits = LegacyLimits({"memory": tmp_path}) if version == 1 else UnifiedLimits(tmp_path, {"memory"})
+    prefix = "total_" if version == 1 else ""
+    pages = {
+        "rss" if version == 1 else "anon": 3_000_000 + fresh,
+        "shmem": 4_000_000,
+        "inactive_anon": 2_000_000,
+        "active_anon": 1_000_000,
+        "inactive_file": 900_000_000,
+        "unevictable": 4_000_000 + locked_file,
+    }
+    (tmp_path / "memory.stat").write_text("".join(f"{prefix}{name} {size}\n" for name, size in pages.items()))
+    assert limits.held_bytes() == 7_000_000 + max(locked_file, fresh)
 
 
 def test_without_a_group_of_memory_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -446,7 +446,7 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
     assert (dict(grant.resources), list(grant.cores)) == ({"cpu": 2}, [6, 7])
     assert (grant.start_to_close.seconds, grant.heartbeat.seconds) == (9, 3)
     assert grant.body_hash == request.body_hash
-    assert grant.expected_use == 0.7
+    assert (grant.expected_use, grant.expected_execution_s) == (0.7, 1.25)
 
 
 def test_a_manager_is_told_of_no_span_as_an_older_one_would_refuse_the_action() -> None:

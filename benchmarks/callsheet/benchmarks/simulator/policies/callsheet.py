@@ -83,7 +83,9 @@ class Callsheet:
         self._requests = RequestBook(scenario.cluster)
         self._knowledge = Knowledge()
         self._attempts = Attempts(self._begin)
-        self._memory = GatedMemory(scenario.cluster, self._start, self._refuse)
+        self._memory = GatedMemory(
+            scenario.cluster, self._start, self._refuse, now=lambda: world.now, wake_at=world.wake_at
+        )
         sharing = NodeSharingSettings(beta=self.settings.ageing)
         ranked = self.settings.core_sharing is CoreSharing.RANKED
         self._nodes = SharedNodes(world, sharing) if ranked else None
@@ -150,6 +152,7 @@ class Callsheet:
         """Does what has come due."""
         if self._nodes is not None:
             self._nodes.woken()
+        self._memory.woken()
         self._loop.woken()
 
     def counts(self) -> CallsheetCounts:

@@ -15,6 +15,7 @@ from callsheet.managers.sandbox.node_sharing import Lane as SharingLane
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.model import MEMORY, ActionKind
 
+LOOK_S = 1.0
 _LANES = {SharingLane.FOREGROUND: Lane.FOREGROUND, SharingLane.BACKGROUND: Lane.BACKGROUND}
 
 
@@ -25,30 +26,43 @@ class GatedMemory:
         cluster: The machines.
         start: Starts a command whose sandbox has its whole demand.
         refuse: Gives a command back that would wait for ever.
+        now: Returns the time.
+        wake_at: Has `woken` called at a time.
     """
 
     def __init__(
-        self, cluster: Cluster, start: Callable[[Task, Dispatch], None], refuse: Callable[[Task, Dispatch], None]
+        self,
+        cluster: Cluster,
+        start: Callable[[Task, Dispatch], None],
+        refuse: Callable[[Task, Dispatch], None],
+        *,
+        now: Callable[[], float],
+        wake_at: Callable[[float], None],
     ) -> None:
         nodes = cluster.cpu_nodes().items()
+        self._now = now
+        self._wake_at = wake_at
         self._ledgers = {name: MemoryLedger(node.memory_mb, by_need=True) for name, node in nodes}
         self._start = start
         self._refuse = refuse
         self._inside: dict[Task, MemoryLedger] = {}
         self._line: dict[str, tuple[Task, Dispatch]] = {}
+        self._look_at = -1.0
 
     def enter(self, task: Task, dispatch: Dispatch) -> None:
         """Starts a command, at once or when its sandbox can have its whole demand."""
         ledger = self._inside[task] = self._ledgers[manager_of(dispatch)]
         sandbox, work = _sandbox_of(task), task.work
+        expected_s = dispatch.prediction.execution_s if dispatch.prediction is not None else 0.0
         if work.in_sandbox and work.kind is not ActionKind.ENV_RESET:
-            if not ledger.thaw(sandbox):
+            if not ledger.thaw(sandbox, expected_s):
                 self._start(task, dispatch)
                 return
         elif work.in_sandbox:
-            ledger.ask(sandbox, dispatch.resources.get(MEMORY, 0), MemoryTerms())
+            ledger.ask(sandbox, dispatch.resources.get(MEMORY, 0), MemoryTerms(expected_s=expected_s))
         else:
-            ledger.ask(sandbox, rounded_up(work.peak_memory_mb), MemoryTerms(Stay.ATTEMPT, beside=task.rollout.name))
+            terms = MemoryTerms(Stay.ATTEMPT, beside=task.rollout.name, expected_s=expected_s)
+            ledger.ask(sandbox, rounded_up(work.peak_memory_mb), terms)
         self._line[sandbox] = task, dispatch
         self._advance(ledger)
 
@@ -72,13 +86,22 @@ class GatedMemory:
             ledger.give_back(live.rollout.name)
             self._advance(ledger)
 
+    def woken(self) -> None:
+        """Looks at what time changes, once a second while somebody waits, as managers do."""
+        if self._line and self._look_at <= self._now():
+            for ledger in self._ledgers.values():
+                self._advance(ledger)
+
     def _advance(self, ledger: MemoryLedger) -> None:
-        for sandbox in ledger.advance():
+        for sandbox in ledger.advance(self._now()):
             self._start(*self._line.pop(sandbox))
         while (stuck := ledger.stuck()) is not None:
             ledger.give_back(stuck)
             self._inside.pop(self._line[stuck][0])
             self._refuse(*self._line.pop(stuck))
+        if self._line and self._look_at <= self._now():
+            self._look_at = self._now() + LOOK_S
+            self._wake_at(self._look_at)
 
 
 def _sandbox_of(task: Task) -> str:

@@ -57,7 +57,7 @@ class Limits(Protocol):
         """Most memory used since `begin_peak`."""
 
     def held_bytes(self) -> int:
-        """Memory that the kernel cannot take back: all but pages of files that are on a disk as well."""
+        """Memory that the kernel cannot take back: all but pages that are on a disk as well and are not locked."""
 
     def events(self) -> LimitEvents:
         """The counters."""
@@ -120,8 +120,9 @@ class LegacyLimits:
         return int(self._peak.text()) if self._peak is not None else 0
 
     def held_bytes(self) -> int:
-        """Processes, files in memory, the kernel's own, and buffers of sockets."""
-        held = sum(self._held.numbers("total_rss", "total_shmem")) if self._held is not None else 0
+        """Processes, files in memory, locked pages of other files, the kernel's own, and buffers of sockets."""
+        names = ("total_rss", "total_shmem", "total_inactive_anon", "total_active_anon", "total_unevictable")
+        held = _kept_bytes(*self._held.numbers(*names)) if self._held is not None else 0
         for each in self._apart:
             with contextlib.suppress(FileNotFoundError):
                 held += int(each.text())
@@ -195,9 +196,10 @@ class UnifiedLimits:
 
     def held_bytes(self) -> int:
         """The same; the kernel's own in parts before Linux 5.18."""
-        names = ("anon", "shmem", "sock", "slab_reclaimable", "kernel", "slab", "kernel_stack", "pagetables", "percpu")
-        *others, freed, kernel, slab, stacks, tables, percpu = self._held.numbers(*names)
-        return sum(others) + (kernel or slab + stacks + tables + percpu) - freed
+        pages = ("anon", "shmem", "inactive_anon", "active_anon", "unevictable")
+        own = ("sock", "slab_reclaimable", "kernel", "slab", "kernel_stack", "pagetables", "percpu")
+        *kept, sockets, freed, kernel, slab, stacks, tables, percpu = self._held.numbers(*pages, *own)
+        return _kept_bytes(*kept) + sockets + (kernel or slab + stacks + tables + percpu) - freed
 
     def events(self) -> LimitEvents:
         """The counters."""
@@ -233,6 +235,15 @@ class _Cpuset:
             files.write_setting(self._group / "cpuset.mems", ",".join(map(str, sorted((nodes & usable) or usable))))
             self._nodes = nodes
         files.write_setting(self._group / "cpuset.cpus", ",".join(map(str, sorted(cores))))
+
+
+def _kept_bytes(anonymous: int, shared: int, inactive: int, active: int, unevictable: int) -> int:
+    """Pages that are on no disk, and locked pages of files that are.
+
+    The lists of anonymous pages hold shared memory, too, but no locked page. Locked pages of all kinds have one list.
+    A new page is on no list for a moment.
+    """
+    return max(anonymous + shared, inactive + active + unevictable)
 
 
 @functools.cache

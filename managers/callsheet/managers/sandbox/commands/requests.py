@@ -117,9 +117,9 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
         max_processes=_processes(reset.max_processes, settings),
         cores=cores,
         network=_network(reset.network, settings),
-        terms=MemoryTerms(guaranteed=reset.guaranteed_memory)
+        terms=MemoryTerms(guaranteed=reset.guaranteed_memory, expected_s=attempt.grant.expected_execution_s)
         if attempt.action.HasField("env_reset")
-        else MemoryTerms(Stay.ATTEMPT, beside=attempt.grant.sandbox_id),
+        else MemoryTerms(Stay.ATTEMPT, beside=attempt.grant.sandbox_id, expected_s=attempt.grant.expected_execution_s),
     )
 
 

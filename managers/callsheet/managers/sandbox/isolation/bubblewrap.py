@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.agent_client.packets import memory_file
 from callsheet.managers.sandbox.agent_client.program import (
     AGENT_DIRECTORY,
@@ -41,7 +40,7 @@ from callsheet.managers.sandbox.files.root_filesystem import (
     remove_directory,
 )
 from callsheet.managers.sandbox.files.system_shown import SYSTEM, library_path, system_options
-from callsheet.managers.sandbox.isolation.kernel_bounds import kernel_bounds, memory_limits, most_netlink_sockets
+from callsheet.managers.sandbox.isolation.kernel_bounds import command_limits, kernel_bounds, most_netlink_sockets
 from callsheet.managers.sandbox.isolation.launcher_client import (
     SpawnRequest,
     probe_overlays,
@@ -226,12 +225,11 @@ class BubblewrapPlanner:
     def _limits(self, spec: SandboxSpec) -> Mapping[str, tuple[int, int]]:
         """What groups do not limit here. Set inside the user namespace, RLIMIT_NPROC counts this sandbox alone."""
         controllers = self._layout.controllers if self._layout is not None else {}
-        limits = {"RLIMIT_NOFILE": open_files_of_commands(own_user=self._users is None)}
-        if "pids" not in controllers:
-            limits["RLIMIT_NPROC"] = (spec.max_processes + 1, spec.max_processes + 1)
-        if "memory" not in controllers:
-            limits |= memory_limits(spec.memory_mib << 20)
-        return limits
+        processes = spec.max_processes + 1
+        return {
+            **command_limits(spec, memory_counted="memory" in controllers, own_user=self._users is None),
+            **({} if "pids" in controllers else {"RLIMIT_NPROC": (processes, processes)}),
+        }
 
 
 def _most_files(spec: SandboxSpec, *, in_memory: bool) -> Mapping[str, int]:
@@ -362,10 +360,7 @@ class PlainPlanner:
                 **({"PYTHONPATH": ":".join(sources)} if sources else {}),
             },
             packages=sources,
-            limits={
-                "RLIMIT_NOFILE": open_files_of_commands(own_user=os.geteuid() != 0),
-                **({} if "memory" in controllers else memory_limits(spec.memory_mib << 20)),
-            },
+            limits=command_limits(spec, memory_counted="memory" in controllers, own_user=os.geteuid() != 0),
             clean_up=lambda: self._clean_up(home, spec.sandbox_id),
             confined_to=(str(work), str(temporary)),
             files_at=str(work),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.backend import SandboxSpec
 
 _PAGE_BYTES = resource.getpagesize()
@@ -20,6 +21,8 @@ _SHARE = 4
 # A sandbox with all the processes that it may have must leave room for others.
 _PROCESS_SHARE = 8
 _USUAL_STACK_BYTES = 8 << 20
+LOCKED_BYTES = 64 << 10
+"""The most that each process may lock in memory, enough for a key. A frozen sandbox keeps locked pages of files."""
 # The part of a sandbox's memory that may wait in its netlink sockets beside it, and how many it has in any case.
 _NETLINK_SHARE = 8
 _FEWEST_NETLINK, _MOST_NETLINK = 8, 64
@@ -57,6 +60,20 @@ def kernel_bounds(spec: SandboxSpec, files: Mapping[str, int], *, system_v: bool
         "kernel/msgmni": _MESSAGE_QUEUES,
     }
     return KernelBounds(files, _PSEUDO_TERMINALS, {**_watches(), **(objects if system_v else {})})
+
+
+def command_limits(spec: SandboxSpec, *, memory_counted: bool, own_user: bool) -> Mapping[str, tuple[int, int]]:
+    """Returns the limits, soft and hard, of each process of a sandbox.
+
+    Args:
+        spec: The sandbox.
+        memory_counted: Whether a group counts its memory.
+        own_user: Whether commands run as this process's user.
+    """
+    most = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    locked = LOCKED_BYTES if most == resource.RLIM_INFINITY else min(most, LOCKED_BYTES)
+    limits = {"RLIMIT_NOFILE": open_files_of_commands(own_user=own_user), "RLIMIT_MEMLOCK": (locked, locked)}
+    return limits if memory_counted else {**limits, **memory_limits(spec.memory_mib << 20)}
 
 
 def memory_limits(size_bytes: int) -> Mapping[str, tuple[int, int]]:

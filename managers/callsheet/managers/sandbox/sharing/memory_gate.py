@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from time import monotonic
 
 import anyio
 from callsheet.managers.clock import standing_still
@@ -72,14 +73,14 @@ class MemoryGate:
         finally:
             self._turns.pop(sandbox_id, None)
 
-    async def thaw(self, sandbox_id: str, stop: anyio.Event) -> None:
-        """Waits until something may run in a sandbox; `leave` follows in any case.
+    async def thaw(self, sandbox_id: str, stop: anyio.Event, expected_s: float) -> None:
+        """Waits until something may run in a sandbox, which is expected to take so long; `leave` follows in any case.
 
         Raises:
             StoppedError: `stop` was set before.
         """
         self._unknown.pop(sandbox_id, None)
-        if self.ledger.thaw(sandbox_id):
+        if self.ledger.thaw(sandbox_id, expected_s):
             turn = self._turns[sandbox_id] = _Turn()
             try:
                 self._advance()
@@ -104,7 +105,11 @@ class MemoryGate:
             self.leave(sandbox, await sandbox.pause())
 
     async def settle(self) -> None:
-        """Looks again at sandboxes that did not stand still in time; until then they have their whole demand."""
+        """Looks again at what time changes: who may pass whom, and sandboxes that did not stand still in time.
+
+        Those have their whole demand until then.
+        """
+        self._advance()
         for sandbox_id, marked in list(self._unknown.items()):
             held_mib = await marked[0].held_mib()
             if held_mib is not None and self._unknown.get(sandbox_id) is marked:
@@ -131,7 +136,7 @@ class MemoryGate:
         return turn.came.is_set() and not turn.refused
 
     def _advance(self) -> None:
-        for admitted in self.ledger.advance():
+        for admitted in self.ledger.advance(monotonic()):
             self._turns[admitted].came.set()
         while (stuck := self.ledger.stuck()) is not None:
             self.ledger.withdraw(stuck)

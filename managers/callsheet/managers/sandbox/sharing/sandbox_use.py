@@ -72,7 +72,7 @@ class SandboxUse:
         # Others may be shared once the sandbox has been put on these.
         among = self._usual_cores()
         try:
-            await self._memory.thaw(sandbox.spec.sandbox_id, self.stop)
+            await self._memory.thaw(sandbox.spec.sandbox_id, self.stop, self.attempt.grant.expected_execution_s)
             async with self._memory.files.some(self.stop), self._sharing(sandbox, among):
                 await sandbox.resume(self._cores())
                 if self._resized and self._shared_cores is not None:

@@ -455,5 +455,5 @@ def _encode_terms(
     if heartbeat:
         fill_duration(grant.heartbeat, heartbeat)
     if prediction is not None:
-        grant.expected_use = prediction.use
+        grant.expected_use, grant.expected_execution_s = prediction.use, prediction.execution_s
     return grant.SerializeToString()

@@ -17,6 +17,7 @@ import requests.exceptions
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.files.root_filesystem import WORK
 from callsheet.managers.sandbox.isolation.docker_engine.container import ContainerPlan
+from callsheet.managers.sandbox.isolation.kernel_bounds import LOCKED_BYTES
 from docker.models.containers import Container
 from docker.models.images import Image
 
@@ -194,6 +195,7 @@ def _options(plan: ContainerPlan) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         "pids_limit": plan.processes,
+        "ulimits": [{"name": "memlock", "soft": LOCKED_BYTES, "hard": LOCKED_BYTES}],
         "mem_limit": plan.memory_bytes,
         "memswap_limit": plan.memory_bytes,
         "cpuset_cpus": ",".join(map(str, sorted(plan.cores))),
