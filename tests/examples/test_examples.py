@@ -83,7 +83,7 @@ async def test_graders_of_random_weights(tmp_path: Path) -> None:
             lines = await lines_of(example)
     assert example.returncode == 0
     told = dict(line.split(": ", 1) for line in lines)
-    assert told["judge"] == "score_missing" or float(told["judge"]) >= 0.0
+    assert told["judge"] in ("score_missing", "no_verdict") or float(told["judge"]) >= 0.0
     # The teacher has the policy's weights.
     assert abs(float(told["teacher"].split()[0])) < 0.001
 

@@ -352,12 +352,61 @@ async def test_a_judgement_without_a_score_has_cost_its_tokens(tools: ToolsExecu
     assert dict(used) == {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
 
 
-async def test_a_judge_that_refuses_its_key_is_env_and_keeps_it(
-    tools: ToolsExecutor, provider: LimitedProvider
+@pytest.mark.parametrize(
+    ("answer", "choice", "words"),
+    [
+        ("Score: 1", {"finish_reason": "length"}, "finish_reason is length"),
+        ("Score: 7", {"finish_reason": "content_filter"}, "finish_reason is content_filter"),
+        ("Score: 0", {"message": {"content": "Score: 0", "refusal": "I must not."}}, "refused: I must not."),
+        (" ", {"finish_reason": "stop"}, "it is empty"),
+        (None, {"finish_reason": "stop"}, "it is empty"),
+    ],
+)
+async def test_a_judgement_that_is_no_verdict_is_infra(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str | None, choice: dict[str, object], words: str
 ) -> None:
-    provider.key = "another one"
+    provider.answer, provider.choice = answer, choice
     result = failure(await tools.run(judge_attempt("strict", "?")))
-    assert (result.kind, result.reason) == (ENV, "provider_refused")
+    assert (result.kind, result.reason, result.partial.reward.score) == (INFRA, "no_verdict", 0.0)
+    assert words in result.message
+    assert result.partial.reward.text == (answer or "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"), [("<think>score: 2</think>Score: 9", 9.0), ("Rating: 5e-1, as I said", 0.5)]
+)
+async def test_the_last_whole_number_after_the_thoughts_counts(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str, score: float
+) -> None:
+    provider.answer, provider.choice = answer, {"finish_reason": "stop"}
+    result = await tools.run(judge_attempt("strict", "?"))
+    assert isinstance(result, Completed)
+    assert result.succeeded.reward.score == score
+    provider.answer = "<think>score: 2</think>I cannot tell."
+    assert failure(await tools.run(judge_attempt("strict", "?"))).reason == "score_missing"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "expected"),
+    [
+        (401, f"Incorrect API key provided: {SECRET}", (INFRA, "provider_refused")),
+        (402, "Insufficient Balance", (INFRA, "provider_refused")),
+        (403, "This key has no access", (INFRA, "provider_refused")),
+        (400, "Budget has been exceeded! Current cost: 3", (INFRA, "provider_refused")),
+        (400, "Your credit balance is too low", (INFRA, "provider_refused")),
+        (400, "Unsupported parameter: 'max_tokens'", (INFRA, "provider_refused")),
+        (429, {"message": "Check your plan.", "code": "insufficient_quota"}, (INFRA, "provider_refused")),
+        (400, "This model's maximum context length is 8 tokens", (ENV, "prompt_too_long")),
+    ],
+)
+async def test_a_judge_that_refuses_says_why_and_keeps_its_key(
+    tools: ToolsExecutor, provider: LimitedProvider, status: int, error: object, expected: tuple[int, str]
+) -> None:
+    provider.refusal = (status, error)
+    result = failure(await tools.run(judge_attempt("strict", "?", deadline_s=60.0)))
+    assert (result.kind, result.reason) == expected
+    said = error["message"] if isinstance(error, dict) else str(error)
+    assert said.replace(SECRET, "***") in result.message
     assert SECRET not in str(result)
 
 

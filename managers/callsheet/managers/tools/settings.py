@@ -142,14 +142,14 @@ class JudgeTable(SpendingTable):
 
     Attributes:
         url: Such as https://api.example.com/v1, in front of /chat/completions.
-        max_tokens: Of its answer.
+        max_tokens: Of its answer, its thoughts included; one that is longer is no verdict.
         score_pattern: Finds the score; its first group is the number, and the last match counts.
     """
 
     url: str
     model: str
     tokens_per_call: int = 1000
-    max_tokens: int = 512
+    max_tokens: int = 2048
     score_pattern: str = SCORE_PATTERN
 
 
