@@ -1,11 +1,16 @@
-"""Nodes of one machine get cores of their own, as long as there are any."""
+"""Nodes of one machine get cores of their own, as long as there are any, whatever others put in the way."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from callsheet.deploy.fleet.node import held_cores
+from callsheet.deploy.fleet import node
+from callsheet.deploy.fleet.node import default_directory, held_cores
 
 
 def test_cores_are_nobody_elses_while_there_are_any_and_then_the_least_shared(tmp_path: Path) -> None:
@@ -24,4 +29,55 @@ def test_more_than_there_are_is_refused(tmp_path: Path, count: int) -> None:
         pytest.raises(ValueError, match=f"cores: {count} must be between 1 and 2"),
         held_cores(count, [0, 1], tmp_path),
     ):
+        raise AssertionError
+
+
+def _link(place: Path, other: Path) -> None:
+    place.symlink_to(other)
+
+
+def _open_to_all(place: Path, other: Path) -> None:
+    del other
+    place.mkdir()
+    place.chmod(0o777)
+
+
+def _of_another(place: Path, other: Path) -> None:
+    del other
+    if os.geteuid() != 0:
+        pytest.skip("root is missing; only root gives directories away")
+    place.mkdir(mode=0o700)
+    os.chown(place, 81_234, 81_234)
+
+
+@pytest.mark.parametrize("plant", [_link, _open_to_all, _of_another, lambda place, _: place.touch()])
+def test_what_others_planted_is_not_used_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path, Path], None]
+) -> None:
+    shared, other = tmp_path / "shared", tmp_path / "other"
+    shared.mkdir()
+    other.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = shared / f"callsheet-cores-{os.geteuid()}"
+    plant(place, other)
+    # Its owner would hold the lock for ever.
+    stranger = os.open(other / "all", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(stranger, fcntl.LOCK_EX)
+    with held_cores(1, [0, 1]) as first, held_cores(1, [0, 1]) as second:
+        assert (first, second) == ([0], [1])
+        assert list(other.iterdir()) == [other / "all"]
+    assert default_directory() == tmp_path / "state" / "callsheet" / "cores"
+    os.close(stranger)
+
+
+def test_a_lock_is_waited_for_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "_LOCK_WAIT_S", 0.0)
+    holder = os.open(tmp_path / "all", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match="all: was locked by another process"), held_cores(1, [0], tmp_path):
+        raise AssertionError
+    os.close(holder)
+    (tmp_path / "0.0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"), held_cores(1, [0], tmp_path):
         raise AssertionError

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+from callsheet.credentials.secret_files import secret_file
 from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.tools.quotas import KeyQuota, paced
@@ -215,7 +216,7 @@ def read_secret(name: str, key: KeyTable) -> str:
     """
     if key.file:
         try:
-            return Path(key.file).read_text(encoding="utf-8").strip()
+            return secret_file(key.file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"keys.{name}: file: {key.file}: cannot be read: {error}") from error
     if key.variable and key.variable not in os.environ:
