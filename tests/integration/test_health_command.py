@@ -37,10 +37,9 @@ def secrets(tmp_path: Path) -> Path:
 def test_a_health_file_follows_and_awaits_nothing_that_others_planted(
     tmp_path: Path, plant: Callable[[Path, Path], None]
 ) -> None:
-    health_file, other = tmp_path / "healthy", tmp_path / "other"
-    plant(health_file, other)
-    HealthFile(health_file).renew()
-    assert not other.exists()
+    plant(tmp_path / "healthy", tmp_path / "other")
+    HealthFile(tmp_path / "healthy").renew()
+    assert not (tmp_path / "other").exists()
 
 
 def scheduler(secrets: Path, listen: str = "127.0.0.1:0") -> ProcessSpec:

@@ -46,11 +46,9 @@ def test_a_token_goes_into_a_private_file_that_holds_nothing_else(tmp_path: Path
         [*command, "--out", str(out)], check=False, capture_output=True, text=True, umask=0, timeout=60
     )
     assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
-    first = out.read_text()
-    assert first.split("_")[1] in {each.token_id for each in listed(tokens)}
+    assert [out.read_text().split("_")[1]] == [each.token_id for each in listed(tokens)]
     assert open_to_others(tmp_path) == []
-    issue(tokens, "job", "j", out=out)
-    assert out.read_text() != first, "a token of before is replaced"
+    assert issue(tokens, "job", "j", out=out) == out.read_text().strip(), "a token of before is replaced"
 
 
 @pytest.mark.parametrize(
@@ -68,12 +66,11 @@ def test_a_token_overwrites_nothing_and_none_is_left_valid(
 ) -> None:
     tokens, out, other = tmp_path / "tokens.json", tmp_path / "out" / "job.token", tmp_path / "other"
     out.parent.mkdir()
-    other.write_text(issue(tokens, "admin", ""))
-    before = other.read_text()
+    admin = issue(tokens, "admin", "", out=other)
     plant(out, other)
     with pytest.raises(TokenFileError, match=rule):
         issue(tokens, "job", "j", out=out)
-    assert other.read_text() == before
+    assert other.read_text() == f"{admin}\n"
     assert [each.scope.value for each in listed(tokens) if each.revoked_at is None] == ["admin"]
 
 

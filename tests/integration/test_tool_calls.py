@@ -333,23 +333,34 @@ async def test_a_function_that_cannot_be_imported_is_env(tools: ToolsExecutor) -
     assert "no_such_module_here" in result.message
 
 
-async def test_a_judge_scores_and_its_answer_is_kept(tools: ToolsExecutor, provider: LimitedProvider) -> None:
-    provider.key = SECRET
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("Fine. Score: 7", 7.0),
+        # The last number after its thoughts, as a whole.
+        ("<think>score: 2</think>Score: 8. No: score: 9", 9.0),
+        ("Rating: 5e-1, as I said", 0.5),
+    ],
+)
+async def test_a_judge_scores_and_its_answer_is_kept(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str, score: float
+) -> None:
+    provider.key, provider.answer, provider.choice = SECRET, answer, {"finish_reason": "stop"}
     result = await tools.run(judge_attempt("strict", "What is 6 x 7?"))
     assert isinstance(result, Completed)
-    assert (result.succeeded.reward.score, result.succeeded.reward.text) == (7.0, "Fine. Score: 7")
+    assert (result.succeeded.reward.score, result.succeeded.reward.text) == (score, answer)
 
 
-async def test_a_judgement_without_a_score_is_no_zero(tools: ToolsExecutor, provider: LimitedProvider) -> None:
-    provider.answer = "I cannot tell."
-    result = failure(await tools.run(judge_attempt("strict", "?")))
-    assert (result.kind, result.reason, result.partial.reward.text) == (ENV, "score_missing", "I cannot tell.")
-
-
-async def test_a_judgement_without_a_score_has_cost_its_tokens(tools: ToolsExecutor, provider: LimitedProvider) -> None:
-    provider.answer = "I cannot tell."
-    used = (await tools.run(judge_attempt("strict", "?"))).usage.cost.used
-    assert dict(used) == {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
+@pytest.mark.parametrize("answer", ["I cannot tell.", "<think>score: 2</think>I cannot tell."])
+async def test_a_judgement_without_a_score_is_no_zero_and_has_cost_its_tokens(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str
+) -> None:
+    provider.answer = answer
+    judged = await tools.run(judge_attempt("strict", "?"))
+    result = failure(judged)
+    assert (result.kind, result.reason, result.partial.reward.text) == (ENV, "score_missing", answer)
+    used = {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
+    assert dict(judged.usage.cost.used) == used
 
 
 @pytest.mark.parametrize(
@@ -367,23 +378,8 @@ async def test_a_judgement_that_is_no_verdict_is_infra(
 ) -> None:
     provider.answer, provider.choice = answer, choice
     result = failure(await tools.run(judge_attempt("strict", "?")))
-    assert (result.kind, result.reason, result.partial.reward.score) == (INFRA, "no_verdict", 0.0)
-    assert words in result.message
-    assert result.partial.reward.text == (answer or "")
-
-
-@pytest.mark.parametrize(
-    ("answer", "score"), [("<think>score: 2</think>Score: 9", 9.0), ("Rating: 5e-1, as I said", 0.5)]
-)
-async def test_the_last_whole_number_after_the_thoughts_counts(
-    tools: ToolsExecutor, provider: LimitedProvider, answer: str, score: float
-) -> None:
-    provider.answer, provider.choice = answer, {"finish_reason": "stop"}
-    result = await tools.run(judge_attempt("strict", "?"))
-    assert isinstance(result, Completed)
-    assert result.succeeded.reward.score == score
-    provider.answer = "<think>score: 2</think>I cannot tell."
-    assert failure(await tools.run(judge_attempt("strict", "?"))).reason == "score_missing"
+    assert (result.kind, result.reason, words in result.message) == (INFRA, "no_verdict", True)
+    assert result.partial.reward == outcome_pb2.RewardResult(text=answer or "")
 
 
 @pytest.mark.parametrize(
@@ -405,8 +401,7 @@ async def test_a_judge_that_refuses_says_why_and_keeps_its_key(
     provider.refusal = (status, error)
     result = failure(await tools.run(judge_attempt("strict", "?", deadline_s=60.0)))
     assert (result.kind, result.reason) == expected
-    said = error["message"] if isinstance(error, dict) else str(error)
-    assert said.replace(SECRET, "***") in result.message
+    assert (error["message"] if isinstance(error, dict) else str(error)).replace(SECRET, "***") in result.message
     assert SECRET not in str(result)
 
 

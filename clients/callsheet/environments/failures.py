@@ -152,8 +152,9 @@ class FailureRule:
         """Returns what a trainer takes of an episode with this score or this failure."""
         if failure is None:
             return TrainerReward(score)
-        scorers = failure.kind is FailureKind.ENV and failure.reason in _NO_VERDICTS
-        return TrainerReward(None if scorers or failure.kind in self.excluded else self.failed_reward, failure)
+        if failure.kind in self.excluded or (failure.kind is FailureKind.ENV and failure.reason in _NO_VERDICTS):
+            return TrainerReward(None, failure)
+        return TrainerReward(self.failed_reward, failure)
 
 
 @dataclass(frozen=True, slots=True)

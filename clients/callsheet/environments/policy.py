@@ -31,6 +31,7 @@ from callsheet.client import (
 )
 from callsheet.client.gateway import gateway_opener
 from callsheet.client.settings import ClientOptions
+from callsheet.environments.failures import EpisodeFailure
 from callsheet.gateway.chat import AskedSampling, ChatRequest, Message, ReplyEnd, Tool
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
@@ -176,8 +177,7 @@ class TokenPolicy:
                 return joined(parts)
             if len(parts) > MAX_CONTINUATIONS:
                 message = f"updates of weights cut the reply {len(parts)} times"
-                failed: Failed[object] = Failed(kind=FailureKind.INFRA, reason=Reason.OTHER, message=message)
-                failed.unwrap()
+                EpisodeFailure(FailureKind.INFRA, Reason.OTHER.value, message).throw()
 
     async def _generate_once(self, trajectory: Trajectory, prompt: tuple[int, ...], most: int) -> GenerateResult:
         seed = self._sampling.seed

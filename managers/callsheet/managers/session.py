@@ -47,8 +47,9 @@ class HealthFile:
             return
         try:
             # It may be where others can put a link or a pipe in its place.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(self.path, flags, 0o600)
+            descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+            )
             os.utime(descriptor)
             os.close(descriptor)
         except OSError as error:

@@ -46,7 +46,6 @@ _MOST_HOLDERS = 64
 
 
 _LOCK_WAIT_S: Final = 30.0
-_LOOK_AGAIN_S: Final = 0.01
 
 
 def default_directory() -> Path:
@@ -119,7 +118,7 @@ def _locked(path: Path, *, wait_s: float) -> Iterator[None]:
             except BlockingIOError as error:
                 if time.monotonic() >= give_up_at:
                     raise BlockingIOError(f"{path}: was locked by another process for {wait_s:g} s") from error
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)

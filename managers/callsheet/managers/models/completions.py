@@ -37,11 +37,9 @@ def text_of(completion: Any) -> tuple[str, str]:
         TypeError: The same.
     """
     choice = completion["choices"][0]
-    message, ended = choice["message"], choice.get("finish_reason")
-    text = message.get("content") or ""
-    if refusal := message.get("refusal"):
-        return str(text), f"refused: {refusal}"[:MAX_MESSAGE_CHARACTERS]
-    return str(text), "" if ended in _ENDED else f"finish_reason is {ended!s:.100}"
+    text, refusal = (str(_of(choice["message"], name) or "") for name in ("content", "refusal"))
+    unfinished = "" if _of(choice, "finish_reason") in _ENDED else f"finish_reason is {choice['finish_reason']}"
+    return text, (f"refused: {refusal}" if refusal else unfinished)[:MAX_MESSAGE_CHARACTERS]
 
 
 def message_of(content: Any) -> str:

@@ -201,7 +201,7 @@ class HttpJudge(ToolService):
         try:
             clock.used.update(told_tokens(answer.content))
             text, unfinished = text_of(answer.content)
-        except (AttributeError, LookupError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise ToolFailedError(INFRA, "provider_failed", "the provider's answer is no chat completion") from error
         found = read_judgement(text, self._table.score_pattern, unfinished)
         if "score" in found:

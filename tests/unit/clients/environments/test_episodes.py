@@ -150,7 +150,7 @@ async def test_an_episode_without_room_for_tokens_is_scored_as_it_stands(fake: F
 
 @pytest.mark.parametrize("bounds", [{}, {"max_total_tokens": 4096}, {"max_completion_tokens": 32}])
 async def test_a_cut_reply_is_the_last_one_and_never_carried_out(
-    fake: FakeClient, job: Job, bounds: dict[str, int]
+    fake: FakeClient, job: Job, bounds: dict[str, Any]
 ) -> None:
     """Whether the reply itself is bounded, as in an evaluation, or the completion, as by a trainer."""
     fake.on_generate(lambda action: Succeeded(_of_length(action.sampling.max_new_tokens)))
@@ -166,9 +166,7 @@ async def test_a_cut_reply_is_the_last_one_and_never_carried_out(
 async def test_a_reply_that_updates_cut_again_and_again_is_the_services_failure(fake: FakeClient, job: Job) -> None:
     fake.on_generate(lambda _: Succeeded(GenerateResult((119,), (-1.0,), FinishReason.ABORT)))
     record = await roll_out(job, "t", WordEnvironment("w0", 1), _TASK, TokenPolicy(ByteRenderer()))
-    assert (record.cut_replies, record.score) == (0, None)
-    assert record.failure is not None
-    assert record.failure.is_infra
+    assert (record.cut_replies, record.score, str(record.failure)[:5]) == (0, None, "INFRA")
 
 
 def _of_length(count: int) -> GenerateResult:

@@ -283,11 +283,10 @@ def error_of(answer: HttpAnswer) -> EngineError:
     if answer.status in (429, 503):
         return EngineBusyError(answer.message)
     if answer.status in (400, 413, 422):
-        text = answer.message.lower()
-        if "duplicate" in text:
+        if "duplicate" in answer.message.lower():
             return RequestRefusedError("duplicate_request", answer.message)
-        long = blames_length(answer.status, answer.message)
-        return RequestRefusedError("prompt_too_long" if long else "invalid_sampling", answer.message)
+        reason = "prompt_too_long" if blames_length(answer.status, answer.message) else "invalid_sampling"
+        return RequestRefusedError(reason, answer.message)
     return EngineError(answer.message)
 
 

@@ -139,11 +139,12 @@ class AnsweringModel:
             given, attention_mask=torch.ones_like(given), do_sample=False, num_beams=1, max_new_tokens=room
         )
         answer = made[0, len(tokens) :]
-        text = self._tokenizer.decode(answer, skip_special_tokens=True)
         ends = self.skeleton.model.generation_config.eos_token_id
-        whole = len(answer) < room or int(answer[-1]) in (ends if isinstance(ends, list) else [ends])
-        unfinished = "" if whole else f"it was cut at {room} tokens"
-        return read_judgement(text, self._spec.score_pattern, unfinished) | {"tokens": {"tokens_out": len(answer)}}
+        cut = len(answer) == room and int(answer[-1]) not in (ends if isinstance(ends, list) else [ends])
+        text = self._tokenizer.decode(answer, skip_special_tokens=True)
+        return read_judgement(text, self._spec.score_pattern, f"it was cut at {room} tokens" * cut) | {
+            "tokens": {"tokens_out": len(answer)}
+        }
 
     def _forward(self, sequences: list[list[int]]) -> torch.Tensor:
         longest = max(map(len, sequences))
