@@ -10,9 +10,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from callsheet.client import Trajectory
+from callsheet.client import Command, Trajectory
 from callsheet.environments import Beginning, EpisodeScore, EpisodeTask, Message, Observation
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
+
+# A reply that this limit cuts is not carried out, and has a reward of 0. Chat models end such replies far earlier.
+MOST_TOKENS = 256
+# Prints the share of a letter in what was said, so that siblings have unlike rewards to learn from.
+_SHARE = '{ all += length; hits += gsub(letter, "") } END { print all ? hits / all : 0 }'
 
 
 class WriteTheLetter:
@@ -23,7 +28,7 @@ class WriteTheLetter:
 
     async def reset(self, trajectory: Trajectory) -> Beginning:
         """Makes the sandbox and asks."""
-        (await trajectory.env_reset()).unwrap()
+        (await trajectory.env_reset(set_up=": >said")).unwrap()
         return Beginning([{"role": "user", "content": f"Say {self.letter}."}])
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
@@ -33,9 +38,9 @@ class WriteTheLetter:
         return Observation(done=True)
 
     async def reward(self, trajectory: Trajectory) -> EpisodeScore:
-        """1 if the letter is in it."""
-        tests = await trajectory.reward_tests(["grep", "-q", self.letter, "said"])
-        return EpisodeScore(tests.unwrap().score)
+        """The share of the letter in it."""
+        script = Command.argv("sh", "-c", f"awk -v letter={self.letter} '{_SHARE}' said >$0", "{score}")
+        return EpisodeScore((await trajectory.reward_script(script)).unwrap().score)
 
 
 class Letters:
@@ -66,8 +71,10 @@ def main(model: str, scheduler: str) -> None:
             output_dir="trl-letters",
             per_device_train_batch_size=8,
             num_generations=4,
-            max_completion_length=16,
-            max_steps=3,
+            max_completion_length=MOST_TOKENS,
+            max_steps=20,
+            learning_rate=1e-5,
+            lr_scheduler_type="constant",
             logging_steps=1,
             save_strategy="no",
             report_to="none",

@@ -11,12 +11,17 @@ import anyio
 import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
+from callsheet.client import Client, Sampling
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings
+from callsheet.environments import TokenPolicy
+from callsheet.environments.seats import Seat, SeatSettings, fill_seats
+from callsheet.gateway.renderers.loading import load_renderer
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
+from examples.trl_grpo import MOST_TOKENS, Letters
 from tests.support.hf_models import save_model, seeded_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -83,9 +88,29 @@ async def test_graders_of_random_weights(tmp_path: Path) -> None:
             lines = await lines_of(example)
     assert example.returncode == 0
     told = dict(line.split(": ", 1) for line in lines)
-    assert told["judge"] == "score_missing" or float(told["judge"]) >= 0.0
+    assert told["judge"] in ("score_missing", "no_verdict") or float(told["judge"]) >= 0.0
     # The teacher has the policy's weights.
     assert abs(float(told["teacher"].split()[0])) < 0.001
+
+
+async def test_the_rewards_of_the_trl_example_are_not_constant(tmp_path: Path) -> None:
+    """Its tasks and its limit of tokens, by a model of random weights, without TRL: siblings have unlike rewards."""
+    model = save_model(tmp_path / "mine", seeded_model(), eos=True)
+    stack_settings = with_model(settings(tmp_path / "data", Role.SANDBOX, Role.INFERENCE), str(model))
+    task_set, renderer, sampling = Letters(), load_renderer(str(model)), Sampling(max_new_tokens=MOST_TOKENS)
+    with anyio.fail_after(_DEADLINE_S):
+        async with (
+            local_stack(stack_settings) as stack,
+            await Client.connect(stack.address) as client,
+            await client.open_job("letters") as job,
+        ):
+            seats = [Seat(f"{task.task_id}/{n}", task.task_id, 8, task) for task in task_set.tasks() for n in range(8)]
+            filled = await fill_seats(
+                job, task_set, seats, lambda _: TokenPolicy(renderer, sampling), settings=SeatSettings()
+            )
+    scores = [each.record.score.value for each in filled if each.record.score is not None]
+    assert sum(each.record.cut_replies for each in filled) < len(filled) == len(scores)
+    assert len(set(scores)) > 1
 
 
 async def test_the_agent_loop(tmp_path: Path) -> None:

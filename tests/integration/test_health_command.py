@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import anyio.to_thread
 import pytest
 from callsheet.deploy.compose_files import Owner, write_compose_files
 from callsheet.deploy.tokens import issue
+from callsheet.managers.session import HealthFile
 from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 from typer.testing import Result
 
@@ -29,6 +31,15 @@ async def health(*words: str, **environment: str) -> Result:
 def secrets(tmp_path: Path) -> Path:
     write_compose_files(tmp_path, (), Owner(os.geteuid(), os.getegid()))
     return tmp_path / "secrets"
+
+
+@pytest.mark.parametrize("plant", [lambda path, other: path.symlink_to(other), lambda path, _: os.mkfifo(path)])
+def test_a_health_file_follows_and_awaits_nothing_that_others_planted(
+    tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    plant(tmp_path / "healthy", tmp_path / "other")
+    HealthFile(tmp_path / "healthy").renew()
+    assert not (tmp_path / "other").exists()
 
 
 def scheduler(secrets: Path, listen: str = "127.0.0.1:0") -> ProcessSpec:

@@ -113,6 +113,7 @@ class ScoringSGLang(ContractSGLang):
         told = [None, *expected_log_probs(self.engine.weights_seed, tokens[:1], tokens[1:])]
         entries: list[list[Any]] = [[value, token, None] for value, token in zip(told, tokens, strict=True)]
         entries[begin][0] = None
+        entries = [[None if entry[1] == UNTOLD else entry[0], *entry[1:]] for entry in entries]
         return web.json_response({"meta_info": {"input_token_logprobs": entries[begin:]}, "output_ids": [1]})
 
 
@@ -164,6 +165,7 @@ class ScoringVLLM(ContractVLLM):
     async def _look(self, request: web.Request) -> web.Response:
         tokens = (await json_of(request))["prompt"]
         values = expected_log_probs(self.engine.weights_seed, tokens[:1], tokens[1:])
+        values = [math.nan if token == UNTOLD else value for token, value in zip(tokens[1:], values, strict=True)]
         told = [None, *({str(token): {"logprob": value}} for token, value in zip(tokens[1:], values, strict=True))]
         return web.json_response({"choices": [{"text": "", "prompt_logprobs": told}]})
 
@@ -181,13 +183,18 @@ async def _judge(request: web.Request) -> web.Response:
     body = await json_of(request)
     if body["model"] != "judge":
         return web.json_response({"error": {"message": "no such model"}}, status=404)
-    text = VERDICT if "rubric" in body["messages"][0]["content"] else "I cannot say."
+    asked = body["messages"][0]["content"]
+    text = VERDICT if "rubric" in asked else "I cannot say."
+    ended = "length" if "Cut it" in asked else "stop"
     usage = {"prompt_tokens": 50, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 20}}
-    return web.json_response({"choices": [{"message": {"role": "assistant", "content": text}}], "usage": usage})
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": ended}
+    return web.json_response({"choices": [choice], "usage": usage})
 
 
 pytestmark = pytest.mark.anyio
 TOKENS = [5, 6, 7, 30]
+UNTOLD = 61
+"""A token of which servers tell no finite log-probability."""
 TEXT = action_pb2.ConversationText(prompt="2 + 2?", response="4")
 
 
@@ -271,12 +278,17 @@ async def test_classifiers_teachers_and_judges_take_turns_in_memory_for_two(tmp_
             tokens = {"tokens_in": 30.0, "tokens_cached": 20.0, "tokens_out": 7.0}
             assert dict(judged.usage.cost.used) == tokens
         silent = await ask(executor, judge, judge=action_pb2.JudgeInput(rubric="Say it.", text=TEXT))
+        cut = await ask(executor, judge, judge=action_pb2.JudgeInput(rubric="Cut it by the rubric.", text=TEXT))
+        untold = action_pb2.TeacherInput(prompt_token_ids=[5, 6], token_ids=[7, UNTOLD, 30])
+        garbage = {failure(await ask(executor, each, teacher=untold)) for each in teachers}
         wrong = await ask(executor, classifiers[0], model=action_pb2.ModelScoreInput(token_ids=[5, 4000]))
         textual = await ask(executor, classifiers[0], model=action_pb2.ModelScoreInput(text=TEXT))
         assert executor.host.counts.strange_canaries == 0
     assert awake.most <= 2
     assert dict(silent.usage.cost.used) == tokens
     assert failure(silent) == (outcome_pb2.FAILURE_KIND_ENV, "score_missing")
+    assert garbage == {(outcome_pb2.FAILURE_KIND_INFRA, "non_finite_score")}
+    assert failure(cut) == (outcome_pb2.FAILURE_KIND_INFRA, "no_verdict")
     # A real server may die of such a token.
     assert failure(wrong) == (outcome_pb2.FAILURE_KIND_ENV, "token_out_of_vocabulary")
     assert failure(textual) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")

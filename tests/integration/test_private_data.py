@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,41 @@ def test_nothing_that_a_stack_makes_is_open_to_others(tmp_path: Path) -> None:
         process.communicate(timeout=60)
     assert found == []
     assert process.returncode == 0
+
+
+def test_a_token_goes_into_a_private_file_that_holds_nothing_else(tmp_path: Path) -> None:
+    tokens, out = tmp_path / "tokens.json", tmp_path / "job.token"
+    command = [sys.executable, "-m", "callsheet.cli.main", "token", "issue", "job", "j", "--tokens", str(tokens)]
+    made = subprocess.run(
+        [*command, "--out", str(out)], check=False, capture_output=True, text=True, umask=0, timeout=60
+    )
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
+    assert [out.read_text().split("_")[1]] == [each.token_id for each in listed(tokens)]
+    assert open_to_others(tmp_path) == []
+    assert issue(tokens, "job", "j", out=out) == out.read_text().strip(), "a token of before is replaced"
+
+
+@pytest.mark.parametrize(
+    ("plant", "rule"),
+    [
+        (lambda out, other: out.symlink_to(other), "must be a new file"),
+        (lambda out, other: out.symlink_to(other / "gone"), "must be a new file"),
+        (lambda out, _: os.mkfifo(out), "must be a new file"),
+        (lambda out, _: out.write_text("my notes"), "holds no token"),
+        (lambda out, _: out.parent.rmdir(), "cannot be written"),
+    ],
+)
+def test_a_token_overwrites_nothing_and_none_is_left_valid(
+    tmp_path: Path, plant: Callable[[Path, Path], object], rule: str
+) -> None:
+    tokens, out, other = tmp_path / "tokens.json", tmp_path / "out" / "job.token", tmp_path / "other"
+    out.parent.mkdir()
+    admin = issue(tokens, "admin", "", out=other)
+    plant(out, other)
+    with pytest.raises(TokenFileError, match=rule):
+        issue(tokens, "job", "j", out=out)
+    assert other.read_text() == f"{admin}\n"
+    assert [each.scope.value for each in listed(tokens) if each.revoked_at is None] == ["admin"]
 
 
 @pytest.mark.parametrize(

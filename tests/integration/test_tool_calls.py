@@ -333,31 +333,75 @@ async def test_a_function_that_cannot_be_imported_is_env(tools: ToolsExecutor) -
     assert "no_such_module_here" in result.message
 
 
-async def test_a_judge_scores_and_its_answer_is_kept(tools: ToolsExecutor, provider: LimitedProvider) -> None:
-    provider.key = SECRET
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("Fine. Score: 7", 7.0),
+        # The last number after its thoughts, as a whole.
+        ("<think>score: 2</think>Score: 8. No: score: 9", 9.0),
+        ("Rating: 5e-1, as I said", 0.5),
+    ],
+)
+async def test_a_judge_scores_and_its_answer_is_kept(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str, score: float
+) -> None:
+    provider.key, provider.answer, provider.choice = SECRET, answer, {"finish_reason": "stop"}
     result = await tools.run(judge_attempt("strict", "What is 6 x 7?"))
     assert isinstance(result, Completed)
-    assert (result.succeeded.reward.score, result.succeeded.reward.text) == (7.0, "Fine. Score: 7")
+    assert (result.succeeded.reward.score, result.succeeded.reward.text) == (score, answer)
 
 
-async def test_a_judgement_without_a_score_is_no_zero(tools: ToolsExecutor, provider: LimitedProvider) -> None:
-    provider.answer = "I cannot tell."
-    result = failure(await tools.run(judge_attempt("strict", "?")))
-    assert (result.kind, result.reason, result.partial.reward.text) == (ENV, "score_missing", "I cannot tell.")
-
-
-async def test_a_judgement_without_a_score_has_cost_its_tokens(tools: ToolsExecutor, provider: LimitedProvider) -> None:
-    provider.answer = "I cannot tell."
-    used = (await tools.run(judge_attempt("strict", "?"))).usage.cost.used
-    assert dict(used) == {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
-
-
-async def test_a_judge_that_refuses_its_key_is_env_and_keeps_it(
-    tools: ToolsExecutor, provider: LimitedProvider
+@pytest.mark.parametrize("answer", ["I cannot tell.", "<think>score: 2</think>I cannot tell."])
+async def test_a_judgement_without_a_score_is_no_zero_and_has_cost_its_tokens(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str
 ) -> None:
-    provider.key = "another one"
+    provider.answer = answer
+    judged = await tools.run(judge_attempt("strict", "?"))
+    result = failure(judged)
+    assert (result.kind, result.reason, result.partial.reward.text) == (ENV, "score_missing", answer)
+    used = {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
+    assert dict(judged.usage.cost.used) == used
+
+
+@pytest.mark.parametrize(
+    ("answer", "choice", "words"),
+    [
+        ("Score: 1", {"finish_reason": "length"}, "finish_reason is length"),
+        ("Score: 7", {"finish_reason": "content_filter"}, "finish_reason is content_filter"),
+        ("Score: 0", {"message": {"content": "Score: 0", "refusal": "I must not."}}, "refused: I must not."),
+        (" ", {"finish_reason": "stop"}, "it is empty"),
+        (None, {"finish_reason": "stop"}, "it is empty"),
+    ],
+)
+async def test_a_judgement_that_is_no_verdict_is_infra(
+    tools: ToolsExecutor, provider: LimitedProvider, answer: str | None, choice: dict[str, object], words: str
+) -> None:
+    provider.answer, provider.choice = answer, choice
     result = failure(await tools.run(judge_attempt("strict", "?")))
-    assert (result.kind, result.reason) == (ENV, "provider_refused")
+    assert (result.kind, result.reason, words in result.message) == (INFRA, "no_verdict", True)
+    assert result.partial.reward == outcome_pb2.RewardResult(text=answer or "")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "expected"),
+    [
+        (401, f"Incorrect API key provided: {SECRET}", (INFRA, "provider_refused")),
+        (402, "Insufficient Balance", (INFRA, "provider_refused")),
+        (403, "This key has no access", (INFRA, "provider_refused")),
+        (400, "Budget has been exceeded! Current cost: 3", (INFRA, "provider_refused")),
+        (400, "Your credit balance is too low", (INFRA, "provider_refused")),
+        (400, "Unsupported parameter: 'max_tokens'", (INFRA, "provider_refused")),
+        (429, {"message": "Check your plan.", "code": "insufficient_quota"}, (INFRA, "provider_refused")),
+        (400, "This model's maximum context length is 8 tokens", (ENV, "prompt_too_long")),
+    ],
+)
+async def test_a_judge_that_refuses_says_why_and_keeps_its_key(
+    tools: ToolsExecutor, provider: LimitedProvider, status: int, error: object, expected: tuple[int, str]
+) -> None:
+    provider.refusal = (status, error)
+    result = failure(await tools.run(judge_attempt("strict", "?", deadline_s=60.0)))
+    assert (result.kind, result.reason) == expected
+    assert (error["message"] if isinstance(error, dict) else str(error)).replace(SECRET, "***") in result.message
     assert SECRET not in str(result)
 
 

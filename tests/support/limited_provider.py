@@ -99,6 +99,8 @@ class LimitedProvider:
         most_at_once: Its limit of requests at once; 0 for none.
         takes_s: How long an answer takes.
         answer: What a judge answers.
+        choice: What else is in the choice of that answer.
+        refusal: Status and error with which it refuses everything; None for neither.
         accepted: When it accepted a request.
         refused: How many it refused for a limit.
         at_once: The most requests that it had at once.
@@ -111,7 +113,9 @@ class LimitedProvider:
     tokens: Limit | None = None
     most_at_once: int = 0
     takes_s: float = 0.0
-    answer: str = "Fine. Score: 7"
+    answer: str | None = "Fine. Score: 7"
+    choice: dict[str, object] = field(default_factory=dict)
+    refusal: tuple[int, object] | None = None
     accepted: list[float] = field(default_factory=list)
     refused: int = 0
     now_at_once: int = 0
@@ -123,6 +127,8 @@ class LimitedProvider:
         self.seen.append(request.path)
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "who are you"}, status=401)
+        if self.refusal is not None:
+            return web.json_response({"error": self.refusal[1]}, status=self.refusal[0])
         wait_s = self._wait_s(monotonic(), 100)
         if wait_s > 0:
             self.refused += 1
@@ -149,7 +155,7 @@ class LimitedProvider:
             message = {"role": "assistant", "content": self.answer, "asked": asked["messages"][0]["content"]}
             prompt = {"prompt_tokens": 80, "prompt_tokens_details": {"cached_tokens": 30}}
             usage = {**prompt, "completion_tokens": 20, "total_tokens": 100}
-            return web.json_response({"choices": [{"message": message}], "usage": usage})
+            return web.json_response({"choices": [{"message": message, **self.choice}], "usage": usage})
         if path == "/redirect":
             return web.Response(status=302, headers={"Location": request.query["to"]})
         if path == "/circle":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -208,4 +209,6 @@ def test_reward_actions_beside_generation_of_trl(address: str, model_directory: 
 def test_the_example_runs(address: str, model_directory: Path, tmp_path: Path) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
     command = [sys.executable, str(example), str(model_directory), address]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, check=True, timeout=300, stdout=subprocess.PIPE, text=True)
+    # There is something to learn: siblings have unlike rewards.
+    assert any(float(each) > 0 for each in re.findall(r"'reward_std': '?([\d.e+-]+)", done.stdout)), done.stdout

@@ -248,6 +248,7 @@ async def test_the_older_trainers_log_has_the_counts_of_a_step(
         "callsheet/excluded": 2.0,
         "callsheet/failed": 0.0,
         "callsheet/replaced": 2.0,
+        "callsheet/cut_replies": 0.0,
         "callsheet/excluded/INFRA/state_lost": 2.0,
     }
     assert "agent_loop/tool_calls/mean" in told

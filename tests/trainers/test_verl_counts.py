@@ -84,6 +84,7 @@ def test_each_step_has_its_counts() -> None:
         "callsheet/excluded": 1.0,
         "callsheet/failed": 2.0,
         "callsheet/replaced": 2.0,
+        "callsheet/cut_replies": 0.0,
         "callsheet/failed/ENV/no_server": 1.0,
         "callsheet/failed/POLICY/bad_report": 1.0,
     }

@@ -11,6 +11,7 @@ import anyio
 import typer
 from callsheet.cli.options import LogFormatOption, LogLevelOption, options_of
 from callsheet.cli.output import CommandError, first_error, needs
+from callsheet.credentials.secret_files import secret_file
 from callsheet.dashboard.settings import DashboardSettings
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.dead_run_settings import DeadRunSettings
@@ -69,7 +70,7 @@ def _opened(over: DeadRunSettings) -> Iterator[Source | None]:
         return
     with needs("scheduler"):
         from callsheet.deploy.dead_run import opened
-    url = over.database_url_file.read_text().strip() if over.database_url_file is not None else None
+    url = secret_file(over.database_url_file).read_text().strip() if over.database_url_file is not None else None
     with opened(over.data_dir, url, prices=over.prices) as run:
         yield run
 

@@ -40,12 +40,22 @@ def issue(
         list[str] | None,
         typer.Option(metavar="SERVICE", help="A service for whose engines the job alone publishes; repeatable."),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file to write it to, which its owner alone can read: a new file, or one with a token.",
+            dir_okay=False,
+            show_default="standard output",
+        ),
+    ] = None,
     tokens: Tokens,
 ) -> None:
-    """Make a token and print it. It is stored nowhere: keep it in a file that only its user reads."""
+    """Make a token, and print it or write it to a file. Callsheet stores no other copy."""
     with needs("scheduler"):
         from callsheet.deploy import tokens as kept
-    say(_done(lambda: kept.issue(tokens, scope, subject, lifetime, publishes or ())))
+    token = _done(lambda: kept.issue(tokens, scope, subject, lifetime, publishes or (), out=out))
+    if out is None:
+        say(token)
 
 
 @token_app.command("revoke")

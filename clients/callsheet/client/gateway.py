@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 from callsheet.client.errors import CallsheetError, ConnectionLostError, RefusalCode, refused
 from callsheet.client.settings import ClientOptions
+from callsheet.credentials.secret_files import secret_file
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:7078"
 """Where `callsheet up` has its gateway by default."""
@@ -229,8 +230,8 @@ def _answer(request: urllib.request.Request, options: ClientOptions) -> Any:
 def _tls(options: ClientOptions) -> ssl.SSLContext:
     tls = options.tls
     context = ssl.create_default_context(cafile=tls.ca_file if tls is not None else None)
-    if tls is not None and tls.cert_file is not None:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
+    if tls is not None and tls.cert_file is not None and tls.key_file is not None:
+        context.load_cert_chain(tls.cert_file, secret_file(tls.key_file))
     return context
 
 

@@ -28,7 +28,14 @@ from callsheet.environments.failures import (
     TrainerReward,
     count_failures,
 )
-from callsheet.environments.policy import EpisodePolicy, GatewayPolicy, GatewaySampling, ReplyLimitError, TokenPolicy
+from callsheet.environments.policy import (
+    CutReplyError,
+    EpisodePolicy,
+    GatewayPolicy,
+    GatewaySampling,
+    ReplyLimitError,
+    TokenPolicy,
+)
 from callsheet.environments.rollouts import BatchSettings, PolicyFactory, run_batch, run_group
 from callsheet.environments.task_sets import TaskSetError, load_task_set, task_set_names
 from callsheet.gateway.chat import Message, Tool
@@ -37,6 +44,7 @@ __all__ = [
     "AgentEnvironment",
     "BatchSettings",
     "Beginning",
+    "CutReplyError",
     "Environment",
     "EpisodeEnd",
     "EpisodeFailure",

@@ -33,7 +33,7 @@ from callsheet.environments.environment import (
     EpisodeTask,
 )
 from callsheet.environments.failures import NOBODYS_FAULT, EpisodeFailure, failure_of
-from callsheet.environments.policy import EpisodePolicy, GatewaySampling, ReplyLimitError
+from callsheet.environments.policy import CutReplyError, EpisodePolicy, GatewaySampling, ReplyLimitError
 from callsheet.gateway.chat import BadRequestError, Message
 
 DEFAULT_MAX_TURNS = 16
@@ -70,7 +70,7 @@ class EpisodeEnd(Enum):
     MAX_TURNS = "max_turns"
     """It had as many replies as it may have. It was scored as it stood."""
     MAX_TOKENS = "max_tokens"
-    """No reply fitted any more. It was scored as it stood."""
+    """A limit of tokens cut its last reply, or no reply fitted any more. It was scored as it stood."""
     TIMEOUT = "timeout"
     """Its time was over, see `TimeLimit.truncates`. It was scored as it stood."""
     FAILED = "failed"
@@ -137,7 +137,8 @@ class EpisodeRecord:
         score: What it was worth; None where there is none to trust.
         failure: Why there is no score.
         samples: What the policy said, as a trainer takes it.
-        turns: Replies; 0 for a black-box agent.
+        turns: Replies, a cut one included; 0 for a black-box agent.
+        cut_replies: 1 if a limit of tokens cut the last reply, which was then not carried out.
         messages: The conversation; empty for a black-box agent.
         seconds: Where its time went.
         phase: What it was at last.
@@ -150,6 +151,7 @@ class EpisodeRecord:
     failure: EpisodeFailure | None = None
     samples: tuple[TrainingSample, ...] = ()
     turns: int = 0
+    cut_replies: int = 0
     messages: tuple[Message, ...] = ()
     seconds: EpisodeSeconds = field(default_factory=EpisodeSeconds)
     phase: EpisodePhase = EpisodePhase.RESET
@@ -321,8 +323,11 @@ async def _run_turns(
         with _phase(trajectory, record, EpisodePhase.REPLY, policy.reply):
             try:
                 reply = await policy.reply(trajectory, record.messages, beginning.tools)
-            except ReplyLimitError:
+            except ReplyLimitError as error:
                 record.end = EpisodeEnd.MAX_TOKENS
+                if isinstance(error, CutReplyError):
+                    record.turns, record.cut_replies = record.turns + 1, 1
+                    record.messages += (error.reply,)
                 return
             except BadRequestError as error:
                 if not _is_of_replies(error, record):

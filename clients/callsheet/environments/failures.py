@@ -31,6 +31,19 @@ from callsheet.client import (
 
 NOBODYS_FAULT: Final = frozenset({FailureKind.INFRA, FailureKind.CANCELLED, FailureKind.QUOTA, FailureKind.UNSPECIFIED})
 """Kinds of failure that tell nothing of the model, nor of the task."""
+_NO_VERDICTS: Final = frozenset(
+    each.value
+    for each in (
+        Reason.BAD_MESSAGES,
+        Reason.NO_TOKENIZER,
+        Reason.NO_TOKENS,
+        Reason.PROMPT_TOO_LONG,
+        Reason.PROVIDER_REFUSED,
+        Reason.SCORE_MALFORMED,
+        Reason.SCORE_MISSING,
+        Reason.WRONG_KIND_OF_MODEL,
+    )
+)
 _KNOWN_REASONS: Final = frozenset(reason.value for reason in Reason)
 _MOST_MESSAGE: Final = 500
 
@@ -122,7 +135,8 @@ class FailureRule:
     """What becomes of episodes without a score, by the job's setting.
 
     Attributes:
-        excluded: Kinds of failure that make no sample. INFRA is always one of them.
+        excluded: Kinds of failure that make no sample. INFRA is always one of them. An ENV failure of what scores is no
+            sample either, whatever the kinds are: a judge that gave no score, for instance.
         failed_reward: The reward of an episode that failed otherwise.
     """
 
@@ -138,7 +152,9 @@ class FailureRule:
         """Returns what a trainer takes of an episode with this score or this failure."""
         if failure is None:
             return TrainerReward(score)
-        return TrainerReward(None if failure.kind in self.excluded else self.failed_reward, failure)
+        if failure.kind in self.excluded or (failure.kind is FailureKind.ENV and failure.reason in _NO_VERDICTS):
+            return TrainerReward(None, failure)
+        return TrainerReward(self.failed_reward, failure)
 
 
 @dataclass(frozen=True, slots=True)

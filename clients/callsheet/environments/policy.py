@@ -31,6 +31,7 @@ from callsheet.client import (
 )
 from callsheet.client.gateway import gateway_opener
 from callsheet.client.settings import ClientOptions
+from callsheet.environments.failures import EpisodeFailure
 from callsheet.gateway.chat import AskedSampling, ChatRequest, Message, ReplyEnd, Tool
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
@@ -53,6 +54,18 @@ class ReplyLimitError(Exception):
     """No reply fits any more: the episode's tokens are used up. It is scored as it stands."""
 
 
+class CutReplyError(ReplyLimitError):
+    """A limit of tokens cut the reply, so that it may hold half a call. It ends the episode and is never carried out.
+
+    Attributes:
+        reply: The message as far as it goes.
+    """
+
+    def __init__(self, reply: Message) -> None:
+        super().__init__("a limit of tokens cut the reply")
+        self.reply = reply
+
+
 class EpisodePolicy(Protocol):
     """Replies in one episode. There is a new one for each trajectory."""
 
@@ -65,6 +78,7 @@ class EpisodePolicy(Protocol):
             tools: The tools that it may call.
 
         Raises:
+            CutReplyError: A limit of tokens cut the reply.
             ReplyLimitError: No reply fits any more.
             NotSucceededError: There is no reply; the episode ends with that failure.
         """
@@ -112,10 +126,11 @@ class TokenPolicy:
         self._generations = 0
 
     async def reply(self, trajectory: Trajectory, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
-        """Returns the next message. One that a bound of the tokens cut is in the samples, and ends it all.
+        """Returns the next message. A reply that was cut is in the samples.
 
         Raises:
-            ReplyLimitError: No whole reply fits any more.
+            CutReplyError: A limit of tokens cut the reply.
+            ReplyLimitError: No reply fits any more.
             NotSucceededError: A generate action did not succeed.
             BadRequestError: The template refuses the messages.
         """
@@ -125,8 +140,8 @@ class TokenPolicy:
         room = self._room(len(prepared.token_ids))
         generated = await self._generate(trajectory, prepared.token_ids, min(room, self._sampling.max_new_tokens))
         committed = self._conversation.commit(prepared, generated)
-        if generated.end is ReplyEnd.LENGTH and room <= self._sampling.max_new_tokens:
-            raise ReplyLimitError(f"the reply was cut at {self._max_total_tokens} tokens of the conversation")
+        if generated.end is ReplyEnd.LENGTH:
+            raise CutReplyError(committed.message)
         return committed.message
 
     async def samples(self, trajectory: Trajectory) -> tuple[TrainingSample, ...]:
@@ -146,7 +161,7 @@ class TokenPolicy:
 
     def _room(self, prompt_tokens: int) -> int:
         if self._max_total_tokens is None:
-            return self._sampling.max_new_tokens + 1
+            return self._sampling.max_new_tokens
         room = self._max_total_tokens - prompt_tokens
         if room < 1:
             raise ReplyLimitError(f"the prompt has {prompt_tokens} tokens, of {self._max_total_tokens} in all")
@@ -158,9 +173,11 @@ class TokenPolicy:
             so_far = tuple(token for part in parts for token in part.token_ids)
             part = await self._generate_once(trajectory, prompt + so_far, most - len(so_far))
             parts.append(part)
-            cut = part.finish_reason is FinishReason.ABORT
-            if not cut or len(so_far) + len(part.token_ids) >= most or len(parts) > MAX_CONTINUATIONS:
+            if part.finish_reason is not FinishReason.ABORT or len(so_far) + len(part.token_ids) >= most:
                 return joined(parts)
+            if len(parts) > MAX_CONTINUATIONS:
+                message = f"updates of weights cut the reply {len(parts)} times"
+                EpisodeFailure(FailureKind.INFRA, Reason.OTHER.value, message).throw()
 
     async def _generate_once(self, trajectory: Trajectory, prompt: tuple[int, ...], most: int) -> GenerateResult:
         seed = self._sampling.seed
@@ -251,6 +268,7 @@ class GatewayPolicy:
         """Returns the next message; what may go well the next time is tried again.
 
         Raises:
+            CutReplyError: A limit of tokens cut the reply.
             ReplyLimitError: The prompt leaves no room in the model's context.
             NotSucceededError: There is no reply, as the gateway tells it.
             ConnectionLostError: There is no gateway where a key could be got.
@@ -310,6 +328,7 @@ def message_of(answer: GatewayAnswer) -> Message:
     """Returns the assistant's message of an answer. Pure.
 
     Raises:
+        CutReplyError: A limit of tokens cut the reply.
         ReplyLimitError: The prompt leaves no room in the model's context.
         NotSucceededError: There is no reply.
     """
@@ -317,8 +336,11 @@ def message_of(answer: GatewayAnswer) -> Message:
         _refuse(answer)
     try:
         message: Message = answer.body["choices"][0]["message"]
+        cut = answer.body["choices"][0].get("finish_reason") == ReplyEnd.LENGTH.value
     except (KeyError, IndexError, TypeError):
         _refuse(GatewayAnswer(503, {"error": {"message": "an answer without a message"}}, "INFRA/connection_lost"))
+    if cut:
+        raise CutReplyError(message)
     return message
 
 

@@ -20,6 +20,7 @@ def render(summary: EvaluationSummary) -> Table:
         ("mean score", _number(summary.mean_score)),
         ("passed", "-" if summary.pass_share is None else f"{summary.pass_share:.1%}"),
         ("turns, mean", _number(summary.mean_turns)),
+        ("replies cut at a limit of tokens", f"{summary.cut_replies}"),
         *((f"score: {name}, mean", _number(value)) for name, value in summary.components.items()),
         *((f"failure: {name}", f"{count}") for name, count in summary.failures.items()),
         *((f"seconds: {name}, mean", f"{value:.3f}") for name, value in summary.seconds.items()),

@@ -69,6 +69,7 @@ class TrialResult:
         failure: Kind, reason and message; None if it was scored.
         end: How the episode ended.
         turns: Replies.
+        cut_replies: 1 if a limit of tokens cut the last reply.
         seconds: Where the last trajectory's wall-clock time went.
         trajectory: The last trajectory's id.
         lost: Why earlier trajectories of the trial were lost, as "KIND reason: message".
@@ -87,6 +88,7 @@ class TrialResult:
     failure: Mapping[str, str] | None = None
     end: str = ""
     turns: int = 0
+    cut_replies: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     trajectory: str = ""
     lost: Sequence[str] = ()
@@ -121,6 +123,7 @@ def result_of(record: EpisodeRecord, trial: int, evaluated: Evaluated, lost: Seq
         else {"kind": failure.kind.name, "reason": failure.reason, "message": failure.message},
         end=record.end.value,
         turns=record.turns,
+        cut_replies=record.cut_replies,
         seconds={name: round(value, 4) for name, value in asdict(record.seconds).items()},
         trajectory=record.trajectory_id,
         lost=tuple(lost),
@@ -248,6 +251,7 @@ class EvaluationSummary:
         mean_score: Over scored and failed ones; None where there is none.
         pass_share: Share of these that passed.
         mean_turns: Replies of an episode.
+        cut_replies: Episodes whose last reply a limit of tokens cut, over all results.
         components: Means of the scores' named parts.
         failures: Failed and excluded ones, by "KIND/reason".
         seconds: Mean wall-clock seconds of an episode, by where they went.
@@ -262,6 +266,7 @@ class EvaluationSummary:
     mean_score: float | None
     pass_share: float | None
     mean_turns: float | None
+    cut_replies: int
     components: Mapping[str, float]
     failures: Mapping[str, int]
     seconds: Mapping[str, float]
@@ -294,6 +299,7 @@ def summarise(environment: str, results: Sequence[TrialResult], pass_at: float) 
         mean_score=_mean([each.score or 0.0 for each in counted]),
         pass_share=_mean([float(each.score is not None and each.score >= pass_at) for each in counted]),
         mean_turns=_mean([float(each.turns) for each in counted]),
+        cut_replies=sum(each.cut_replies for each in results),
         components={
             name: fmean(each.components[name] for each in scored if name in each.components) for name in sorted(named)
         },

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import structlog
 import uvicorn
+from callsheet.credentials.secret_files import secret_file
 from callsheet.credentials.web_pages import FORBIDDEN, why_of_a_web_page
 from callsheet.http_server.http_protocol import HttpProtocol
 from callsheet.http_server.trace_context import CALLER_SPAN, traceparent_of
@@ -57,7 +58,7 @@ def following_context(cert: Path, key: Path) -> ssl.SSLContext:
 
 def _context(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
+    context.load_cert_chain(cert, secret_file(key))
     return context
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from callsheet.credentials.secret_files import secret_file
 
 # When a certificate is valid, beside what this machine's clock says. Pure.
 
@@ -76,7 +77,7 @@ def read_token(path: str) -> str:
         OSError: It cannot be read.
         ValueError: It holds none.
     """
-    return checked_token(Path(path).read_text(encoding="utf-8"))
+    return checked_token(secret_file(path).read_text(encoding="utf-8"))
 
 
 def why(error: OSError | ValueError) -> str:
@@ -262,7 +263,7 @@ class Credentials:
 
     def _read(self) -> grpc.ChannelCredentials:
         roots = Path(self.ca_file).read_bytes() if self.ca_file not in {None, SYSTEM} else None
-        key = Path(self.key_file).read_bytes() if self.key_file is not None else None
+        key = secret_file(self.key_file).read_bytes() if self.key_file is not None else None
         chain = Path(self.cert_file).read_bytes() if self.cert_file is not None else None
         if chain is not None and (problem := why_not_valid(chain, datetime.now(UTC))) is not None:
             _log.warning("the certificate in %s is %s", self.cert_file, problem)

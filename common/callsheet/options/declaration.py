@@ -9,6 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from callsheet.credentials.secret_files import secret_file
+
 S = TypeVar("S")
 
 
@@ -308,7 +310,7 @@ def _file_of(declared: DeclaredOption) -> DeclaredOption:
 
 def _read(name: str, path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = secret_file(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{name}: {path}: cannot be read: {error}") from error
     if not text:

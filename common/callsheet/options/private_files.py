@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,6 +19,20 @@ def make_private_directory(directory: Path) -> None:
     for missing in reversed([each for each in directory.parents if not each.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_own_directory(directory: Path) -> None:
+    """Makes a directory for its owner alone in a place where others may write, who may have put something else there.
+
+    Raises:
+        OSError: It cannot be made, or what is there is a link, somebody else's, or open to others.
+    """
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found, mine = directory.lstat(), os.geteuid()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != mine or stat.S_IMODE(found.st_mode) & 0o077:
+        told = f"it is of user {found.st_uid}, with mode {stat.filemode(found.st_mode)}"
+        raise PermissionError(f"{directory}: must be a directory of user {mine} with mode 0700, but {told}")
 
 
 def write_private_file(path: Path, content: str) -> None:

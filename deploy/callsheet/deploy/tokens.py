@@ -31,16 +31,36 @@ SCOPES = tuple(scope.value for scope in Scope)
 """What a token may be for."""
 
 
-def issue(path: Path, scope: str, subject: str, lifetime_s: float | None = None, publishes: Sequence[str] = ()) -> str:
+def issue(
+    path: Path,
+    scope: str,
+    subject: str,
+    lifetime_s: float | None = None,
+    publishes: Sequence[str] = (),
+    *,
+    out: Path | None = None,
+) -> str:
     """Makes a token that schedulers with this file know from now on, and returns it.
+
+    Args:
+        path: The file of tokens.
+        scope: What it is for, one of `SCOPES`.
+        subject: The job or manager.
+        lifetime_s: Seconds for which it is valid; None for no end.
+        publishes: Services for whose engines the job alone publishes.
+        out: A file to write it to, for its owner alone: a new file, or one with a token, which is replaced.
 
     Raises:
         ValueError: The scope is none, its subject is missing or there is one too many, the lifetime is not above 0, or
             services are named for what is no job.
-        TokenFileError: The file cannot be used.
+        TokenFileError: The file cannot be used, or `out` is a link, holds something else or cannot be written.
     """
     if scope not in SCOPES:
         raise ValueError(f"scope: {scope!r} is none of {', '.join(SCOPES)}")
+    if out is not None and os.path.lexists(out):
+        if out.is_symlink() or not out.is_file():
+            raise TokenFileError(f"out: {out}: must be a new file, or a regular one with a token")
+        _kept_token_id(out)
     chance = secrets.token_bytes(ID_BYTES + SECRET_BYTES)
     token, record = issue_token(
         Scope(scope), subject, random=chance, now=time.time(), lifetime_s=lifetime_s, publishes=publishes
@@ -48,6 +68,12 @@ def issue(path: Path, scope: str, subject: str, lifetime_s: float | None = None,
     TokenFile(path).change(lambda records: records.update({record.token_id: record}))
     named = {"publishes": ", ".join(publishes)} if publishes else {}
     _note(path, "issue", record.token_id, of_scope=scope, of_subject=subject, **named)
+    try:
+        if out is not None:
+            write_private_file(out, f"{token}\n")
+    except OSError as error:
+        revoke(path, record.token_id)
+        raise TokenFileError(f"out: {out}: cannot be written: {error}") from error
     return token
 
 

@@ -46,8 +46,12 @@ class HealthFile:
         if self.path is None:
             return
         try:
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            os.utime(self.path)
+            # It may be where others can put a link or a pipe in its place.
+            descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+            )
+            os.utime(descriptor)
+            os.close(descriptor)
         except OSError as error:
             log.warning("health_file_not_written", path=str(self.path), error=str(error))
 

@@ -381,8 +381,8 @@ class TeacherLogProbs(Action[RewardResult]):
 class Judge(Action[RewardResult]):
     """Asks a generative model for a judgement by a rubric; the model answers with a text, decoded greedily.
 
-    The score is read from the answer. An answer without a score fails the action as ENV `score_missing`; it is never a
-    score of 0.
+    The score is read from the answer. A whole answer without a score fails the action as ENV `score_missing`. An empty,
+    cut or refused answer fails it as INFRA `no_verdict`. Neither is ever a score of 0.
 
     Attributes:
         model: Name of the hosted model.

@@ -134,6 +134,8 @@ class Reason(StrEnum):
     """The model's chat template refuses the messages."""
     NO_REPORT = "no_report"
     NO_TESTS = "no_tests"
+    NO_VERDICT = "no_verdict"
+    """A judge's answer is empty, cut or refused."""
     NON_FINITE_SCORE = "non_finite_score"
     REWARD_MODEL_GARBAGE = "reward_model_garbage"
     """A model's weights came back and its answer to a fixed input was another, even from their source."""

@@ -344,8 +344,9 @@ def batch_metrics(trajectories: Sequence[FinishedTrajectory]) -> dict[str, float
 def group_metrics(group: Sequence[FilledSeat], rule: FailureRule) -> dict[str, float]:
     """Returns the counts of a group; see `batch_metrics`."""
     counts = count_failures(reward_of(each.record, rule) for each in group).metrics()
-    figures = {f"callsheet/{name}_total": value for name, value in counts.items()}
-    return {**figures, "callsheet/replaced_total": float(sum(each.replaced for each in group))}
+    counts["replaced"] = float(sum(each.replaced for each in group))
+    counts["cut_replies"] = float(sum(each.record.cut_replies for each in group))
+    return {f"callsheet/{name}_total": value for name, value in counts.items()}
 
 
 class CallsheetWeights:

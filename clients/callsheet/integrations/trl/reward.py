@@ -13,7 +13,7 @@ from callsheet.client import Client, ClientOptions, Job, Outcome, RewardResult
 from callsheet.client.errors import one_error
 from callsheet.environments import FailureRule, TrainerReward, count_failures
 from callsheet.integrations.reward_actions import RewardAction, reward_of_action
-from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, LEFT_OUT, REPLACED, SCORE, SECONDS, TURNS
+from callsheet.integrations.trl.rows import CUT_REPLIES, EXCLUDED, FAILURE, LEFT_OUT, REPLACED, SCORE, SECONDS, TURNS
 
 _NOT_OF_THE_ROW: Final = frozenset({"trainer_state", "log_extra", "log_metric", "environments"})
 _DEFAULT_RULE: Final = FailureRule()
@@ -122,7 +122,7 @@ def callsheet_score(*, log_metric: Callable[[str, float], None] | None = None, *
     """Returns the score of each completion of a `CallsheetRollout`, for `reward_funcs`. None is no sample.
 
     It logs counts of the step: "callsheet/excluded" and "callsheet/failed" with a figure for each KIND/reason,
-    "callsheet/replaced", and mean seconds of each part. TRL averages them over processes.
+    "callsheet/replaced", "callsheet/cut_replies", and mean seconds of each part. TRL averages them over processes.
     """
     if SCORE not in columns:
         raise ValueError(f"{SCORE} is missing; callsheet_score needs a rollout_func that is a CallsheetRollout")
@@ -140,6 +140,7 @@ def step_metrics(columns: Mapping[str, Sequence[Any]], count: int) -> dict[str, 
         "excluded": float(sum(excluded)),
         "failed": float(sum(each is not None for each in columns[FAILURE]) - sum(excluded)),
         "replaced": float(sum(columns[REPLACED])),
+        "cut_replies": float(sum(columns[CUT_REPLIES])),
         "left_out_tokens": float(sum(columns[LEFT_OUT])),
         "turns": sum(columns[TURNS]) / max(1, count),
     }

@@ -15,6 +15,7 @@ FAILURE: Final = "callsheet_failure"
 EXCLUDED: Final = "callsheet_excluded"
 TRAJECTORY: Final = "callsheet_trajectory"
 TURNS: Final = "callsheet_turns"
+CUT_REPLIES: Final = "callsheet_cut_replies"
 REPLACED: Final = "callsheet_replaced"
 LEFT_OUT: Final = "callsheet_left_out_tokens"
 SECONDS: Final = ("generate", "environment", "reward", "waiting")
@@ -95,6 +96,7 @@ def columns(
         EXCLUDED: [reward.is_excluded for reward in rewards],
         TRAJECTORY: [each.record.trajectory_id for each in filled],
         TURNS: [each.record.turns for each in filled],
+        CUT_REPLIES: [each.record.cut_replies for each in filled],
         REPLACED: [each.replaced for each in filled],
         LEFT_OUT: [row.left_out for row in rows],
     }

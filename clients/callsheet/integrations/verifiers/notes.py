@@ -62,6 +62,7 @@ def note_episode(trace: TracePart, record: EpisodeRecord, rule: FailureRule) -> 
         "reward": seconds.reward,
         "waiting": seconds.waiting,
     }
+    trace.record_metrics({"callsheet_cut_replies": float(record.cut_replies)})
     if record.score is not None:
         trace.record_metrics(record.score.components)
     return reward

@@ -11,6 +11,7 @@ from callsheet.client import TrainingSample
 from callsheet.environments import EpisodeRecord, EpisodeTask, FailureRule, TaskSet, TrainerReward
 
 AGENT_NAME: Final = "callsheet_episode"
+CUT_REPLIES: Final = "callsheet_cut_replies"
 EXCLUDED: Final = "callsheet_excluded"
 FAILED: Final = "callsheet_failed"
 FAILURE: Final = "callsheet_failure"
@@ -86,6 +87,7 @@ def output_fields(
         **failure_fields(reward),
         TRAJECTORY: record.trajectory_id,
         REPLACED: replaced,
+        CUT_REPLIES: float(record.cut_replies),
         LEFT_OUT: trained - sum(fields["response_mask"]) if not reward.is_excluded else 0,
         VERSIONS: version_spans(fields.pop("versions")),
         "turn_scores": [],
@@ -94,7 +96,7 @@ def output_fields(
     steps = [version for version, _, _ in extra[VERSIONS]]
     extra |= {"min_global_steps": min(steps, default=None), "max_global_steps": max(steps, default=None)}
     components = {} if record.score is None else dict(record.score.components)
-    extra["reward_extra_info"] = reward_info({EXCLUDED: extra[EXCLUDED], FAILED: extra[FAILED]})
+    extra["reward_extra_info"] = reward_info({name: extra[name] for name in (EXCLUDED, FAILED, CUT_REPLIES)})
     extra["callsheet_components"] = components
     return {
         **fields,

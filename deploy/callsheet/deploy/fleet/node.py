@@ -12,6 +12,7 @@ however that ends.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
@@ -37,14 +38,34 @@ from callsheet.managers.supervision.standing import (
     ended,
     now_serves,
 )
-from callsheet.options.private_files import make_private_directory, write_private_file
+from callsheet.options.common import default_data_dir
+from callsheet.options.private_files import make_own_directory, make_private_directory, write_private_file
 
+_log = logging.getLogger(__name__)
 _MOST_HOLDERS = 64
 
 
+_LOCK_WAIT_S: Final = 30.0
+
+
 def default_directory() -> Path:
-    """Where the locks of this user are."""
-    return Path(tempfile.gettempdir()) / f"callsheet-cores-{os.getuid()}"
+    """Returns the directory of this user's locks, made if it is missing.
+
+    Any user can put something in its place where temporary files go. Then it is in the user's own directory.
+
+    Raises:
+        OSError: It is nobody's place to be.
+    """
+    shared = Path(tempfile.gettempdir()) / f"callsheet-cores-{os.geteuid()}"
+    try:
+        make_own_directory(shared)
+    except OSError as error:
+        own = default_data_dir() / "cores"
+        _log.warning("the book of cores is not where it should be: %s: it is in %s", error, own)
+        make_private_directory(own.parent)
+        make_own_directory(own)
+        return own
+    return shared
 
 
 @contextmanager
@@ -58,13 +79,13 @@ def held_cores(count: int, usable: Sequence[int], directory: Path | None = None)
 
     Raises:
         ValueError: There are not as many.
+        OSError: The locks cannot be used.
     """
     if not 1 <= count <= len(usable):
         raise ValueError(f"cores: {count} must be between 1 and {len(usable)}, the cores that this machine lets us use")
     directory = directory or default_directory()
-    make_private_directory(directory)
     with ExitStack() as locks:
-        with _locked(directory / "all", wait=True):
+        with _locked(directory / "all", wait_s=_LOCK_WAIT_S):
             cores = _take(count, usable, directory, locks)
         yield cores
 
@@ -76,7 +97,7 @@ def _take(count: int, usable: Sequence[int], directory: Path, locks: ExitStack) 
             if core in taken or len(taken) == count:
                 continue
             try:
-                locks.enter_context(_locked(directory / f"{core}.{holder}", wait=False))
+                locks.enter_context(_locked(directory / f"{core}.{holder}", wait_s=0.0))
             except BlockingIOError:
                 continue
             taken.append(core)
@@ -86,10 +107,18 @@ def _take(count: int, usable: Sequence[int], directory: Path, locks: ExitStack) 
 
 
 @contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(path: Path, *, wait_s: float) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    give_up_at = time.monotonic() + wait_s
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= give_up_at:
+                    raise BlockingIOError(f"{path}: was locked by another process for {wait_s:g} s") from error
+            time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)

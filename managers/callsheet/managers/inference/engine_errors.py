@@ -4,15 +4,31 @@ from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Anything an engine refuses or fails at."""
+    """Anything an engine refuses or fails at.
+
+    Attributes:
+        reason: A stable word.
+    """
+
+    reason: str = "engine_error"
 
 
 class EngineFailedError(EngineError):
     """The engine is dead; nothing it was asked will be answered."""
 
+    reason = "engine_failed"
+
 
 class EngineBusyError(EngineError):
     """The engine's queue of waiting requests is full."""
+
+    reason = "engine_busy"
+
+
+class NonFiniteError(EngineError):
+    """The engine computed a log-probability that is no finite number; another engine may do better."""
+
+    reason = "non_finite_logits"
 
 
 class UnsupportedError(EngineError):
@@ -24,7 +40,7 @@ class RequestRefusedError(EngineError):
 
     Attributes:
         reason: A stable word: "no_tokens", "prompt_too_long", "token_out_of_vocabulary", "no_tokenizer",
-            "non_finite_logits", "duplicate_request", "script_exhausted".
+            "duplicate_request", "script_exhausted".
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -22,11 +22,9 @@ from callsheet.managers.executor import (
     Stopped,
 )
 from callsheet.managers.inference.driver import (
-    EngineBusyError,
     EngineCapabilities,
     EngineDriver,
     EngineError,
-    EngineFailedError,
     FinishReason,
     GenerateRequest,
     Generation,
@@ -334,14 +332,11 @@ def result_of(generation: Generation, mode: LogProbsMode) -> outcome_pb2.Generat
 
 
 def _broken_by(error: EngineError) -> Broken:
-    # Whoever wrote the request asked for what the engine lacks: the model itself has done nothing yet.
-    if isinstance(error, RequestRefusedError):
+    # Whoever wrote the request asked for what the engine lacks: the model itself has done nothing yet. Ids are the
+    # manager's own.
+    if isinstance(error, RequestRefusedError) and error.reason != "duplicate_request":
         return Broken.of(outcome_pb2.FAILURE_KIND_ENV, error.reason, str(error))
-    if isinstance(error, EngineBusyError):
-        return Broken(infra_failure("engine_busy", str(error)))
-    if isinstance(error, EngineFailedError):
-        return Broken(infra_failure("engine_failed", str(error)))
-    return Broken(infra_failure("engine_error", str(error)))
+    return Broken(infra_failure(error.reason, str(error)))
 
 
 def _unproved(message: str) -> Broken:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from callsheet.managers.executor import Attempt, Completed
-from callsheet.managers.models.completion_usage import told_tokens
+from callsheet.managers.models.completions import blames_length, message_of, text_of, told_tokens
 from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
@@ -187,7 +188,7 @@ class HttpJudge(ToolService):
         if answer.status >= _SERVER_ERROR:
             raise _provider_failed(answer.status)
         if answer.status != _OK:
-            raise ToolFailedError(ENV, "provider_refused", f"the provider refuses with HTTP {answer.status}")
+            raise self._refused(answer)
         if used := _tokens_used(answer):
             self.learn(used)
         return self._judged(answer, clock)
@@ -198,17 +199,25 @@ class HttpJudge(ToolService):
 
     def _judged(self, answer: ProviderAnswer, clock: QuotaClock) -> Completed:
         try:
-            told = json.loads(answer.body)
-            clock.used.update(told_tokens(told))
-            text = str(told["choices"][0]["message"]["content"] or "")
-        except (LookupError, TypeError, ValueError) as error:
+            clock.used.update(told_tokens(answer.content))
+            text, unfinished = text_of(answer.content)
+        except (LookupError, TypeError) as error:
             raise ToolFailedError(INFRA, "provider_failed", "the provider's answer is no chat completion") from error
-        found = read_judgement(text, self._table.score_pattern)
-        reward = outcome_pb2.RewardResult(score=found.get("score", 0.0), text=text)
-        if "score" not in found:
-            partial = outcome_pb2.Succeeded(reward=reward)
-            raise ToolFailedError(ENV, found["problem"], found["message"], partial=partial)
-        return Completed(outcome_pb2.Succeeded(reward=reward))
+        found = read_judgement(text, self._table.score_pattern, unfinished)
+        if "score" in found:
+            return Completed(outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=found["score"], text=text)))
+        partial = outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(text=text))
+        if "no_verdict" in found:
+            raise ToolFailedError(INFRA, "no_verdict", found["no_verdict"], partial=partial)
+        raise ToolFailedError(ENV, found["problem"], found["message"], partial=partial)
+
+    def _refused(self, answer: ProviderAnswer) -> ToolFailedError:
+        """Whatever a provider refuses a judgement for, the policy has no part in it, unless it wrote too much."""
+        said = message_of(replace(answer, body=_without(answer.body, self._headers.values())).content)
+        message = f"the provider refuses with HTTP {answer.status}: {said}"
+        if blames_length(answer.status, said):
+            return ToolFailedError(ENV, "prompt_too_long", message)
+        return ToolFailedError(INFRA, "provider_refused", message)
 
 
 def _without(body: bytes, secrets: Iterable[str]) -> bytes:

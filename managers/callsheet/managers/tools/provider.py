@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from callsheet.managers.models.completions import blames_account
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.network.proxy import addresses_of
 from callsheet.managers.tools.errors import INFRA, POLICY, ToolFailedError
@@ -110,6 +113,14 @@ class ProviderAnswer:
     body: bytes
     truncated: bool
 
+    @property
+    def content(self) -> Any:
+        """Its JSON; the text if it has none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return self.body.decode(errors="replace")
+
 
 class ApiProvider:
     """An API, or many. Follows no redirects, keeps no cookies, unpacks nothing, takes no proxy. For one event loop."""
@@ -168,7 +179,7 @@ class ApiProvider:
                 answer = await self._send(request)
                 admission.told = told_limits(answer.status, answer.headers, time.time())
                 admission.used = 0 if answer.status == TOO_MANY else used(answer)
-            if answer.status != TOO_MANY:
+            if answer.status != TOO_MANY or blames_account(answer.status, answer.content):
                 return answer
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+from callsheet.credentials.secret_files import secret_file
 from callsheet.managers.reward.hosted.model_spec import SCORE_PATTERN
 from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.tools.quotas import KeyQuota, paced
@@ -142,14 +143,14 @@ class JudgeTable(SpendingTable):
 
     Attributes:
         url: Such as https://api.example.com/v1, in front of /chat/completions.
-        max_tokens: Of its answer.
+        max_tokens: Of its answer, its thoughts included; one that is longer is no verdict.
         score_pattern: Finds the score; its first group is the number, and the last match counts.
     """
 
     url: str
     model: str
     tokens_per_call: int = 1000
-    max_tokens: int = 512
+    max_tokens: int = 2048
     score_pattern: str = SCORE_PATTERN
 
 
@@ -215,7 +216,7 @@ def read_secret(name: str, key: KeyTable) -> str:
     """
     if key.file:
         try:
-            return Path(key.file).read_text(encoding="utf-8").strip()
+            return secret_file(key.file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"keys.{name}: file: {key.file}: cannot be read: {error}") from error
     if key.variable and key.variable not in os.environ:

@@ -14,6 +14,7 @@ import anyio.abc
 import structlog
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSStream
+from callsheet.credentials.secret_files import secret_file
 from callsheet.credentials.web_pages import why_of_a_web_page
 from callsheet.options.common import comma_separated
 from callsheet.scheduler.access.identity import Scope
@@ -156,10 +157,10 @@ class MetricsServer:
     def _context(self) -> ssl.SSLContext | None:
         """A new one for each connection: the certificate's files may have changed."""
         access = self._access
-        if access.tls_cert is None:
+        if access.tls_cert is None or access.tls_key is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(access.tls_cert, access.tls_key, password="")
+        context.load_cert_chain(access.tls_cert, secret_file(access.tls_key), password="")
         if access.tls_client_ca is not None:
             context.load_verify_locations(access.tls_client_ca)
             context.verify_mode = ssl.CERT_REQUIRED

@@ -223,7 +223,12 @@ def test_a_scored_episode_is_noted() -> None:
     assert note_episode(trace, record_of(0.5), FailureRule()).reward == 0.5
     assert note_end(trace, "t") == (TrajectoryEnd.COMPLETED, "")
     assert note_of(trace)["trajectory"] == "t"
-    assert trace.figures == {"part": 0.5, "callsheet_excluded": 0.0, "callsheet_failed": 0.0}
+    assert trace.figures == {
+        "part": 0.5,
+        "callsheet_cut_replies": 0.0,
+        "callsheet_excluded": 0.0,
+        "callsheet_failed": 0.0,
+    }
 
 
 def test_a_failed_episode_is_a_sample_and_counted() -> None:
@@ -231,7 +236,7 @@ def test_a_failed_episode_is_a_sample_and_counted() -> None:
     failure = EpisodeFailure(FailureKind.ENV, "set_up_failed")
     assert note_episode(trace, record_of(None, failure), FailureRule()).reward == 0.0
     assert note_end(trace, "t") == (TrajectoryEnd.ABANDONED, "ENV/set_up_failed")
-    assert trace.figures == {"callsheet_excluded": 0.0, "callsheet_failed": 1.0}
+    assert trace.figures == {"callsheet_cut_replies": 0.0, "callsheet_excluded": 0.0, "callsheet_failed": 1.0}
 
 
 def test_what_is_no_sample_is_counted_and_closed_as_lost() -> None:
@@ -240,6 +245,6 @@ def test_what_is_no_sample_is_counted_and_closed_as_lost() -> None:
     assert note_episode(trace, record_of(None, failure), FailureRule()).is_excluded
     trace.ok, trace.last_error = False, ToldError("SandboxError", "INFRA state_lost")
     assert note_end(trace, "t") == (TrajectoryEnd.LOST, "SandboxError: INFRA state_lost")
-    assert trace.figures == {"callsheet_excluded": 1.0, "callsheet_failed": 0.0}
+    assert trace.figures == {"callsheet_cut_replies": 0.0, "callsheet_excluded": 1.0, "callsheet_failed": 0.0}
     trace.last_error = ToldError("TaskError", "a mistake")
     assert note_end(trace, "t")[0] is TrajectoryEnd.ABANDONED

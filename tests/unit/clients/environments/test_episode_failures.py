@@ -63,6 +63,13 @@ def test_other_failures_keep_their_name_and_get_the_jobs_reward(kind: FailureKin
     assert failure.end is TrajectoryEnd.ABANDONED
 
 
+@pytest.mark.parametrize("reason", ["score_missing", "score_malformed", "provider_refused", "prompt_too_long"])
+def test_a_scorer_without_a_verdict_gives_no_reward(reason: str) -> None:
+    assert FailureRule().decide(None, EpisodeFailure(FailureKind.ENV, reason)).is_excluded
+    # The same reward succeeds on the first state: the policy is at fault.
+    assert FailureRule().decide(None, EpisodeFailure(FailureKind.POLICY, reason)).reward == 0.0
+
+
 def test_a_job_may_exclude_more() -> None:
     rule = FailureRule(excluded=frozenset({FailureKind.INFRA, FailureKind.ENV}))
     assert rule.decide(None, EpisodeFailure(FailureKind.ENV, "no_tests")).is_excluded

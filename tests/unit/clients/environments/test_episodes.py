@@ -148,6 +148,27 @@ async def test_an_episode_without_room_for_tokens_is_scored_as_it_stands(fake: F
     assert sum(sum(sample.loss_mask) for sample in record.samples) == room
 
 
+@pytest.mark.parametrize("bounds", [{}, {"max_total_tokens": 4096}, {"max_completion_tokens": 32}])
+async def test_a_cut_reply_is_the_last_one_and_never_carried_out(
+    fake: FakeClient, job: Job, bounds: dict[str, Any]
+) -> None:
+    """Whether the reply itself is bounded, as in an evaluation, or the completion, as by a trainer."""
+    fake.on_generate(lambda action: Succeeded(_of_length(action.sampling.max_new_tokens)))
+    policy = TokenPolicy(ByteRenderer(), Sampling(max_new_tokens=32), **bounds)
+    record = await roll_out(job, "t", WordEnvironment("w0", 9), _TASK, policy)
+    assert (record.end, record.turns, record.cut_replies) == (EpisodeEnd.MAX_TOKENS, 1, 1)
+    assert record.score is not None
+    assert record.messages[-1] == {"role": "assistant", "content": "x" * 32}
+    assert sum(sum(sample.loss_mask) for sample in record.samples) == 32
+    assert not any(isinstance(each.action, EnvStep) for each in fake.submitted)
+
+
+async def test_a_reply_that_updates_cut_again_and_again_is_the_services_failure(fake: FakeClient, job: Job) -> None:
+    fake.on_generate(lambda _: Succeeded(GenerateResult((119,), (-1.0,), FinishReason.ABORT)))
+    record = await roll_out(job, "t", WordEnvironment("w0", 1), _TASK, TokenPolicy(ByteRenderer()))
+    assert (record.cut_replies, record.score, str(record.failure)[:5]) == (0, None, "INFRA")
+
+
 def _of_length(count: int) -> GenerateResult:
     return GenerateResult((120,) * count, (-0.1,) * count, FinishReason.LENGTH)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from callsheet.client import ActionCancelledError, FailureKind, NotSucceededError, Reason
 from callsheet.environments import ReplyLimitError
-from callsheet.environments.policy import GatewayAnswer, message_of
+from callsheet.environments.policy import CutReplyError, GatewayAnswer, message_of
 
 
 def _error(status: int, said: str = "no", failure: str = "") -> GatewayAnswer:
@@ -17,6 +17,18 @@ def _error(status: int, said: str = "no", failure: str = "") -> GatewayAnswer:
 def test_an_answer_is_the_assistants_message() -> None:
     message = {"role": "assistant", "content": "hello"}
     assert message_of(GatewayAnswer(200, {"choices": [{"message": message}]})) == message
+
+
+@pytest.mark.parametrize(
+    "calls", [{}, {"tool_calls": [{"function": {"name": "bash", "arguments": '{"command": "rm'}}]}]
+)
+def test_a_reply_that_was_cut_is_none_to_carry_out(calls: dict[str, object]) -> None:
+    message = {"role": "assistant", "content": "he", **calls}
+    for ended in ("stop", "tool_calls", None):
+        assert message_of(GatewayAnswer(200, {"choices": [{"message": message, "finish_reason": ended}]})) == message
+    with pytest.raises(CutReplyError) as cut:
+        message_of(GatewayAnswer(200, {"choices": [{"message": message, "finish_reason": "length"}]}))
+    assert cut.value.reply == message
 
 
 @pytest.mark.parametrize(

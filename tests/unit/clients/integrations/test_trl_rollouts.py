@@ -95,6 +95,7 @@ def seat(score: float | None = 1.0, failure: EpisodeFailure | None = None, **oth
         failure=failure,
         samples=(sample("12345678", "00110010"),),
         turns=2,
+        cut_replies=int(score is None),
     )
     return FilledSeat(record, **others)
 
@@ -143,6 +144,7 @@ def test_infra_is_excluded_and_env_is_a_failed_sample() -> None:
     assert logged["callsheet/excluded"] == logged["callsheet/excluded/INFRA/state_lost"] == 1.0
     assert logged["callsheet/failed"] == logged["callsheet/failed/ENV/set_up_failed"] == 1.0
     assert (logged["callsheet/replaced"], logged["callsheet/turns"]) == (2.0, 2.0)
+    assert logged["callsheet/cut_replies"] == 2.0
 
 
 def test_scores_need_rollouts_of_callsheet() -> None:
@@ -246,7 +248,7 @@ def test_samples_come_out_of_the_buffer_as_they_went_in_and_what_was_lost_never_
 def test_counts_of_a_group_and_staleness_of_a_batch() -> None:
     figures = group_metrics([seat(1.0), seat(None, INFRA, replaced=1), seat(None, ENV)], FailureRule())
     assert figures["callsheet/excluded_total"] == figures["callsheet/failed_total"] == 1.0
-    assert figures["callsheet/replaced_total"] == 1.0
+    assert (figures["callsheet/replaced_total"], figures["callsheet/cut_replies_total"]) == (1.0, 2.0)
     result = result_of(seat(1.0).record, FailureRule())
     assert batch_metrics([finished(result, staleness=each) for each in (0, 2, 2, 4)]) == {
         "callsheet/batch_trajectories": 4.0,

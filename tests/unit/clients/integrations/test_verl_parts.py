@@ -245,7 +245,7 @@ async def test_a_trajectory_is_lent_within_its_block_alone() -> None:
 def test_a_steps_failures_are_counted_by_kind_and_reason() -> None:
     samples: list[dict[str, Any]] = [
         {"callsheet_failed": 1.0, "callsheet_failure": "ENV/no_server", "callsheet_replaced": 1},
-        {"callsheet_excluded": 1.0, "callsheet_failure": "INFRA/lost"},
+        {"callsheet_excluded": 1.0, "callsheet_failure": "INFRA/lost", "callsheet_cut_replies": 1.0},
         {"callsheet_failed": 0.0, "callsheet_excluded": 0.0, "callsheet_failure": ""},
         {},
     ]
@@ -253,10 +253,13 @@ def test_a_steps_failures_are_counted_by_kind_and_reason() -> None:
         "callsheet/excluded": 3.0,
         "callsheet/failed": 1.0,
         "callsheet/replaced": 1.0,
+        "callsheet/cut_replies": 1.0,
         "callsheet/failed/ENV/no_server": 1.0,
         "callsheet/excluded/INFRA/lost": 1.0,
     }
-    assert failure_counts([]) == {"callsheet/excluded": 0.0, "callsheet/failed": 0.0, "callsheet/replaced": 0.0}
+    assert failure_counts([]) == dict.fromkeys(
+        ("callsheet/excluded", "callsheet/failed", "callsheet/replaced", "callsheet/cut_replies"), 0.0
+    )
 
 
 def test_samples_that_are_not_there_are_counted() -> None:

@@ -151,12 +151,16 @@ def test_requests_that_no_server_could_serve() -> None:
 @pytest.mark.parametrize(
     ("status", "message", "kind", "reason"),
     [
-        (503, "The request queue is full.", EngineBusyError, ""),
-        (429, "too many requests", EngineBusyError, ""),
+        (503, "The request queue is full.", EngineBusyError, "engine_busy"),
+        (429, "too many requests", EngineBusyError, "engine_busy"),
+        (429, "You exceeded your current quota, check your plan and billing", EngineBusyError, "engine_busy"),
+        (429, "insufficient_quota", EngineError, "engine_error"),
+        (400, "Budget has been exceeded! Max budget: 5.0", EngineError, "engine_error"),
+        (402, "Payment Required", EngineError, "engine_error"),
         (400, "Duplicate request ID detected: a", RequestRefusedError, "duplicate_request"),
         (400, "longer than the model's context length (2048 tokens).", RequestRefusedError, "prompt_too_long"),
         (400, "at most 32 stop strings are allowed, got 40", RequestRefusedError, "invalid_sampling"),
-        (500, "Internal server error", EngineError, ""),
+        (500, "Internal server error", EngineError, "engine_error"),
     ],
 )
 def test_what_refusals_mean(status: int, message: str, kind: type[EngineError], reason: str) -> None:
@@ -164,7 +168,7 @@ def test_what_refusals_mean(status: int, message: str, kind: type[EngineError], 
         error = error_of(HttpAnswer(status, body))
         assert type(error) is kind
         assert str(error) == f"HTTP {status}: {message}"
-        assert getattr(error, "reason", "") == reason
+        assert error.reason == reason
 
 
 def _weights(directory: Path, width: int) -> Path:

@@ -6,11 +6,19 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
-from callsheet.managers.inference.driver import EngineDriver, UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import (
+    EngineDriver,
+    EngineError,
+    NonFiniteError,
+    RequestRefusedError,
+    UpdateMode,
+    WeightUpdate,
+)
 from callsheet.managers.inference.executor import InferenceExecutor, build_inference_executor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
@@ -219,6 +227,18 @@ async def test_a_dead_engine_fails_as_infra(executor: InferenceExecutor) -> None
     result = await executor.run(generate_attempt(1, prompt(4)))
     assert isinstance(result, Broken)
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
+
+
+@pytest.mark.parametrize(
+    "error", [NonFiniteError("it is NaN"), RequestRefusedError("duplicate_request", "the id is live")]
+)
+async def test_what_another_engine_may_do_better_is_infra(
+    executor: InferenceExecutor, monkeypatch: pytest.MonkeyPatch, error: EngineError
+) -> None:
+    monkeypatch.setattr(engine_of(executor), "generate", AsyncMock(side_effect=error))
+    result = await executor.run(generate_attempt(1, prompt(4)))
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, error.reason)
 
 
 async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) -> None:

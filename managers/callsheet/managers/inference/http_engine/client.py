@@ -25,16 +25,17 @@ from callsheet.managers.inference.driver import (
     EngineLimits,
     FinishReason,
     GenerateRequest,
+    NonFiniteError,
     RequestRefusedError,
     Sampling,
 )
+from callsheet.managers.models.completions import blames_account, blames_length, message_of
 
 CONTROL_TIMEOUT_S = 20.0
 """The longest wait for an answer that takes no computing."""
 LOOK_TIMEOUT_S = 5.0
 """The longest wait for an answer to a look."""
 CONNECT_TIMEOUT_S = 10.0
-MAX_MESSAGE_CHARACTERS = 500
 MAX_ANSWER_BYTES = 128 << 20
 """Of an answer once it is decompressed: ten times that of a context of 131,072 tokens with their log-probabilities."""
 _CHUNK_BYTES = 1 << 16
@@ -83,16 +84,6 @@ class HttpAnswer:
     def message(self) -> str:
         """What it says went wrong."""
         return f"HTTP {self.status}: {message_of(self.content)}"
-
-
-def message_of(content: Any) -> str:
-    """The message in an error's body, in any of the shapes that servers give it; never longer than a few lines."""
-    if isinstance(content, dict):
-        for name in ("error", "message", "detail"):
-            if content.get(name):
-                return message_of(content[name])
-    text = content if isinstance(content, str) else json.dumps(content)
-    return text[:MAX_MESSAGE_CHARACTERS]
 
 
 class EngineHttp:
@@ -199,8 +190,6 @@ async def _answer(got: aiohttp.ClientResponse) -> HttpAnswer:
 # Requests to servers: those that none could serve, what a refusal means, and what becomes of tokens on their way.
 
 _FINISH = frozenset(reason.value for reason in FinishReason)
-# Words by which servers tell of a prompt that is too long, among others in the same answer.
-_TOO_LONG = ("context length", "maximum allowed length", "max_model_len", "longer than")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,14 +278,15 @@ def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
 
 def error_of(answer: HttpAnswer) -> EngineError:
     """What an answer that is no success means for a request."""
+    if blames_account(answer.status, answer.content):
+        return EngineError(answer.message)
     if answer.status in (429, 503):
         return EngineBusyError(answer.message)
     if answer.status in (400, 413, 422):
-        text = answer.message.lower()
-        if "duplicate" in text:
+        if "duplicate" in answer.message.lower():
             return RequestRefusedError("duplicate_request", answer.message)
-        long = answer.status == 413 or any(each in text for each in _TOO_LONG)
-        return RequestRefusedError("prompt_too_long" if long else "invalid_sampling", answer.message)
+        reason = "prompt_too_long" if blames_length(answer.status, answer.message) else "invalid_sampling"
+        return RequestRefusedError(reason, answer.message)
     return EngineError(answer.message)
 
 
@@ -315,11 +305,11 @@ def finite(log_probs: Sequence[float | None]) -> tuple[float, ...]:
     """Log-probabilities that are numbers.
 
     Raises:
-        RequestRefusedError: One is not, as of a model whose output overflows.
+        NonFiniteError: One is not, as of a model whose output overflows.
     """
     checked = tuple(each for each in log_probs if each is not None and math.isfinite(each))
     if len(checked) != len(log_probs):
-        raise RequestRefusedError("non_finite_logits", "the engine told a log-probability that is no finite number")
+        raise NonFiniteError("the engine told a log-probability that is no finite number")
     return checked
 
 

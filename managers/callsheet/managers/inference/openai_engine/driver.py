@@ -41,7 +41,7 @@ from callsheet.managers.inference.http_engine.live_requests import (
     one_span,
 )
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
-from callsheet.managers.models.completion_usage import told_tokens
+from callsheet.managers.models.completions import told_tokens
 from typing_extensions import override
 
 # What a server with the completions API can do, found out by asking it for one token.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from callsheet.managers.inference.driver import GenerateRequest, RequestRefusedError
+from callsheet.managers.inference.driver import GenerateRequest, NonFiniteError, RequestRefusedError
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.runner import Runner
 from callsheet.managers.inference.torch_engine.sampling import choose_token
@@ -99,7 +99,7 @@ class TorchEngine:
         """Computes a chunk of a sequence's prompt, or a few tokens behind it.
 
         Raises:
-            RequestRefusedError: Its logits are not finite.
+            NonFiniteError: Its logits are not finite.
         """
         if sequence.ended is not None:
             return
@@ -173,5 +173,5 @@ class TorchEngine:
         token, log_prob = choose_token(logits, sequence.request.sampling, sequence.stream.random())
         if not math.isfinite(log_prob):
             message = f"policy version {self.version} gave logits that are not finite"
-            raise RequestRefusedError("non_finite_logits", message)
+            raise NonFiniteError(message)
         sequence.append(token, log_prob, self.version)

@@ -52,7 +52,7 @@ from callsheet.managers.inference.http_engine.live_requests import (
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
-from callsheet.managers.models.completion_usage import told_tokens
+from callsheet.managers.models.completions import told_tokens
 from typing_extensions import override
 
 # Requests and answers of vLLM's /inference/v1/generate.

@@ -94,8 +94,6 @@ class AnsweringModel:
         else:
             tokens = judged_tokens(question, self._tokenizer)
         check_tokens([*before, *tokens], self._vocabulary, self._context)
-        if self._spec.kind is ModelTask.TEACHER and not tokens:
-            raise QuestionError("no_tokens", "there must be at least one token to look at")
         return before, tokens
 
     def _scores(self, batch: Sequence[tuple[int, list[int], list[int]]]) -> list[Answer]:
@@ -140,9 +138,13 @@ class AnsweringModel:
         made = self.skeleton.model.generate(
             given, attention_mask=torch.ones_like(given), do_sample=False, num_beams=1, max_new_tokens=room
         )
-        text = self._tokenizer.decode(made[0, len(tokens) :], skip_special_tokens=True)
-        said = {"tokens_out": made.shape[1] - len(tokens)}
-        return read_judgement(text, self._spec.score_pattern) | {"tokens": said}
+        answer = made[0, len(tokens) :]
+        ends = self.skeleton.model.generation_config.eos_token_id
+        cut = len(answer) == room and int(answer[-1]) not in (ends if isinstance(ends, list) else [ends])
+        text = self._tokenizer.decode(answer, skip_special_tokens=True)
+        return read_judgement(text, self._spec.score_pattern, f"it was cut at {room} tokens" * cut) | {
+            "tokens": {"tokens_out": len(answer)}
+        }
 
     def _forward(self, sequences: list[list[int]]) -> torch.Tensor:
         longest = max(map(len, sequences))

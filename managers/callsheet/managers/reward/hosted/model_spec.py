@@ -15,7 +15,7 @@ from callsheet.options.declaration import AtLeast, PathRule, Setting, check_leas
 from callsheet.options.tables import from_table, read_toml
 
 # The last "score: 7" or "rating = 0.5" of an answer.
-SCORE_PATTERN = r"(?i)(?:score|rating)\s*[:=]\s*\[{0,2}(-?\d+(?:\.\d+)?)"
+SCORE_PATTERN = r"(?i)(?:score|rating)\s*[:=]\s*\[{0,2}(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 _SCHEMES = ("http", "https")
 
@@ -56,7 +56,7 @@ class ModelSpec:
         worker: Models with the same word share a process; one that dies takes the others of its process with it.
         gpus: Neighbouring devices that share its weights.
         label: Which logit of a head with several is the score; None for a head with one.
-        max_new_tokens: The longest answer of a judge.
+        max_new_tokens: The longest answer of a judge, its thoughts included; one that is longer is no verdict.
         score_pattern: Finds the score in a judge's answer; its first group is the number, and the last match counts.
     """
 
@@ -72,7 +72,7 @@ class ModelSpec:
     worker: str = "models"
     gpus: int = 1
     label: int | None = None
-    max_new_tokens: int = 256
+    max_new_tokens: int = 2048
     score_pattern: str = SCORE_PATTERN
 
     def __post_init__(self) -> None:

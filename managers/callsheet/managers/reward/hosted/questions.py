@@ -39,7 +39,18 @@ def scored_tokens(question: dict[str, Any], tokenizer: Any) -> list[int]:
 
 
 def continued_tokens(question: dict[str, Any], tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The tokens before what a teacher looks at, and those that it looks at."""
+    """The tokens before what a teacher looks at, and those that it looks at.
+
+    Raises:
+        QuestionError: It could tell no log-probability: that of a first token is known to nobody.
+    """
+    before, tokens = _continued(question, tokenizer)
+    if not tokens or len(before) + len(tokens) < 2:
+        raise QuestionError("no_tokens", "there must be at least one token to look at, with a token before it")
+    return before, tokens
+
+
+def _continued(question: dict[str, Any], tokenizer: Any) -> tuple[list[int], list[int]]:
     if question.get("token_ids"):
         return list(question.get("prompt_token_ids") or ()), list(question["token_ids"])
     tokenizer = _needed(tokenizer)
@@ -66,9 +77,18 @@ def judged_tokens(question: dict[str, Any], tokenizer: Any) -> list[int]:
     return list(tokenizer(text)["input_ids"])
 
 
-def read_judgement(text: str, score_pattern: str) -> dict[str, Any]:
-    """The score in a judge's answer: the first group of the last match."""
-    found = re.findall(score_pattern, text)
+def read_judgement(text: str, score_pattern: str, unfinished: str = "") -> dict[str, Any]:
+    """The score in a judge's answer: the first group of the last match after its thoughts.
+
+    Args:
+        text: The answer.
+        score_pattern: Finds the score.
+        unfinished: Why the text is not the whole answer; empty if it is.
+    """
+    problem = unfinished or ("" if text.strip() else "it is empty")
+    if problem:
+        return {"no_verdict": f"the judge's answer is no verdict: {problem}", "text": text}
+    found = re.findall(score_pattern, text.rpartition("</think>")[2])
     number = found[-1][0] if found and isinstance(found[-1], tuple) else found[-1] if found else ""
     try:
         score = float(number)

@@ -32,7 +32,7 @@ class NoAnswer:
         trouble: Who is at fault.
         reason: A stable word.
         message: For people.
-        text: What a judge said nevertheless.
+        text: The text of a judge nevertheless.
     """
 
     trouble: AnswerTrouble
@@ -109,6 +109,8 @@ def answer_of(found: dict[str, Any]) -> ModelAnswer | NoAnswer:
         return NoAnswer(AnswerTrouble.QUESTION, found["problem"], found["message"], found.get("text", ""))
     if "out_of_memory" in found:
         return NoAnswer(AnswerTrouble.MEMORY, "reward_out_of_memory", found["out_of_memory"])
+    if "no_verdict" in found:
+        return NoAnswer(AnswerTrouble.MODEL, "no_verdict", found["no_verdict"], found["text"])
     if "garbage" in found:
         return NoAnswer(AnswerTrouble.MODEL, "non_finite_score", found["garbage"])
     if "failed" in found:

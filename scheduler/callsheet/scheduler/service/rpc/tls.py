@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import structlog
 from callsheet.credentials.channel import why_not_valid
+from callsheet.credentials.secret_files import secret_file
 
 _log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ class CertificateFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # Without a password that is none, a key that has one would be asked for on the terminal.
-            context.load_cert_chain(self._cert, self._key, password="")
+            context.load_cert_chain(self._cert, secret_file(self._key), password="")
         except (OSError, ValueError) as error:
             return f"{self._cert} with {self._key}: must be a certificate and its key, as PEM: {error}"
         try:

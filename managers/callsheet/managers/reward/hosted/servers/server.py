@@ -17,7 +17,7 @@ from callsheet.managers.inference.http_engine.client import (
 )
 from callsheet.managers.inference.sglang_engine.server import identity_of as sglang_identity_of
 from callsheet.managers.inference.vllm_engine.driver import identity_of as vllm_identity_of
-from callsheet.managers.models.completion_usage import told_tokens
+from callsheet.managers.models.completions import text_of, told_tokens
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 from typing_extensions import override
 
@@ -107,8 +107,11 @@ class RewardServer(ABC):
             EngineError: It failed.
         """
 
-    async def text(self, asked: str, max_new_tokens: int) -> tuple[str, dict[str, int]]:
-        """The greedy answer to a message, by the server's own chat template, and its tokens as far as they are told.
+    async def text(self, asked: str, max_new_tokens: int) -> tuple[str, str, dict[str, int]]:
+        """The greedy answer to a message, by the server's own chat template.
+
+        Returns:
+            The text, why it is not the whole answer (empty if it is), and its tokens as far as they are told.
 
         Raises:
             RequestRefusedError: The message can never be answered.
@@ -121,7 +124,7 @@ class RewardServer(ABC):
             "max_tokens": max_new_tokens,
         }
         answer = succeeded(await self.http.post("/v1/chat/completions", body, timeout_s=None))
-        return str(answer.content["choices"][0]["message"]["content"] or ""), told_tokens(answer.content)
+        return *text_of(answer.content), told_tokens(answer.content)
 
     async def served_name(self) -> str:
         """What the server calls its model.

@@ -233,16 +233,18 @@ class ServerWorker:
         if before:
             check_tokens(before, self._vocabulary, None)
         told = await self._server.log_probs(before, tokens)
-        values = [value for value in told if value is not None]
+        # Nothing is before the first token of all, so that it has none; elsewhere a server tells none of garbage.
+        told = told[1:] if not before and told[0] is None else told
+        values = [value for value in told if value is not None and math.isfinite(value)]
         computed = {"tokens_in": len(before) + len(tokens)}
-        if not all(map(math.isfinite, values)):
+        if len(values) < len(told):
             return {"garbage": "a log-probability is not finite", "tokens": computed}
         looked_at = tokens[len(tokens) - len(values) :]
         return {"score": math.fsum(values), "log_probs": values, "token_ids": looked_at, "tokens": computed}
 
     async def _judged(self, question: Answer) -> Answer:
-        text, tokens = await self._server.text(judged_text(question), self._spec.max_new_tokens)
-        return read_judgement(text, self._spec.score_pattern) | {"tokens": tokens}
+        text, unfinished, tokens = await self._server.text(judged_text(question), self._spec.max_new_tokens)
+        return read_judgement(text, self._spec.score_pattern, unfinished) | {"tokens": tokens}
 
 
 def _load_tokenizer(spec: ModelSpec) -> Any:

@@ -6,7 +6,7 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from callsheet.managers.models.completion_usage import told_tokens
+from callsheet.managers.models.completions import told_tokens
 
 
 @pytest.mark.parametrize(
