@@ -133,7 +133,7 @@ class CommandOutcome:
     """A finished command.
 
     Attributes:
-        exit_code: Meaningless if `signal` is set.
+        exit_code: Minus the number of the signal that ended it, if one did.
         signal: What ended it; 0 if it exited by itself.
         stdout: Head and tail.
         stderr: Head and tail.
@@ -165,7 +165,7 @@ class CommandOutcome:
     @property
     def failed(self) -> bool:
         """Whether it ended by a signal or with a non-zero exit code."""
-        return bool(self.signal or self.exit_code)
+        return self.exit_code != 0
 
     @property
     def end(self) -> str:

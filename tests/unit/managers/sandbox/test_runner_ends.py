@@ -35,7 +35,7 @@ RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
 
 
 def ended(exit_code: int = 0, signal: int = 0, stderr: str = "", stdout: str = "") -> CommandOutcome:
-    return CommandOutcome(exit_code, signal, stdout.encode(), stderr.encode(), 0, 0, 1.0, 1.0, 0)
+    return CommandOutcome(exit_code or -signal, signal, stdout.encode(), stderr.encode(), 0, 0, 1.0, 1.0, 0)
 
 
 @pytest.mark.parametrize(

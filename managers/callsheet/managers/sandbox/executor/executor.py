@@ -96,11 +96,10 @@ async def failed_reset(outcome: CommandOutcome, attempt: Attempt) -> AttemptResu
     partial, usage = outcome_pb2.Succeeded(env_reset=result), usage_of(outcome)
     if outcome.stopped:
         return Stopped(partial, usage)
-    ended = f"signal {outcome.signal}" if outcome.signal else f"exit code {outcome.exit_code}"
     failed = limit_failure(outcome, partial) or outcome_pb2.Failed(
         kind=outcome_pb2.FAILURE_KIND_ENV,
         reason="set_up_failed",
-        message=f"the set-up command ended with {ended}",
+        message=f"the set-up command ended with {outcome.end}",
         partial=partial,
     )
     return Broken(failed, usage)
