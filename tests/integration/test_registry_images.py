@@ -178,7 +178,7 @@ async def test_an_image_is_pulled_with_its_layers_and_its_config(executor: Sandb
     script += "; stat -c %a /opt/tools/greet"
     assert (await run(executor, made.sandbox_id, script)).split("\n") == [
         *("/srv/app", "given", "from the image", "from the image", "1234", "task", "inside"),
-        *("/etc:", "image-name", "outside", "", "/opt/old:", "above", "755", ""),
+        *("/etc:", "hostname", "hosts", "image-name", "outside", "", "/opt/old:", "above", "755", ""),
     ]
 
 

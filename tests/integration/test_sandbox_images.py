@@ -173,7 +173,8 @@ async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, 
 async def test_layers_delete_and_hide_what_is_below(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor, with_image("stack"))
     script = "cat /etc/image-name; ls /etc /opt/old; echo changed > /opt/old/above; cat /opt/old/above"
-    assert await run(executor, sandbox_id, script) == "stack\n/etc:\ngroup\nimage-name\n\n/opt/old:\nabove\nchanged\n"
+    seen = "stack\n/etc:\ngroup\nhostname\nhosts\nimage-name\n\n/opt/old:\nabove\nchanged\n"
+    assert await run(executor, sandbox_id, script) == seen
 
 
 async def test_an_image_may_have_a_hundred_layers(settings: SandboxSettings, store: Path, tmp_path: Path) -> None:
@@ -398,7 +399,7 @@ if os.geteuid() == 0:
 
     @pytest.mark.nightly
     @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
-    @pytest.mark.parametrize("tests", ["images", "set_ups"])
+    @pytest.mark.parametrize("tests", ["host_names", "images", "set_ups"])
     def test_all_of_this_holds_for_an_unprivileged_user(tests: str) -> None:
         # Plain processes need no rights that root has.
         run_tests_as_other_user("not none-affinity", f"tests/integration/test_sandbox_{tests}.py")

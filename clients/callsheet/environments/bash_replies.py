@@ -211,7 +211,7 @@ class CommandReport:
     """What came of a command.
 
     Attributes:
-        exit_code: Of the command; None if it had no end of its own, for instance as it ran out of time.
+        exit_code: Of the command, minus the signal that ended it if one did; None if it ran out of time or memory.
         output: What it printed, or why it failed.
     """
 
@@ -231,7 +231,7 @@ def report_of(outcome: Outcome[CommandResult]) -> CommandReport | None:
     if not isinstance(outcome, Succeeded):
         return None
     result = outcome.value
-    return CommandReport(result.exit_code if result.signal is None else None, _output(result))
+    return CommandReport(result.exit_code, _output(result))
 
 
 def _output(result: CommandResult | None) -> str:

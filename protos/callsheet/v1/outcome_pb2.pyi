@@ -583,7 +583,7 @@ class CommandResult(google.protobuf.message.Message):
     SESSION_FIELD_NUMBER: builtins.int
     DOWNLOADS_FIELD_NUMBER: builtins.int
     exit_code: builtins.int
-    """Exit code; meaningless if `signal` is set."""
+    """Exit code; minus `signal` if a signal ended the command, as in Python's subprocess. So 0 is always a success."""
     signal: builtins.int
     """The signal that ended it; 0 if it exited by itself."""
     stdout_dropped_bytes: builtins.int

@@ -20,7 +20,7 @@ def set_up_name(reset: action_pb2.EnvResetInput) -> str:
         return ""
     asked = action_pb2.EnvResetInput()
     asked.CopyFrom(reset)
-    # Sizes and time limits change nothing of what it begins with.
+    # A manager itself looks at sizes: what it keeps serves whoever asks for no more than that sandbox had.
     asked.disk_mib = asked.max_processes = 0
     asked.guaranteed_memory = False
     if asked.HasField("defaults"):

@@ -56,8 +56,9 @@ async def test_the_managers_environment_is_not_inherited(
 async def test_exit_codes_and_signals_are_told_apart(sandbox: AgentSandbox) -> None:
     exited = await run(sandbox, "/bin/sh", "-c", "exit 143")
     assert (exited.exit_code, exited.signal) == (143, 0)
-    killed = await run(sandbox, "/bin/sh", "-c", "kill -TERM $$")
-    assert killed.signal == signal.SIGTERM
+    for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL):
+        killed = await run(sandbox, "/bin/sh", "-c", f"kill -{number} $$")
+        assert (killed.exit_code, killed.signal, killed.failed) == (-number, number, True)
 
 
 async def test_a_program_that_does_not_exist_is_refused(sandbox: AgentSandbox) -> None:

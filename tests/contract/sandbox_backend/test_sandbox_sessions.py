@@ -92,7 +92,7 @@ async def test_a_python_session_that_ends_is_followed_by_another(sandbox: AgentS
     assert (ended.exit_code, ended.stdout) == (3, b"last\n")
     assert ended.session == SessionUse(started=True, ended=True)
     killed = await py(sandbox, "import os\nos.kill(os.getpid(), 9)")
-    assert (killed.signal, killed.session) == (signal.SIGKILL, SessionUse(started=True, ended=True))
+    assert (-killed.exit_code, killed.session) == (signal.SIGKILL, SessionUse(started=True, ended=True))
     assert (await py(sandbox, "1")).session == SessionUse(started=True, ended=False)
 
 

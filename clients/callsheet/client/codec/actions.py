@@ -308,7 +308,8 @@ def _put_command(message: action_pb2.Command, where: str, command: Command, blob
 
 def _take_command(message: outcome_pb2.CommandResult, blobs: BlobReader) -> CommandResult:
     return CommandResult(
-        message.exit_code,
+        # A scheduler before this form, and outcomes that it recorded, have 0 beside a signal.
+        -message.signal or message.exit_code,
         blobs.read(message.stdout),
         blobs.read(message.stderr),
         message.signal or None,

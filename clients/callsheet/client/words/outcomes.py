@@ -162,6 +162,8 @@ class Reason(StrEnum):
     SCORER_FAILED = "scorer_failed"
     TESTS_MISSING = "tests_missing"
     """Fewer tests ran than there are."""
+    TESTS_UNCHECKED = "tests_unchecked"
+    """The number of tests was neither declared nor found by a run on the state after reset, so no score counts."""
     WRONG_KIND_OF_MODEL = "wrong_kind_of_model"
     """A model was asked a request of another kind, for instance a teacher for a judgement."""
 

@@ -124,7 +124,8 @@ class CommandResult:
     """A finished command.
 
     Attributes:
-        exit_code: The exit code; without meaning if `signal` is set.
+        exit_code: The exit code; minus `signal` if a signal ended the command, as in `subprocess`. So 0 is always a
+            success.
         stdout: Standard output; head and tail if the output was too long.
         stderr: Standard error; head and tail if the output was too long.
         signal: The signal that ended the command; None if the command exited by itself.

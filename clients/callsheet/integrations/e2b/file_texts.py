@@ -146,12 +146,12 @@ def remove_command(path: str) -> Command:
 
 def check(path: str, result: CommandResult) -> None:
     """Raises E2bError if something could not be done with a path."""
-    if result.signal is None and result.exit_code == 0:
+    if result.exit_code == 0:
         if dropped := result.stdout_dropped_bytes:
             raise E2bError(ConnectCode.RESOURCE_EXHAUSTED, f"path {path!r}: the answer has {dropped} bytes too many")
         return
     why = result.stderr.decode(errors="backslashreplace").strip()
-    if result.signal is None and result.exit_code in _CODES:
+    if result.exit_code in _CODES:
         why = os.strerror(result.exit_code)
         raise E2bError(_CODES[result.exit_code], f"path {path!r}: {why}")
     if _NO_SPACE in result.stderr:

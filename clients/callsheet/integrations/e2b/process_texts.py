@@ -247,15 +247,15 @@ def close_input_command(files: ProcessFiles) -> Command:
 
 def check_input(pid: int, result: CommandResult) -> None:
     """Raises E2bError if a process's input was not written or ended."""
-    if result.signal is None and result.exit_code == _TIMED_OUT:
+    if result.exit_code == _TIMED_OUT:
         message = f"process {pid} read not all of its input within {_INPUT_S} s; how much it got is unknown"
         raise E2bError(ConnectCode.DEADLINE_EXCEEDED, message)
-    if result.signal is not None or result.exit_code != 0:
+    if result.exit_code != 0:
         raise not_found(f"process {pid}")
 
 
 def exit_code_of(files: ProcessFiles, result: CommandResult) -> int | None:
-    """Returns the exit code of a process that has ended; None if only its slice has.
+    """Returns the exit code of a process that has ended, -1 for a signal as in E2B; None if only its slice has ended.
 
     Raises:
         E2bError: It did not begin, or cannot be followed any more.
@@ -265,7 +265,7 @@ def exit_code_of(files: ProcessFiles, result: CommandResult) -> int | None:
     if result.signal == REFUSED:
         _, _, why = result.stderr.decode(errors="replace").rpartition(files.marker)
         raise E2bError(ConnectCode.INVALID_ARGUMENT, why)
-    return result.exit_code if result.signal is None else -result.signal
+    return max(result.exit_code, -1)
 
 
 def slice_of(*, begins: bool, others: bool, left_s: float | None) -> float:

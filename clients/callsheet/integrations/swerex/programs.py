@@ -76,7 +76,7 @@ def execute_response(request: Execute, result: CommandResult, marker: str) -> Re
         raise os_error(errno.ENOENT, request.cwd or "")
     _check_whole(result, "the command's output")
     stdout, stderr = (content.decode(errors="backslashreplace") for content in (result.stdout, result.stderr))
-    exit_code = result.exit_code if result.signal is None else -result.signal
+    exit_code = result.exit_code
     if request.check and exit_code != 0:
         message = f"Command {request.command!r} failed with exit code {exit_code}. "
         message += f"Stdout:\n{stdout!r}\nStderr:\n{stderr!r}"
@@ -122,9 +122,9 @@ def unpack_command(path: str, archive: bytes) -> Command:
 
 def check_file(path: str, result: CommandResult) -> None:
     """Raises TransferredError if a file could not be read or written."""
-    if result.signal is None and result.exit_code == 0:
+    if result.exit_code == 0:
         return
-    if result.signal is None and result.exit_code in _ERRNOS:
+    if result.exit_code in _ERRNOS:
         raise os_error(result.exit_code, path)
     why = result.stderr.decode(errors="backslashreplace").strip()
     ended = f"signal {result.signal}" if result.signal is not None else f"exit code {result.exit_code}"

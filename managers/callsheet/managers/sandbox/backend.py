@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import ge
+from typing import TypeAlias
 
 from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.memory_ledger import MemoryTerms
 from callsheet.managers.sandbox.network.destinations import Destination
+
+Sizes: TypeAlias = tuple[int, ...]
+"""Of one sandbox, see `SandboxSpec.sizes`, or of several in a row."""
+
+# What programs print when a limit or a signal ended something in them. No kernel counts a disk that was full.
+_WORDS_OF_LIMITS = (
+    *(b"No space left on device", b"Disk quota exceeded", b"Cannot allocate memory", b"MemoryError", b"std::bad_alloc"),
+    *(b"Resource temporarily unavailable", b"can't start new thread", b"Killed", b"Segmentation fault", b"Bus error"),
+)
+
+
+def suffices(had: Sizes, asked: Sizes) -> bool:
+    """Whether a result that was made within some sizes holds for whoever asks for others: none of those is larger."""
+    return all(map(ge, had, asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,11 @@ class SandboxSpec:
     root: RootFilesystem = field(default_factory=RootFilesystem)
     network: tuple[Destination, ...] = ()
     terms: MemoryTerms = field(default_factory=MemoryTerms)
+
+    @property
+    def sizes(self) -> Sizes:
+        """What its commands can run into: a result that they leave may depend on it."""
+        return self.memory_mib, self.disk_mib, self.max_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +154,7 @@ class CommandOutcome:
     """A finished command.
 
     Attributes:
-        exit_code: Meaningless if `signal` is set.
+        exit_code: Minus the number of the signal that ended it, if one did.
         signal: What ended it; 0 if it exited by itself.
         stdout: Head and tail.
         stderr: Head and tail.
@@ -165,7 +186,16 @@ class CommandOutcome:
     @property
     def failed(self) -> bool:
         """Whether it ended by a signal or with a non-zero exit code."""
-        return bool(self.signal or self.exit_code)
+        return self.exit_code != 0
+
+    @property
+    def met_limit(self) -> bool:
+        """Whether a limit, a stop or a signal met it or something in it, as far as that is counted or printed.
+
+        What it left, or reported, may be a part of what it leaves elsewhere.
+        """
+        counted = self.stopped or self.out_of_memory or self.process_limit or self.signal != 0
+        return counted or any(word in output for output in (self.stdout, self.stderr) for word in _WORDS_OF_LIMITS)
 
     @property
     def end(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import pytest
 from callsheet.client import (
     Cancelled,
     CommandResult,
@@ -71,8 +72,11 @@ def test_results_of_all_kinds() -> None:
     ) == GenerateResult((1, 2), (-0.5, -0.25), FinishReason.LENGTH, (PolicyVersionSpan(3, 0, 2),), 4)
 
 
-def test_a_signal_is_none_unless_it_ended_the_command() -> None:
-    assert _succeeded(env_step=_command(signal=9)) == CommandResult(3, b"o", b"e", 9, wall_s=0.5)
+@pytest.mark.parametrize("told", [0, -9])
+def test_a_signal_is_the_exit_code_whatever_an_older_scheduler_tells(told: int) -> None:
+    step = _command(signal=9)
+    step.exit_code = told
+    assert _succeeded(env_step=step) == CommandResult(-9, b"o", b"e", 9, wall_s=0.5)
 
 
 def test_what_a_step_was_in_its_session_and_what_it_returned() -> None:

@@ -116,7 +116,7 @@ def test_a_long_output_keeps_its_ends() -> None:
     ("outcome", "report"),
     [
         (Succeeded(CommandResult(3, b"out", b"err")), CommandReport(3, "outerr")),
-        (Succeeded(CommandResult(0, signal=9)), CommandReport(None, "")),
+        (Succeeded(CommandResult(-9, signal=9)), CommandReport(-9, "")),
         (Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "too long"), CommandReport(None, "timeout: too long\n")),
         (
             Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "too long", CommandResult(0, b"so far\n")),

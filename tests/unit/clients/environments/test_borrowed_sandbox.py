@@ -161,8 +161,13 @@ async def test_an_exit_code_or_the_last_words_name_the_error(
         assert "file" in str(caught.value)
 
 
+async def test_a_signal_is_told_as_a_shell_does(fake: FakeClient) -> None:
+    fake.on_env_step(lambda _: Succeeded(CommandResult(-11, signal=11)))
+    assert (await (await sandbox_of(fake)).run(["crash"])).exit_code == 139
+
+
 async def test_a_part_whose_reader_was_killed_is_no_content(fake: FakeClient) -> None:
-    fake.on_env_step(lambda _: Succeeded(CommandResult(0, b"half", signal=9)))
+    fake.on_env_step(lambda _: Succeeded(CommandResult(-9, b"half", signal=9)))
     with pytest.raises(OSError, match="a signal ended its program"):
         await (await sandbox_of(fake)).read("file")
 

@@ -85,6 +85,12 @@ def test_input_ends_when_it_is_closed(run: Run) -> None:
         texts.check_input(7, CommandResult(124))
 
 
+def test_a_follower_that_is_killed_is_told_as_e2b_does() -> None:
+    assert texts.exit_code_of(FILES, CommandResult(-9, signal=9)) == -1
+    with pytest.raises(E2bError, match="process 7 was not found"):
+        texts.check_input(7, CommandResult(-9, signal=9))
+
+
 def test_a_signal_reaches_the_group(run: Run) -> None:
     first = run(begin("sleep 1000 & wait", slice_s=0.0))
     pid = int(first.stdout.split()[0])

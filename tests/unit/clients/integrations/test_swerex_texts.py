@@ -71,7 +71,9 @@ def test_files_that_cannot_be_written_or_read_are_told_as_python_does(tmp_path: 
         programs.check_file("file/below", run(programs.write_command("file/below", b""), tmp_path))
     assert below.value.class_path == "builtins.OSError"
     with pytest.raises(TransferredError, match="signal 9"):
-        programs.check_file("file", CommandResult(0, signal=9))
+        programs.check_file("file", CommandResult(-9, signal=9))
+    killed = programs.execute_response(Execute(command="true"), CommandResult(-9, signal=9), "marker")
+    assert killed["exit_code"] == -9
 
 
 def test_text_is_decoded_as_asked() -> None:
@@ -134,7 +136,7 @@ def test_outputs_are_one_and_without_control_sequences(tmp_path: Path) -> None:
     text = "echo a; echo b >&2; printf '\\033[1;31mred\\033[0m\\033M\\r\\n'"
     result = steps(tmp_path, shell.start_text("s1", []), shell.step_text("s1", text, "marker"))
     assert shell.text_of(result.stdout) == "a\nb\nred\n"
-    assert shell.status_of(CommandResult(0, signal=9)) == 137
+    assert shell.status_of(CommandResult(-9, signal=9)) == 137
     assert "7 bytes" in shell.truncation(CommandResult(0, stdout_dropped_bytes=7))
 
 

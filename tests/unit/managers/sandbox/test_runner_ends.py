@@ -20,7 +20,7 @@ from callsheet.managers.sandbox.rewards.rewards import (
     wants_reference,
 )
 from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, killed_by, lacks_a_module
-from callsheet.managers.sandbox.rewards.scoring import Score, ScriptRun, SuiteRun
+from callsheet.managers.sandbox.rewards.scoring import Score, ScriptRun, SuiteRun, no_score
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.sharing.memory_gate import MemoryGate
 from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
@@ -35,7 +35,7 @@ RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
 
 
 def ended(exit_code: int = 0, signal: int = 0, stderr: str = "", stdout: str = "") -> CommandOutcome:
-    return CommandOutcome(exit_code, signal, stdout.encode(), stderr.encode(), 0, 0, 1.0, 1.0, 0)
+    return CommandOutcome(exit_code or -signal, signal, stdout.encode(), stderr.encode(), 0, 0, 1.0, 1.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
         await anyio.lowlevel.checkpoint()
         if looks == 1:
             raise OSError
-        return RunAfterReset(tests=looks)
+        return RunAfterReset(tests=looks, holds=looks != 6)
 
-    async def ask(key: str) -> None:
+    async def ask(key: str, *sizes: int, job: str = "job") -> None:
         try:
-            seen.append(await runs.of(key, look))
+            seen.append(await runs.of(key, sizes, job, look))
         except OSError:
             seen.append(RunAfterReset())
 
@@ -200,3 +200,30 @@ async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
     assert seen == [RunAfterReset(), *[RunAfterReset(tests=2)] * 3]
     await ask("another")
     assert seen[-1] == RunAfterReset(tests=3)
+    # By whoever asks for no more than it had; what met a limit holds for nobody else.
+    for sizes, told in (((64, 8), 4), ((64, 7), 4), ((65, 8), 5), ((64, 9), 6), ((64, 9), 7), ((63, 8), 4)):
+        await ask("third", *sizes, job=f"job-{told}")
+        assert seen[-1].tests == told, sizes
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [replace(ended(1), out_of_memory=True), replace(ended(1), process_limit=True), ended(signal=9), ended(137)],
+)
+def test_a_score_by_counts_needs_a_run_to_compare_with(outcome: CommandOutcome) -> None:
+    reference = reference_of(SuiteRun(outcome, True, None))
+    assert reference.missing
+    assert not reference.holds
+    run = SuiteRun(ended(0), True, RIGHT)
+    for judged, kind, reason in (
+        (Score(1.0, 2, 2), outcome_pb2.FAILURE_KIND_ENV, "tests_unchecked"),
+        (
+            no_score(outcome_pb2.FAILURE_KIND_POLICY, "no_report", "none", run.outcome),
+            outcome_pb2.FAILURE_KIND_POLICY,
+            "no_report",
+        ),
+    ):
+        settled = settle(run, judged, reference)
+        assert isinstance(settled, outcome_pb2.Failed)
+        assert (settled.kind, settled.reason) == (kind, reason)
+        assert reference.missing in settled.message

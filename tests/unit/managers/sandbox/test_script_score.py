@@ -9,7 +9,7 @@ from callsheet.v1 import outcome_pb2
 
 
 def ended(exit_code: int = 0, signal: int = 0) -> CommandOutcome:
-    return CommandOutcome(exit_code, signal, b"", b"", 0, 0, 1.0, 1.0, 0)
+    return CommandOutcome(exit_code or -signal, signal, b"", b"", 0, 0, 1.0, 1.0, 0)
 
 
 @pytest.mark.parametrize(

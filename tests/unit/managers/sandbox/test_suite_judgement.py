@@ -18,7 +18,7 @@ from tests.support.sandbox_attempts import attempt_of, suite
 
 
 def ended(exit_code: int = 0, signal: int = 0) -> CommandOutcome:
-    return CommandOutcome(exit_code, signal, b"", b"", 0, 0, 1.0, 1.0, 0)
+    return CommandOutcome(exit_code or -signal, signal, b"", b"", 0, 0, 1.0, 1.0, 0)
 
 
 def report(passed: int, failed: int, skipped: int = 0) -> bytes:

@@ -356,6 +356,16 @@ def test_cancels_with_and_without_what_there_was() -> None:
     assert ended("failed { kind: FAILURE_KIND_CANCELLED }").result == events.AttemptCancelled(None)
 
 
+@pytest.mark.parametrize("told", [0, -11])
+@pytest.mark.parametrize("result", ["succeeded { %s }", "failed { partial { %s } }", "cancelled { partial { %s } }"])
+@pytest.mark.parametrize("place", ["env_step { %s }", "env_reset { set_up { %s } }", "reward { command { %s } }"])
+def test_a_signal_that_an_older_manager_tells_beside_0_is_the_exit_code(place: str, result: str, told: int) -> None:
+    event = ended(result % (place % f"exit_code: {told} signal: 11")).result
+    done = event.result if isinstance(event, events.AttemptSucceeded) else event.partial
+    command = place % "exit_code: -11 signal: 11"
+    assert outcome_pb2.Succeeded.FromString(done or b"") == text_format.Parse(command, outcome_pb2.Succeeded())
+
+
 def decoded(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:
     """What became of an end."""
     event = decode_item("m", Peer("stream"), manager_service_pb2.ManagerItem(ended=message))

@@ -44,7 +44,7 @@ class Meter:
         output, errors = (pipe.buffer for pipe in pipes)
         by_signal = os.WIFSIGNALED(result.status)
         return CommandOutcome(
-            exit_code=0 if by_signal else os.WEXITSTATUS(result.status),
+            exit_code=-os.WTERMSIG(result.status) if by_signal else os.WEXITSTATUS(result.status),
             signal=os.WTERMSIG(result.status) if by_signal else 0,
             stdout=output.content(),
             stderr=errors.content(),

@@ -96,11 +96,10 @@ async def failed_reset(outcome: CommandOutcome, attempt: Attempt) -> AttemptResu
     partial, usage = outcome_pb2.Succeeded(env_reset=result), usage_of(outcome)
     if outcome.stopped:
         return Stopped(partial, usage)
-    ended = f"signal {outcome.signal}" if outcome.signal else f"exit code {outcome.exit_code}"
     failed = limit_failure(outcome, partial) or outcome_pb2.Failed(
         kind=outcome_pb2.FAILURE_KIND_ENV,
         reason="set_up_failed",
-        message=f"the set-up command ended with {ended}",
+        message=f"the set-up command ended with {outcome.end}",
         partial=partial,
     )
     return Broken(failed, usage)
@@ -122,6 +121,7 @@ class _Held:
     Attributes:
         reset: What it was asked for by.
         image: What it began with; its files stay as long as the sandbox lives.
+        starved: Whether its set-up met a limit of it, and went on.
         snapshot: See `Provided.snapshot`.
     """
 
@@ -130,6 +130,7 @@ class _Held:
     defaults: CommandDefaults
     reset: action_pb2.EnvResetInput
     image: PreparedImage
+    starved: bool
     snapshot: Path | None = None
     # A turn that is free is no wait.
     turn: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
@@ -310,7 +311,7 @@ class SandboxExecutor(BaseSandboxExecutor):
             job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox.spec.sandbox_id
         )
         self._held[action.job_id, action.trajectory_id] = _Held(
-            state, sandbox, defaults, action.env_reset, image, provided.snapshot
+            state, sandbox, defaults, action.env_reset, image, provided.is_starved, provided.snapshot
         )
         return result
 
@@ -395,22 +396,28 @@ class SandboxExecutor(BaseSandboxExecutor):
         name = BUILT_IMAGE if reset.HasField("build") else reset.image
         return Wanted(spec, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
 
-    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset | None:
-        """Returns what the same run tells on the state after reset; None where there can be no such state again."""
+    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:
+        """Returns what the same run tells on the state after reset, or why there is none."""
         key = reference_key(held.image.digest, held.reset, scorer)
+        spec = self._copies.sized(use, held.sandbox.spec)
+        # The state was made within the sizes of the one, and the run within those of the other.
+        sizes = (*held.sandbox.spec.sizes, *spec.sizes)
+        if held.starved and spec.sizes != held.sandbox.spec.sizes:
+            return RunAfterReset(missing="its set-up met a limit of the sandbox, and the reward has others")
         limit_s = use.attempt.action.timeouts.start_to_close.ToTimedelta().total_seconds() or _LOOK_S
         try:
             with use.off_the_clock(), anyio.fail_after(limit_s):
-                look = partial(self._run_again, held, scorer, use)
-                return await unless_stopped(use.stop, lambda: self._references.of(key, look))
+                look = partial(self._run_again, held, scorer, use, spec)
+                job = use.attempt.action.job_id
+                return await unless_stopped(use.stop, lambda: self._references.of(key, sizes, job, look))
         except (SandboxError, SetUpEndedError, PayloadError, TimeoutError) as error:
             # The policy has no part in this, and its own sandbox lives.
             _log.warning("not_seen_after_reset", action=use.attempt.action.action_id, reason=str(error))
-            return None
+            missing = f"it took more than {limit_s:g} s" if isinstance(error, TimeoutError) else f"it failed: {error}"
+            return RunAfterReset(missing=missing, kind=getattr(error, "kind", outcome_pb2.FAILURE_KIND_ENV))
 
-    async def _run_again(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:
+    async def _run_again(self, held: _Held, scorer: CommandScorer, use: SandboxUse, spec: SandboxSpec) -> RunAfterReset:
         runnable = await self._read_scorer(scorer, use, held.defaults)
-        spec = self._copies.sized(use, held.sandbox.spec)
 
         async def make() -> AgentSandbox:
             root = held.sandbox.spec.root

@@ -60,9 +60,13 @@ class ChangedFiles:
         """Copies what was changed in stack NAME to TARGET/NAME; returns the bytes that takes, about. Blocks.
 
         Raises:
-            ChangesTooLargeError: It is more than `limit_bytes`. What was copied stays.
+            ChangesTooLargeError: It is more than `limit_bytes`, or its disk is full, so that it may be a part. What was
+                copied stays.
             OSError: It cannot be read or written.
         """
+        left = os.fstatvfs(self._take_base())
+        if not left.f_bavail or not left.f_favail:
+            raise ChangesTooLargeError("its disk is full")
         with ExitStack() as opened:
             return _copy_trees(self._uppers(self._overlays, opened), target, _Copy(limit_bytes))
 

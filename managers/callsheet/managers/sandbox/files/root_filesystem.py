@@ -19,6 +19,7 @@ SYSTEM_SHOWN = f"{OWN_PLACE}/usr"
 APT_CONFIG = f"{OWN_PLACE}/apt.conf"
 APT_CONF = b'APT::Sandbox::User "root";\n'
 COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
+HOST_NAME = "sandbox"
 IMAGE_COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 RUN_MIB = 16
@@ -86,6 +87,7 @@ class Overlay:
         mode: Of its root.
         layers: Prepared directories, the lowest first.
         directories: Made in it if they are not there, with their modes.
+        host_name: Laid into it, with localhost; empty where commands have other files for that.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Overlay:
     mode: int
     layers: tuple[str, ...]
     directories: Mapping[str, int]
+    host_name: str = ""
 
 
 def overlays_of(root: RootFilesystem) -> list[Overlay]:
@@ -100,7 +103,7 @@ def overlays_of(root: RootFilesystem) -> list[Overlay]:
     kept = (root.snapshot, root.copy)
     if root.image:
         layers = (*map(str, root.layers), *_places("system", *kept))
-        return [Overlay("system", "/", 0o755, layers, _DIRECTORIES)]
+        return [Overlay("system", "/", 0o755, layers, _DIRECTORIES, HOST_NAME)]
     if not root.keeps_changes and root.copy is None:
         return []
     return [
@@ -128,6 +131,7 @@ def overlay_request(base: str, overlays: Sequence[Overlay], disk_mib: int) -> di
                 "layers": list(overlay.layers),
                 "mode": overlay.mode,
                 "directories": dict(overlay.directories),
+                "host_name": overlay.host_name,
             }
             for overlay in overlays
         ],

@@ -25,6 +25,7 @@ from callsheet.managers.sandbox.files.root_filesystem import (
     APT_CONFIG,
     COMMAND_PATH,
     FILES_PER_MIB,
+    HOST_NAME,
     IMAGE_COMMAND_PATH,
     OWN_PLACE,
     RUN_MIB,
@@ -49,6 +50,7 @@ from callsheet.managers.sandbox.isolation.launcher_client import (
 )
 from callsheet.managers.sandbox.isolation.processes import ProcessPlan
 from callsheet.managers.sandbox.janitor import kill_marked
+from callsheet.managers.sandbox.launcher.names import with_hosts
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.walls.asking_filter import build_asking_filter
@@ -66,7 +68,8 @@ _OVERLAYS_OF_ROOT = "/mnt/overlays"
 _WRITTEN_FILES: Mapping[str, bytes] = {
     "/etc/passwd": b"sandbox:x:1000:1000:sandbox:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     "/etc/group": b"sandbox:x:1000:\nnogroup:x:65534:\n",
-    "/etc/hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/hosts": with_hosts(b"", HOST_NAME),
+    "/etc/hostname": f"{HOST_NAME}\n".encode(),
     "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
 }
 
@@ -261,7 +264,7 @@ def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:
 
 def _namespace_options(uid: int, gid: int) -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
-    yield from ("--uid", str(uid), "--gid", str(gid), "--hostname", "sandbox")
+    yield from ("--uid", str(uid), "--gid", str(gid), "--hostname", HOST_NAME)
     yield from ("--disable-userns", "--cap-drop", "ALL", "--clearenv")
     yield from ("--die-with-parent", "--new-session", "--as-pid-1")
 

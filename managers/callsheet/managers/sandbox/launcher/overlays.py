@@ -3,7 +3,8 @@
 They are mounted in a mount namespace of the sandbox's own, so that they end with it whatever happens. A request:
 
     {"base": directory to mount on, "size": bytes, "inodes": N, "overlays": [
-        {"name": N, "layers": [directories, the lowest first], "mode": M, "directories": {name: mode, ...}}, ...]}
+        {"name": N, "layers": [directories, the lowest first], "mode": M, "directories": {name: mode, ...},
+         "host_name": the sandbox's, or "" where it has other files for its names}, ...]}
 
 Each overlay is found at BASE/NAME/merged; what is changed in it lies in BASE/NAME/upper, and a descriptor of BASE is
 sent over the socket that came with the request. `directories` are made anew if anything else has their names.
@@ -23,6 +24,7 @@ import stat
 import tempfile
 
 from . import kernel
+from .names import lay_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,6 +118,8 @@ def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: 
         os.close(former)
     for name, mode in overlay["directories"].items():
         _ensure_directory(os.path.join(merged, name), mode, owner)
+    if overlay["host_name"]:
+        lay_names(merged, overlay["host_name"], owner)
 
 
 def _ensure_directory(path: str, mode: int, owner: tuple[int, int]) -> None:
@@ -201,7 +205,7 @@ def probe_overlays() -> str:
 
 
 def _try_stack(base: str, layer: str, telling: int) -> None:
-    overlay = {"name": "trial", "layers": [layer], "mode": 0o755, "directories": {"new": 0o755}}
+    overlay = {"name": "trial", "layers": [layer], "mode": 0o755, "directories": {"new": 0o755}, "host_name": ""}
     uid = SOME_USER if os.geteuid() == 0 else None
     own, _other = socket.socketpair()
     try:

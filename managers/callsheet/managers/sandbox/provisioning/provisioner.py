@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec
+from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec, Sizes
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.files.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.files.images.buildah import Dockerfile
@@ -31,7 +31,9 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
     Note,
     SetUp,
     encode_note,
+    layer_name,
     read_note,
+    serves,
     snapshot_key,
 )
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
@@ -62,6 +64,13 @@ class KeptSetUps:
     def on_change(self, listener: Callable[[], None]) -> None:
         """Takes a function to call, on the event loop, when `told` has others than before."""
         self._listeners.append(listener)
+
+    def serving(self, key: str, asked: Sizes) -> str:
+        """Returns the layer to begin with: one whose set-up had no less than is asked for, else the one to be made."""
+        own = layer_name(key, asked)
+        if own in self._cache:
+            return own
+        return next((layer for layer in self._kept if serves(layer, key, asked)), own)
 
     def use(self, key: str, kept: KeptSetUp) -> None:
         """Notes that a layer was made, or that a sandbox begins with it."""
@@ -126,6 +135,11 @@ class Provided:
     reused: bool = False
     took_s: float = 0.0
     snapshot: Path | None = None
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether its set-up is known to have met a limit of it, and went on."""
+        return self.outcome is not None and (self.outcome.out_of_memory or self.outcome.process_limit)
 
 
 class SetUpEndedError(Exception):
@@ -280,7 +294,7 @@ class Provisioner:
             wanted.set_up,
             [*self._environment, str(self._backend.overlays), str(user), *map(str, spec.network)],
         )
-        if key in self._unrepeatable:
+        if layer_name(key, spec.sizes) in self._unrepeatable:
             return await self._set_up(spec, wanted.set_up, use)
         return await self._set_up_once(key, spec, wanted, use)
 
@@ -338,23 +352,28 @@ class Provisioner:
         return Provided(sandbox, outcome, took_s=time.monotonic() - began)
 
     async def _set_up_once(self, key: str, spec: SandboxSpec, wanted: Wanted, use: SandboxUse) -> Provided:
-        """Begins with what the same set-up left before; the first runs it while others wait for its result."""
-        set_up = wanted.set_up
+        """Begins with what the same set-up left before; the first runs it while others wait for its result.
+
+        A result may be a part where memory, disk or processes ran out. So nobody gets the one of a smaller sandbox.
+        """
+        set_up, layer = wanted.set_up, self.kept_set_ups.serving(key, spec.sizes)
         made: list[Provided] = []
         keeping = replace(spec, root=replace(spec.root, keeps_changes=self._backend.overlays))
 
         async def build(target: Path) -> BuiltLayer:
             made.append(await self._set_up(keeping, set_up, use))
+            if (outcome := made[0].outcome) is not None and outcome.met_limit:
+                raise _NotKeptError("something in it met a limit or a signal")
             try:
                 size = await self._keep(made[0], target, use)
-                return BuiltLayer(size, encode_note(Note(_kept(wanted, made[0].took_s), made[0].outcome)))
+                return BuiltLayer(size, encode_note(Note(_kept(wanted, made[0].took_s), outcome)))
             except (ChangesTooLargeError, ArchiveError, OSError) as error:
                 raise _NotKeptError(str(error)) from error
 
         try:
-            lease = await self._cache.obtain(key, build, use.stop, shared=_SHARED)
+            lease = await self._cache.obtain(layer, build, use.stop, shared=_SHARED)
         except _NotKeptError as error:
-            self._note_unrepeatable(key, str(error))
+            self._note_unrepeatable(layer, str(error))
             return made[0] if made else await self._set_up(spec, set_up, use)
         except BaseException:
             for provided in made:
@@ -363,16 +382,17 @@ class Provisioner:
         try:
             if not made:
                 provided = await self._from_snapshot(spec, lease, use)
-                self.kept_set_ups.use(key, _kept(wanted, provided.took_s))
+                self.kept_set_ups.use(layer, _kept(wanted, provided.took_s))
                 return provided
-            self.kept_set_ups.use(key, _kept(wanted, made[0].took_s))
+            self.kept_set_ups.use(layer, _kept(wanted, made[0].took_s))
             if not self._backend.overlays:
                 return made[0]
             # Copies of it begin with what its set-up left in places that no copy has.
             made[0].sandbox.on_destroyed(lease.keep())
             return replace(made[0], snapshot=lease.path)
         except ArchiveError as error:
-            self._note_unrepeatable(key, str(error))
+            # It may fit into larger ones.
+            self._note_unrepeatable(layer_name(key, spec.sizes), str(error))
             return await self._set_up(spec, set_up, use)
         finally:
             lease.release()

@@ -8,10 +8,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sizes, suffices
 
 # With a number: what was kept or noted in another way is not found any more.
-KEY_PREFIX = "set-up-3-"
+KEY_PREFIX = "set-up-4-"
 _FEW_FILES, _FEW_BYTES = 4, 1 << 20
 _OUTPUTS = ("stdout", "stderr")
 _NUMBERS = ("exit_code", "signal", "stdout_dropped", "stderr_dropped", "wall_s", "cpu_s", "peak_memory_bytes")
@@ -69,7 +69,7 @@ class Note:
 
 
 def snapshot_key(image_digest: str, set_up: SetUp, environment: Sequence[str]) -> str:
-    """Returns the name of a snapshot: alike exactly for alike images, files, commands and environments.
+    """Returns how the name of a snapshot begins: alike exactly for alike images, files, commands and environments.
 
     Args:
         image_digest: Of the image; empty for the machine's own system.
@@ -95,6 +95,16 @@ def snapshot_key(image_digest: str, set_up: SetUp, environment: Sequence[str]) -
             add(name, value)
         add(command.working_directory, hashlib.sha256(command.stdin).digest(), command.max_output_bytes)
     return f"{KEY_PREFIX}{digest.hexdigest()}"
+
+
+def layer_name(key: str, sizes: Sizes) -> str:
+    """Returns the name of a snapshot that was made in a sandbox of some sizes."""
+    return "-".join((key, *map(str, sizes)))
+
+
+def serves(layer: str, key: str, asked: Sizes) -> bool:
+    """Whether a snapshot is of this key, and its sandbox was in no size smaller than what is asked for."""
+    return layer.startswith(f"{key}-") and suffices(tuple(map(int, layer[len(key) + 1 :].split("-"))), asked)
 
 
 def encode_note(note: Note) -> bytes:

@@ -16,6 +16,7 @@ from callsheet.managers.ends import with_hint
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, PayloadAccess, Stopped
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import Sizes, suffices
 from callsheet.managers.sandbox.commands.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, killed_by, lacks_a_module
@@ -51,21 +52,32 @@ class RunAfterReset:
     Attributes:
         tests: The tests that ran; 0 where that is not known.
         failure: Why it has no score, which nobody but the environment can be blamed for; empty where it has one.
+        missing: Why there is no such run to compare with; empty where there is one.
+        kind: Whose fault that is.
+        holds: Whether it would end like this elsewhere, too: it met no limit and no signal.
     """
 
     tests: int = 0
     failure: str = ""
+    missing: str = ""
+    kind: outcome_pb2.FailureKind.ValueType = outcome_pb2.FAILURE_KIND_ENV
+    holds: bool = True
 
 
 def reference_of(run: SuiteRun | ScriptRun) -> RunAfterReset:
     """Returns what a run on the state after reset tells."""
+    outcome, holds = run.outcome, not run.outcome.met_limit
+    if (limit := limit_failure(outcome, outcome_pb2.Succeeded())) is not None:
+        return RunAfterReset(missing=limit.message, holds=False)
+    if killed_by(outcome):
+        return RunAfterReset(missing=f"it was killed, and ended with {outcome.end}", holds=False)
     judged = run.judge()
     if isinstance(judged, Score):
         # With another code some may not have been collected, as nothing was written yet.
-        return RunAfterReset(judged.total if run.outcome.exit_code in {0, 1} else 0)
+        return RunAfterReset(judged.total if outcome.exit_code in {0, 1} else 0, holds=holds)
     began = judged.kind == outcome_pb2.FAILURE_KIND_POLICY
-    unwritten = judged.reason != "runner_missing" and lacks_a_module(run.outcome)
-    return RunAfterReset(failure="" if began or unwritten else f"{judged.reason}: {judged.message}")
+    unwritten = judged.reason != "runner_missing" and lacks_a_module(outcome)
+    return RunAfterReset(failure="" if began or unwritten else f"{judged.reason}: {judged.message}", holds=holds)
 
 
 def wants_reference(run: SuiteRun | ScriptRun, judged: Score | outcome_pb2.Failed) -> bool:
@@ -80,6 +92,13 @@ def settle(
     run: SuiteRun | ScriptRun, judged: Score | outcome_pb2.Failed, reference: RunAfterReset
 ) -> Score | outcome_pb2.Failed:
     """Returns the verdict of a run in the light of the same run on the state after reset."""
+    if reference.missing:
+        unseen = f"there is no run on the state after reset to compare with: {reference.missing}"
+        if isinstance(judged, outcome_pb2.Failed):
+            judged.message += f"; {unseen}"
+            return judged
+        message = f"the number of tests was not checked, as none was declared and {unseen}"
+        return no_score(reference.kind, "tests_unchecked", message, run.outcome)
     if isinstance(judged, outcome_pb2.Failed):
         judged.kind = outcome_pb2.FAILURE_KIND_ENV if reference.failure else outcome_pb2.FAILURE_KIND_POLICY
         also = f"so does the same run on the state after reset ({reference.failure})" if reference.failure else ""
@@ -100,29 +119,32 @@ def reference_key(*parts: str | Message) -> str:
 
 
 class RunsAfterReset:
-    """Keeps what such runs told, and makes each of them once."""
+    """Keeps what such runs told, and makes each of them once; one that met a limit is not kept."""
 
     def __init__(self) -> None:
         """Nothing has been run."""
-        self._kept: OrderedDict[str, RunAfterReset] = OrderedDict()
-        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._kept: OrderedDict[tuple[str, Sizes], RunAfterReset] = OrderedDict()
+        self._turns: WeakValueDictionary[tuple[str, str, Sizes], anyio.Lock] = WeakValueDictionary()
 
-    async def of(self, key: str, run: Callable[[], Awaitable[RunAfterReset]]) -> RunAfterReset:
-        """Returns what a run told; `run` makes it. Siblings wait for the first of them."""
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = anyio.Lock()
-        async with turn:
-            found = self._kept.get(key)
-            if found is None:
-                found = self._kept[key] = await run()
-            self._kept.move_to_end(key)
+    async def of(self, key: str, sizes: Sizes, job: str, run: Callable[[], Awaitable[RunAfterReset]]) -> RunAfterReset:
+        """Returns what a run told that had no less than these sizes; `run` makes it.
+
+        Siblings wait for the first of them. Nobody waits for another job, whose cores may be few.
+        """
+        async with self._turns.setdefault((job, key, sizes), anyio.Lock()):
+            name = next((each for each in self._kept if each[0] == key and suffices(each[1], sizes)), None)
+            if name is None:
+                name, told = (key, sizes), await run()
+                if not told.holds:
+                    return told
+                self._kept[name] = told
+            self._kept.move_to_end(name)
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
-            return found
+            return self._kept[name]
 
 
-Look: TypeAlias = Callable[[], Awaitable[RunAfterReset | None]]
+Look: TypeAlias = Callable[[], Awaitable[RunAfterReset]]
 TEST_SUITE_SERVICE = "test-suite"
 _STOP, _KILL, _RUN = (
     action_pb2.REWARD_BACKGROUND_STOP,
@@ -234,8 +256,8 @@ async def score_result(
         if try_again and (number := killed_by(outcome)):
             message = f"the runner was ended by signal {number}, and nobody knows by whom"
             judged = no_score(outcome_pb2.FAILURE_KIND_INFRA, "runner_killed", message, outcome)
-        elif look is not None and wants_reference(run, judged) and (reference := await look()) is not None:
-            judged = settle(run, judged, reference)
+        elif look is not None and wants_reference(run, judged):
+            judged = settle(run, judged, await look())
     if isinstance(judged, Score):
         reward.score, reward.passed, reward.total = judged.score, judged.passed, judged.total
         reward.components.update(judged.components)

@@ -304,6 +304,7 @@ def _waits(told: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:
+    _translate_exit_codes(message)
     result = _decode_any_result(message)
     # What no message can carry would end each session that it is delivered to.
     size = events.result_bytes(result) + message.usage.ByteSize()
@@ -351,17 +352,28 @@ def _seconds(value: float) -> float:
     return value if math.isfinite(value) and value > 0.0 else 0.0
 
 
+def _translate_exit_codes(message: manager_service_pb2.AttemptEnded) -> None:
+    """Gives a command that a signal ended its exit code: an older manager leaves 0 there."""
+    done = _done(message)
+    for command in (done.env_step, done.env_reset.set_up, done.reward.command):
+        if command.signal:
+            command.exit_code = -command.signal
+
+
+def _done(message: manager_service_pb2.AttemptEnded) -> outcome_pb2.Succeeded:
+    """Returns what an attempt did; an empty message for nothing."""
+    match message.WhichOneof("result"):
+        case "failed":
+            return message.failed.partial
+        case "cancelled":
+            return message.cancelled.partial
+        case _:
+            return message.succeeded
+
+
 def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
     """SHA-256 of the stored payloads that a result refers to; what an attempt left unfinished included."""
-    match message.WhichOneof("result"):
-        case "succeeded":
-            succeeded = message.succeeded
-        case "failed":
-            succeeded = message.failed.partial
-        case "cancelled":
-            succeeded = message.cancelled.partial
-        case _:
-            return []
+    succeeded = _done(message)
     rules = KIND_RULES.get(succeeded.WhichOneof("result") or "")
     blobs = rules.result_blobs(succeeded) if rules is not None else ()
     return [blob.reference.sha256 for blob in blobs if blob.WhichOneof("content") == "reference"]

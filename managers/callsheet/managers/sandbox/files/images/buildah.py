@@ -181,13 +181,14 @@ class Buildah:
         """Returns a directory in the layout of the OCI with the image; `forget_build` removes it.
 
         Raises:
-            ImageBuildError: The Dockerfile does not build, or not in time.
+            ImageBuildError: The Dockerfile does not build.
+            TimeoutError: It does not build in the time that this caller gives it. Another one may give it more.
             ImageError: An image that it begins with cannot be had.
             OSError: buildah cannot be started, or the disk refuses.
             StoppedError: `stop` was set while another caller had such an image pulled.
         """
         own = self._directory / "builds" / dockerfile.key
-        with anyio.move_on_after(dockerfile.timeout_s) as waiting:
+        with anyio.fail_after(dockerfile.timeout_s):
             await anyio.to_thread.run_sync(self._make, own)
             try:
                 text = await read_archived(dockerfile.context, dockerfile.path, own / "tmp", self._bwrap)
@@ -206,8 +207,6 @@ class Buildah:
                 await self._build(dockerfile, own, bases)
             except ImageBuildError as error:
                 raise missing or error from None
-        if waiting.cancelled_caught:
-            raise ImageBuildError(f"the build of an image took more than {dockerfile.timeout_s:g} s")
         return own / "layout"
 
     async def _build(self, dockerfile: Dockerfile, own: Path, bases: Sequence[str]) -> None:

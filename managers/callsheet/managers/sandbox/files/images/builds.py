@@ -104,7 +104,10 @@ class ImageBuilds:
             image = await anyio.to_thread.run_sync(self._read, dockerfile.key)
             if image is not None and all(key in self._cache for key in layer_keys(image.manifest)):
                 return await self._layers.prepare(name, image, LayoutBlobs(self._work), stop)
-            await self._building.do(dockerfile.key, partial(self._build, name, dockerfile, stop), stop)
+            try:
+                await self._building.do(dockerfile.key, partial(self._build, name, dockerfile, stop), stop)
+            except TimeoutError as error:
+                raise ImageBuildError(f"the build of an image took more than {dockerfile.timeout_s:g} s") from error
         raise ImageError(f"image {name}: its layers do not stay in the cache: see the setting layer_cache_mib")
 
     async def _build(self, name: str, dockerfile: Dockerfile, stop: anyio.Event) -> None:

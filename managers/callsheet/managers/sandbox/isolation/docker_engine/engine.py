@@ -15,9 +15,10 @@ import docker.errors
 import docker.utils
 import requests.exceptions
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.files.root_filesystem import WORK
+from callsheet.managers.sandbox.files.root_filesystem import HOST_NAME, WORK
 from callsheet.managers.sandbox.isolation.docker_engine.container import ContainerPlan
 from callsheet.managers.sandbox.isolation.kernel_bounds import LOCKED_BYTES
+from callsheet.managers.sandbox.network.destinations import LOOPBACK
 from docker.models.containers import Container
 from docker.models.images import Image
 
@@ -185,7 +186,9 @@ def _options(plan: ContainerPlan) -> dict[str, Any]:
         "entrypoint": list(plan.command),
         "command": [],
         "name": plan.name,
-        "hostname": "sandbox",
+        "hostname": HOST_NAME,
+        # The engine lays localhost itself, and this name only where the container has an address.
+        "extra_hosts": {HOST_NAME: LOOPBACK},
         "labels": dict(plan.labels),
         "user": f"{plan.uid}:{plan.uid}",
         "working_dir": WORK,
