@@ -93,8 +93,8 @@ COMMIT_DELAY = 0.01
 ROOM_POLL = 0.1
 # A loop that is back so much later than it had to be was stopped, or starved of its processor.
 STALL_S = 1.0
-# A scheduler that committed nothing for so many seconds may have been stopped, and another one may lead by now. It sends
-# nothing before a commit, which checks its epoch. A leader's lease must be longer.
+# A scheduler that committed nothing for so many seconds may have been stopped, and another one may lead by now. It
+# sends nothing before a commit, which checks its epoch. A leader's lease must be longer.
 PROOF_S = 1.0
 # It goes on while the machine sleeps.
 _PROOF_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
