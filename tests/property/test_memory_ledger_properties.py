@@ -181,8 +181,7 @@ def test_a_large_one_goes_before_new_ones_that_leave_it_no_memory(
         else:
             world.want(each)
         world.now += random.choice([0.0, 0.5, FIRST_PATIENCE_S, 100.0])
-        there = sum(each.demand_mib for each in later if not each.ended and (each.at or each.runs))
-        assert not there or demand + there <= LIMIT_MIB
+        assert demand + sum(each.demand_mib for each in later if not each.ended and (each.at or each.runs)) <= LIMIT_MIB
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ SMALL = st.lists(st.builds(Steps, st.integers(1, 30), SECONDS, EXPECTED), min_si
 
 
 @given(SMALL, st.lists(st.tuples(st.integers(50, LIMIT_MIB), SECONDS, EXPECTED), min_size=2, max_size=4))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_large_steps_have_a_longest_wait_whatever_is_expected_of_those_that_pass(
     small: list[Steps], large: list[tuple[int, float, float]]
 ) -> None:
@@ -245,7 +244,7 @@ def test_large_steps_have_a_longest_wait_whatever_is_expected_of_those_that_pass
     longest_s = max(each.real_s for each in made.values())
     # Those that came before it go first, one after another at worst.
     free_at = 2.0 + sum(each.real_s for each in small)
-    begun = begin_steps(made, until=3_000.0)
+    begun = begin_steps(made, until=2_000.0)
     for number, (_, real_s, _) in enumerate(large):
         ((_, began),) = begun[f"large {number}"]
         assert began <= free_at + longest_wait_s(longest_s)
