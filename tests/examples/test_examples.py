@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -98,6 +99,7 @@ async def test_the_rewards_of_the_trl_example_are_not_constant(tmp_path: Path) -
     model = save_model(tmp_path / "mine", seeded_model(), eos=True)
     stack_settings = with_model(settings(tmp_path / "data", Role.SANDBOX, Role.INFERENCE), str(model))
     task_set, renderer, sampling = Letters(), load_renderer(str(model)), Sampling(max_new_tokens=MOST_TOKENS)
+    seeds = count()
     with anyio.fail_after(_DEADLINE_S):
         async with (
             local_stack(stack_settings) as stack,
@@ -106,11 +108,16 @@ async def test_the_rewards_of_the_trl_example_are_not_constant(tmp_path: Path) -
         ):
             seats = [Seat(f"{task.task_id}/{n}", task.task_id, 8, task) for task in task_set.tasks() for n in range(8)]
             filled = await fill_seats(
-                job, task_set, seats, lambda _: TokenPolicy(renderer, sampling), settings=SeatSettings()
+                job,
+                task_set,
+                seats,
+                lambda _: TokenPolicy(renderer, replace(sampling, seed=next(seeds))),
+                settings=SeatSettings(),
             )
     scores = [each.record.score.value for each in filled if each.record.score is not None]
-    assert sum(each.record.cut_replies for each in filled) < len(filled) == len(scores)
-    assert len(set(scores)) > 1
+    shown = [(each.record.cut_replies, each.record.score, each.record.failure) for each in filled]
+    assert sum(each.record.cut_replies for each in filled) < len(scores), shown
+    assert len(set(scores)) > 1, shown
 
 
 async def test_the_agent_loop(tmp_path: Path) -> None:

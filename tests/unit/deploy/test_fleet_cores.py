@@ -7,10 +7,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from callsheet.deploy.fleet import node
 from callsheet.deploy.fleet.node import default_directory, held_cores
+
+# As an expression of a lambda.
+_CHOWN: Any = os.chown
 
 
 def test_cores_are_nobody_elses_while_there_are_any_and_then_the_least_shared(tmp_path: Path) -> None:
@@ -39,7 +43,7 @@ def test_more_than_there_are_is_refused(tmp_path: Path, count: int) -> None:
         lambda place, _: (place.mkdir(), place.chmod(0o777)),
         lambda place, _: place.touch(),
         pytest.param(
-            lambda place, _: (place.mkdir(mode=0o700), os.chown(place, 81_234, 81_234)),
+            lambda place, _: (place.mkdir(mode=0o700), _CHOWN(place, 81_234, 81_234)),
             marks=pytest.mark.skipif(os.geteuid() != 0, reason="root is missing; only root gives directories away"),
         ),
     ],
