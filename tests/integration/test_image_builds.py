@@ -249,24 +249,6 @@ async def test_what_does_not_build_is_refused_by_name(settings: SandboxSettings,
         assert reason in {"image_unavailable", "image_build_failed"}, message
 
 
-async def test_a_build_in_too_little_time_fails_nobody_who_gives_it_more(
-    settings: SandboxSettings, registry: Registry
-) -> None:
-    dockerfile, results = f"FROM {registry.address}/tiny:v1\nRUN sleep 3\n", dict[int, AttemptResult]()
-    async with running(settings) as executor:
-
-        async def build(seconds: int) -> None:
-            action = built(registry, dockerfile, f"t{seconds}")
-            action.env_reset.build.timeout.FromSeconds(seconds)
-            results[seconds] = await executor.run(attempt_of(action, resources={"memory": 256}))
-
-        async with anyio.create_task_group() as tasks:
-            for seconds in (2, 60, 61):
-                tasks.start_soon(build, seconds)
-        assert "more than 2 s" in failure(results.pop(2))[2]
-        assert all(isinstance(result, Completed) for result in results.values()), results
-
-
 async def test_a_step_leaves_its_root_for_nothing(settings: SandboxSettings, registry: Registry) -> None:
     begin = f"FROM {registry.address}/hostile:v1\n"
     dockerfile = f"""{begin}COPY escape.py /

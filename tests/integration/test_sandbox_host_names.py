@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
@@ -25,110 +24,65 @@ from tests.support.sandboxes import Variant, settings_for
 
 pytestmark = pytest.mark.anyio
 
-OWN = "10.0.0.7 db # ours"
 ALL = "127.0.0.1 localhost sandbox\n::1 localhost\n"
-ANOTHER = "127.9.9.9 localhost\n"
+OWN = "10.0.0.7 db # ours"
 LISTED = "127.0.0.1\tlocalhost\n::1 ip6-localhost localhost # IPv6\n127.0.0.1 sandbox"
-
-
-def _link(target: str, content: str = "") -> Callable[[Path], None]:
-    def make(root: Path) -> None:
-        (root / "opt").mkdir()
-        (root / "opt" / "hosts").write_text(content)
-        (root / "etc" / "hosts").symlink_to(target.format(outside=root.parents[1] / "outside"))
-
-    return make
-
-
-def _etc_is_link(target: str) -> Callable[[Path], None]:
-    def make(root: Path) -> None:
-        (root / "usr").mkdir(exist_ok=True)
-        (root / "etc").rename(root / "usr" / "etc")
-        (root / "etc").symlink_to(target.format(outside=root.parents[1] / "outside"))
-
-    return make
-
-
-def _has(content: str, mode: int = 0o644) -> Callable[[Path], None]:
-    def make(root: Path) -> None:
-        (root / "etc" / "hosts").write_text(content)
-        (root / "etc" / "hosts").chmod(mode)
-
-    return make
-
-
-def _huge(root: Path) -> None:
-    _has("")(root)
-    os.truncate(root / "etc" / "hosts", 1 << 33)
-
-
-# What is done to the image, and the hosts that its sandbox has; None for what is left as it is.
-IMAGES: Mapping[str, tuple[Callable[[Path], object], str | None]] = {
-    "no file": (lambda _: None, ALL),
-    "no directory": (lambda root: shutil.rmtree(root / "etc"), ALL),
-    "a directory that may not be written": (lambda root: (root / "etc").chmod(0o555), ALL),
-    "an empty file": (_has(""), ALL),
-    "a file of its own": (_has(OWN, 0o400), f"{OWN}\n{ALL}"),
-    "all lines": (_has(LISTED), LISTED),
-    "another address of localhost": (_has(ANOTHER), f"{ANOTHER}127.0.0.1 sandbox\n::1 localhost\n"),
-    "a link inside": (_link("../opt/hosts", OWN), f"{OWN}\n{ALL}"),
-    "a link from the root": (_link("/opt/hosts", OWN), f"{OWN}\n{ALL}"),
-    "a link that leads nowhere": (_link("/nowhere"), ALL),
-    "a link out": (_link("{outside}/hosts"), ALL),
-    "a link out, by parents": (_link("../" * 20 + "{outside}/hosts"), ALL),
-    "a link to memory": (_link("/run/hosts"), ALL),
-    "a directory that is a link": (_etc_is_link("usr/etc"), ALL),
-    "a directory that is a link out": (_etc_is_link("{outside}"), None),
-    "a directory in its place": (lambda root: (root / "etc" / "hosts").mkdir(), None),
-    "a pipe in its place": (lambda root: os.mkfifo(root / "etc" / "hosts"), None),
-    "a file that is huge": (_huge, None),
+# What is done in the image's /etc, beside a directory $OUT, and the hosts of its sandbox; None if nothing is laid.
+IMAGES: Mapping[str, tuple[str, str | None]] = {
+    "no file": ("true", ALL),
+    "no directory": ("rm -r ../etc", ALL),
+    "a directory that may not be written": ("chmod 555 .", ALL),
+    "an empty file": (": >hosts", ALL),
+    "a file of its own": (f"printf %s '{OWN}' >hosts; chmod 400 hosts", f"{OWN}\n{ALL}"),
+    "all lines": (f"printf %s '{LISTED}' >hosts", LISTED),
+    "another address": ("echo 127.9.9.9 localhost >hosts", "127.9.9.9 localhost\n127.0.0.1 sandbox\n::1 localhost\n"),
+    "a link inside": (f"echo '{OWN}' >other; ln -s other hosts", f"{OWN}\n{ALL}"),
+    "a link from the root": (f"echo '{OWN}' >other; ln -s /etc/other hosts", f"{OWN}\n{ALL}"),
+    "a link that leads nowhere": ("ln -s /nowhere hosts", ALL),
+    "a link out": ("ln -s $OUT/hosts hosts", ALL),
+    "a link out, by parents": ("ln -s ../../../../../../../../../../../../$OUT/hosts hosts", ALL),
+    "a link to memory": ("ln -s /run/hosts hosts", ALL),
+    "a directory that is a link": ("cd ..; mkdir -p usr; mv etc usr; ln -s usr/etc etc", ALL),
+    "a directory that is a link out": ("cd ..; rm -r etc; ln -s $OUT etc", None),
+    "a directory in its place": ("mkdir hosts", None),
+    "a pipe in its place": ("mkfifo hosts", None),
+    "a file that is huge": ("truncate -s 8G hosts", None),
 }
 CONNECTS = """
 import socket
 server = socket.create_server(("localhost", 0))
 socket.create_connection(("localhost", server.getsockname()[1]))
 own = socket.gethostbyname(socket.gethostname())
-print(socket.gethostname(), own, socket.getaddrinfo("localhost", 1, socket.AF_INET6)[0][4][0], end="")
+print(socket.gethostname(), own, socket.getaddrinfo("localhost", 1, socket.AF_INET6)[0][4][0])
 """
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Iterator[Path]:
-    """A directory beside the images, in which nothing changes."""
-    require_overlays()
-    place = tmp_path / "outside"
-    place.mkdir()
-    (place / "hosts").write_text("untouched")
-    yield place
-    assert [(path.name, path.read_text()) for path in place.iterdir()] == [("hosts", "untouched")]
-
-
 @pytest.mark.parametrize("name", IMAGES)
-async def test_a_sandbox_knows_localhost_and_its_own_name(outside: Path, tmp_path: Path, name: str) -> None:
-    change, expected = IMAGES[name]
-    change(make_root(tmp_path / "images" / "own"))
-    settings = settings_for(Variant(Isolation.BUBBLEWRAP, groups=True), tmp_path / "data")
-    provisioning, door = ProvisioningSettings(images=tmp_path / "images"), "127.0.0.1:4321"
-    executor = build_sandbox_executor(replace(settings, provisioning=provisioning, network=(Destination.parse(door),)))
+async def test_a_sandbox_knows_localhost_and_its_own_name(tmp_path: Path, name: str) -> None:
+    require_overlays()
+    change, hosts = IMAGES[name]
+    etc, outside = make_root(tmp_path / "images" / "own") / "etc", tmp_path / "outside"
+    outside.mkdir()
+    await anyio.run_process(["sh", "-c", change], cwd=etc, env={"OUT": str(outside)})
+    settings = replace(
+        settings_for(Variant(Isolation.BUBBLEWRAP, groups=True), tmp_path / "data"),
+        provisioning=ProvisioningSettings(images=tmp_path / "images"),
+        network=(Destination.parse("127.0.0.1:4321"),),
+    )
+    executor = build_sandbox_executor(settings)
     python = shlex.join(python_below(Path(str(find_system_python())), SYSTEM_SHOWN))
-    try:
-        # What a set-up leaves another sandbox begins with.
-        for network, reused in (((), False), ((), True), ((door,), False)):
-            action = reset(set_up="echo made >/opt-made")
-            action.env_reset.image = "own"
-            action.env_reset.network.extend(network)
-            made = await executor.run(attempt_of(action, resources={"memory": 64}))
-            assert isinstance(made, Completed), made
-            assert made.succeeded.env_reset.set_up_reused == reused
-            sandbox_id = made.succeeded.env_reset.sandbox_id
-            for script, told in (
-                ("cat /etc/hosts", expected),
-                (f"{python} -I -c {shlex.quote(CONNECTS)}", "sandbox 127.0.0.1 ::1" if expected else None),
-                ("cat /etc/hostname", None if "out" in name and expected is None else "sandbox\n"),
-            ):
-                if told is not None:
-                    result = await executor.run(attempt_of(step(script), sandbox_id=sandbox_id))
-                    assert isinstance(result, Completed), result
-                    assert result.succeeded.env_step.stdout.inline.decode() == told, result
-    finally:
-        await executor.close()
+    laid = f"cat /etc/hosts; {python} -I -c {shlex.quote(CONNECTS)}; cat /etc/hostname" if hosts is not None else ":"
+    # What a set-up leaves another sandbox begins with.
+    for network, reused in (([], False), ([], True), (["127.0.0.1:4321"], False)):
+        action = reset(set_up="echo made >/made")
+        action.env_reset.image = "own"
+        action.env_reset.network.extend(network)
+        made = await executor.run(attempt_of(action, resources={"memory": 64}))
+        assert isinstance(made, Completed), made
+        assert made.succeeded.env_reset.set_up_reused == reused
+        result = await executor.run(attempt_of(step(laid), sandbox_id=made.succeeded.env_reset.sandbox_id))
+        assert isinstance(result, Completed), result
+        told = result.succeeded.env_step.stdout.inline.decode()
+        assert told == (f"{hosts}sandbox 127.0.0.1 ::1\nsandbox\n" if hosts is not None else ""), result
+    await executor.close()
+    assert list(outside.iterdir()) == []

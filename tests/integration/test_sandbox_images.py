@@ -173,8 +173,9 @@ async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, 
 async def test_layers_delete_and_hide_what_is_below(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor, with_image("stack"))
     script = "cat /etc/image-name; ls /etc /opt/old; echo changed > /opt/old/above; cat /opt/old/above"
-    seen = "stack\n/etc:\ngroup\nhostname\nhosts\nimage-name\n\n/opt/old:\nabove\nchanged\n"
-    assert await run(executor, sandbox_id, script) == seen
+    assert await run(executor, sandbox_id, script) == (
+        "stack\n/etc:\ngroup\nhostname\nhosts\nimage-name\n\n/opt/old:\nabove\nchanged\n"
+    )
 
 
 async def test_an_image_may_have_a_hundred_layers(settings: SandboxSettings, store: Path, tmp_path: Path) -> None:

@@ -3,58 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
-from callsheet.managers.executor import Attempt, Broken, Completed
-from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.settings import Isolation
-from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.client import (
+    Client,
+    Command,
+    Demand,
+    EnvResetResult,
+    Failed,
+    Job,
+    Reason,
+    Retry,
+    SandboxFile,
+    Timeouts,
+    Trajectory,
+    Where,
+)
+from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.probe import probe_bubblewrap
 
-from tests.support.sandbox_attempts import attempt_of, inline_file, reset, sh, step
-from tests.support.sandboxes import Variant, settings_for, tells
+from tests.support.real_sandboxes import sandbox_stack
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def executor(tmp_path: Path) -> AsyncIterator[SandboxExecutor]:
-    settings = settings_for(Variant(Isolation.BUBBLEWRAP, groups=True), tmp_path)
-    if not (tells(settings, "memory") and tells(settings, "pids")):
-        pytest.skip("no control groups bound memory and processes here")
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
+@pytest.fixture(scope="module")
+async def jobs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Job, Job]]:
+    """A job that is starved, and another one, of one manager."""
+    layout = probe_layout()
+    if not probe_bubblewrap().works or layout is None or not {"memory", "pids"} <= layout.controllers.keys():
+        pytest.skip("nothing bounds memory and processes of sandboxes here")
+    async with (
+        sandbox_stack(tmp_path_factory.mktemp("stack")) as stack,
+        Client(stack.address) as client,
+        await client.open_job("starved") as starved,
+        await client.open_job("other") as other,
+    ):
+        yield starved, other
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Sizes of a sandbox."""
-
-    memory: int = 256
-    disk: int = 32
-    processes: int = 64
-
-    def reset(self, job: str, trajectory: str, set_up: str | None = None) -> Attempt:
-        """Returns an attempt of a job."""
-        action = reset(inline_file("given", b"given\n"), set_up=set_up, trajectory=trajectory)
-        action.job_id = job
-        action.env_reset.disk_mib, action.env_reset.max_processes = self.disk, self.processes
-        return attempt_of(action, resources={"memory": self.memory})
+def asked(memory: int = 256, disk: int = 32, processes: int = 64) -> dict[str, Any]:
+    """Returns the options of a reset."""
+    return {"demand": Demand(cpu=1, memory=memory), "disk_mib": disk, "max_processes": processes}
 
 
-async def done(executor: SandboxExecutor, attempt: Attempt) -> outcome_pb2.Succeeded:
-    result = await executor.run(attempt)
-    assert isinstance(result, Completed), result
-    return result.succeeded
-
-
-async def stepped(executor: SandboxExecutor, job: str, trajectory: str, sandbox_id: str, script: str) -> str:
-    action = step(script, trajectory=trajectory)
-    action.job_id = job
-    return (await done(executor, attempt_of(action, sandbox_id=sandbox_id))).env_step.stdout.inline.decode()
+async def began(job: Job, sizes: dict[str, Any], name: str, set_up: str) -> tuple[Trajectory, EnvResetResult]:
+    """Begins a trajectory; its set-up is that of the same test, as the first word of its name says."""
+    trajectory = job.trajectory(name)
+    await trajectory.open()
+    files = {"test": name.split("/", maxsplit=1)[0]}
+    return trajectory, (await trajectory.env_reset(set_up=Command.shell(set_up), files=files, **sizes)).unwrap()
 
 
 OTHERWISE = " 2>/dev/null && echo whole >built || { rm -f big; echo part >built; }"
@@ -64,104 +63,88 @@ FORKS = (
     "python3 -c 'import os, time\nfor _ in range(20): os.fork() or time.sleep(0.3) or os._exit(0)\n"
     "for _ in range(20): os.wait()'"
 )
-PLENTY = Asked()
-SET_UPS: Mapping[str, tuple[str, Asked]] = {
-    "memory": (EATS + OTHERWISE, Asked(memory=48)),
-    "a disk": (FILLS + OTHERWISE, Asked(disk=8)),
-    "a disk that is full": (
-        f"{FILLS} 2>/dev/null && echo whole >built || :",
-        Asked(disk=8),
-    ),
-    "a disk, as a program says": (FILLS + OTHERWISE.replace("2>/dev/null", ""), Asked(disk=8)),
-    "processes": (FORKS + OTHERWISE, Asked(processes=8)),
-    "memory, beside more disk": (EATS + OTHERWISE, Asked(memory=48, disk=64, processes=128)),
+PLENTY = asked()
+SET_UPS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "memory": (EATS + OTHERWISE, asked(memory=48)),
+    "a disk": (FILLS + OTHERWISE, asked(disk=8)),
+    "a disk that is full": (f"{FILLS} 2>/dev/null && echo whole >built || :", asked(disk=8)),
+    "a disk, as a program says": (FILLS + OTHERWISE.replace("2>/dev/null", ""), asked(disk=8)),
+    "processes": (FORKS + OTHERWISE, asked(processes=8)),
+    "memory, beside more disk": (EATS + OTHERWISE, asked(memory=48, disk=64, processes=128)),
 }
 
 
 @pytest.mark.parametrize("name", SET_UPS)
-async def test_a_starved_set_up_begins_no_sandbox_that_has_more(executor: SandboxExecutor, name: str) -> None:
+async def test_a_starved_set_up_begins_no_sandbox_that_has_more(jobs: tuple[Job, Job], name: str) -> None:
     set_up, starved = SET_UPS[name]
-    for trajectory in ("first", "second"):
-        made = (await done(executor, starved.reset("starved", trajectory, set_up))).env_reset
+    for number in range(2):
+        _, made = await began(jobs[0], starved, f"{name}/{number}", set_up)
         # Where nothing tells that a limit was met, only its size is known.
         assert not made.set_up_reused or name == "a disk"
-    for trajectory, reused in (("third", False), ("fourth", True)):
-        made = (await done(executor, PLENTY.reset("other", trajectory, set_up))).env_reset
-        assert await stepped(executor, "other", trajectory, made.sandbox_id, "cat built") == "whole\n"
-        assert made.set_up_reused == reused
+    for reused in (False, True):
+        trajectory, made = await began(jobs[1], PLENTY, f"{name}/{reused}", set_up)
+        built = (await trajectory.env_step("cat built")).unwrap().stdout
+        assert (built, made.set_up_reused) == (b"whole\n", reused)
 
 
-async def test_what_had_plenty_begins_the_sandbox_of_who_asks_for_less(executor: SandboxExecutor) -> None:
+async def test_what_had_plenty_begins_the_sandbox_of_who_asks_for_less(jobs: tuple[Job, Job]) -> None:
     """Signals are met by no smaller sandbox, and are kept for nobody."""
     for script, reuses in (("echo whole >built", True), ("sh -c 'kill -9 $$'; echo part >built", False)):
-        for number, asked in enumerate((PLENTY, Asked(memory=64), Asked(disk=8, processes=16), Asked(memory=257))):
-            attempt = asked.reset(f"job{number}", f"{number}{reuses}", script)
-            assert (await done(executor, attempt)).env_reset.set_up_reused == (reuses and number in {1, 2})
+        for number, sizes in enumerate((PLENTY, asked(memory=64), asked(disk=8, processes=16), asked(memory=257))):
+            _, made = await began(jobs[number % 2], sizes, f"plenty{reuses}/{number}", script)
+            assert made.set_up_reused == (reuses and number in {1, 2})
 
 
-# As many tests as the state has, one of which passes; the state after reset takes 60 MiB and 3 s.
+# As many tests as the state has, one of which passes; the state after reset takes 60 MiB, and seconds if told to.
 JUDGE = b"""
 import json, os, sys, time
 if not os.path.exists("light"):
     bytes(bytearray(60 << 20))
-    time.sleep(3)
+    time.sleep(float(sys.argv[2]))
 if os.path.exists("broken"):
     sys.exit(3)
 there = len(open("tests").read().split())
 json.dump({"score": 1 / there, "passed": 1, "failed": there - 1}, open(sys.argv[1], "w"))
 """
 THREE = "echo a b c >tests"
-PARTLY = f"{EATS} && {THREE} || echo a >tests"
 
 
-async def scored(
-    executor: SandboxExecutor, attempt: Attempt, script: str, *, in_sandbox: bool, memory: int = 0, limit_s: int = 0
-) -> tuple[float, str]:
+async def scored(trajectory: Trajectory, script: str, where: Where, seconds: int, **options: Any) -> float | str:
     """Returns the score of a policy that runs a script, or why there is none."""
-    job, trajectory = attempt.action.job_id, attempt.action.trajectory_id
-    sandbox_id = (await done(executor, attempt)).env_reset.sandbox_id
-    await stepped(executor, job, trajectory, sandbox_id, script)
-    where = action_pb2.REWARD_PLACE_IN_SANDBOX if in_sandbox else action_pb2.REWARD_PLACE_FRESH
-    scorer = action_pb2.ScriptScoreInput(
-        where=where, files=[inline_file("j/judge.py", JUDGE)], command=sh("python3 -I j/judge.py {score}")
+    (await trajectory.env_step(script)).unwrap()
+    outcome = await trajectory.reward_script(
+        Command.shell(f"python3 -I j/judge.py {{score}} {seconds}"),
+        files=[SandboxFile("j/judge.py", JUDGE)],
+        where=where,
+        retry=Retry(max_attempts=1),
+        **options,
     )
-    action = action_pb2.ActionSpec(trajectory_id=trajectory, job_id=job, reward=action_pb2.RewardInput(script=scorer))
-    action.timeouts.start_to_close.seconds = limit_s
-    result = await executor.run(attempt_of(action, sandbox_id=sandbox_id, resources={"memory": memory}))
-    if isinstance(result, Completed):
-        return result.succeeded.reward.score, ""
-    assert isinstance(result, Broken), result
-    kind = outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_")
-    assert result.failed.reason != "tests_unchecked" or "the number of tests was not checked" in result.failed.message
-    return 0.0, f"{kind} {result.failed.reason}"
+    if not isinstance(outcome, Failed):
+        return outcome.unwrap().score
+    assert (outcome.reason is Reason.TESTS_UNCHECKED) == ("the number of tests was not checked" in outcome.message)
+    return f"{outcome.kind.value} {outcome.reason.value}"
 
 
-STARVED: Mapping[str, tuple[Asked, str, dict[str, int], str]] = {
-    "memory": (Asked(memory=32), THREE, {}, "ENV tests_unchecked"),
-    "memory of the reward alone": (PLENTY, THREE, {"memory": 32}, "ENV tests_unchecked"),
-    "time": (PLENTY, THREE, {"limit_s": 1}, "ENV tests_unchecked"),
-    "a starved set-up, and a reward with plenty": (
-        Asked(memory=48),
-        PARTLY,
-        {"memory": 512},
-        "ENV tests_unchecked",
-    ),
+STARVED: Mapping[str, tuple[dict[str, Any], str, int, dict[str, Any]]] = {
+    "memory": (asked(memory=32), THREE, 0, {}),
+    "memory of the reward": (PLENTY, THREE, 0, {"demand": Demand(cpu=1, memory=32)}),
+    "time": (PLENTY, THREE, 8, {"timeouts": Timeouts(start_to_close_s=4)}),
+    "a set-up": (asked(48), f"{EATS} && {THREE} || echo a >tests", 0, {"demand": Demand(cpu=1, memory=512)}),
 }
 
 
-@pytest.mark.parametrize("in_sandbox", [False, True], ids=["fresh", "in sandbox"])
+@pytest.mark.parametrize("where", [Where.FRESH, Where.IN_SANDBOX])
 @pytest.mark.parametrize("name", STARVED)
 async def test_a_starved_run_on_the_state_after_reset_judges_nobody_else(
-    executor: SandboxExecutor, name: str, *, in_sandbox: bool
+    jobs: tuple[Job, Job], name: str, where: Where
 ) -> None:
-    starved, set_up, sizes, expected = STARVED[name]
-    told = await scored(executor, starved.reset("starved", "t", set_up), "touch light", in_sandbox=in_sandbox, **sizes)
-    if not (in_sandbox and name.startswith("memory of the reward")):
-        assert told[1] == expected
-    for trajectory, script, verdict in (
-        ("skips", "touch light; echo a >tests", (0.0, "POLICY tests_missing")),
-        ("breaks", "touch light broken", (0.0, "POLICY script_failed")),
-        ("honest", "touch light", (1 / 3, "")),
+    sizes, set_up, seconds, options = STARVED[name]
+    trajectory, _ = await began(jobs[0], sizes, f"{name} {where}/starved", set_up)
+    assert await scored(trajectory, "touch light", where, seconds, **options) == "env tests_unchecked"
+    for script, verdict in (
+        ("touch light; echo a >tests", "policy tests_missing"),
+        ("touch light broken", "policy script_failed"),
+        ("touch light", 1 / 3),
     ):
-        attempt = PLENTY.reset("other", trajectory, set_up)
-        assert await scored(executor, attempt, script, in_sandbox=in_sandbox) == verdict
+        trajectory, _ = await began(jobs[1], PLENTY, f"{name} {where}/{verdict}", set_up)
+        assert await scored(trajectory, script, where, seconds) == verdict

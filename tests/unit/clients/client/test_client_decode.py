@@ -39,8 +39,8 @@ def _blob(content: bytes) -> common_pb2.Blob:
     return common_pb2.Blob(inline=content)
 
 
-def _command(**fields: object) -> outcome_pb2.CommandResult:
-    return outcome_pb2.CommandResult(exit_code=3, stdout=_blob(b"o"), stderr=_blob(b"e"), wall_s=0.5, **fields)  # type: ignore[arg-type]
+def _command(exit_code: int = 3, **fields: object) -> outcome_pb2.CommandResult:
+    return outcome_pb2.CommandResult(exit_code=exit_code, stdout=_blob(b"o"), stderr=_blob(b"e"), wall_s=0.5, **fields)  # type: ignore[arg-type]
 
 
 def _succeeded(**result: object) -> object:
@@ -74,9 +74,7 @@ def test_results_of_all_kinds() -> None:
 
 @pytest.mark.parametrize("told", [0, -9])
 def test_a_signal_is_the_exit_code_whatever_an_older_scheduler_tells(told: int) -> None:
-    step = _command(signal=9)
-    step.exit_code = told
-    assert _succeeded(env_step=step) == CommandResult(-9, b"o", b"e", 9, wall_s=0.5)
+    assert _succeeded(env_step=_command(told, signal=9)) == CommandResult(-9, b"o", b"e", 9, wall_s=0.5)
 
 
 def test_what_a_step_was_in_its_session_and_what_it_returned() -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
+from typing import NoReturn, cast
 
+import anyio
 import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.managers.node import describe_node
 from callsheet.managers.sandbox.files.images.build_child import pretending_filter
-from callsheet.managers.sandbox.files.images.buildah import registries_conf, signature_policy, what_failed
-from callsheet.managers.sandbox.files.images.builds import build_key, read_build
+from callsheet.managers.sandbox.files.images.buildah import (
+    Buildah,
+    Dockerfile,
+    registries_conf,
+    signature_policy,
+    what_failed,
+)
+from callsheet.managers.sandbox.files.images.builds import ImageBuilds, build_key, read_build
+from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.files.images.oci import ImageBuildError
 from callsheet.managers.sandbox.kind import of_manager
 from callsheet.managers.sandbox.provisioning_settings import (
@@ -99,6 +109,34 @@ async def test_a_manager_with_a_token_builds_for_jobs_when_told(
         assert refused.value.reason == "image_build_failed"
     else:
         assert (await read_build(build, MemoryPayloads(), builds)).context == b"content"
+
+
+class _Builder:
+    """Builds nothing, and takes too long for whoever gives it no time."""
+
+    async def build(self, dockerfile: Dockerfile, _: anyio.Event) -> NoReturn:
+        await anyio.wait_all_tasks_blocked()
+        raise ImageBuildError("it was tried") if dockerfile.timeout_s else TimeoutError
+
+    async def forget_build(self, _: Dockerfile) -> None:
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_a_build_in_too_little_time_fails_nobody_who_gives_it_more(tmp_path: Path) -> None:
+    cache, told = LayerCache(tmp_path / "layers", 1 << 20), dict[float, str]()
+    builds = ImageBuilds(BuildSettings(), cast(Buildah, _Builder()), cache, tmp_path)
+
+    async def prepare(timeout_s: float) -> None:
+        with pytest.raises(ImageBuildError) as failed:
+            await builds.prepare(Dockerfile("key", b"", "Dockerfile", {}, timeout_s), anyio.Event())
+        told[timeout_s] = str(failed.value)
+
+    async with anyio.create_task_group() as tasks:
+        for timeout_s in (0.0, 60.0, 61.0):
+            tasks.start_soon(prepare, timeout_s)
+    # Whoever gives no time may have waited for one of the others.
+    assert (told[60.0], told[61.0]) == ("it was tried", "it was tried")
 
 
 def test_what_is_told_of_a_failure_has_no_values_of_arguments() -> None:

@@ -211,19 +211,11 @@ async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
     [replace(ended(1), out_of_memory=True), replace(ended(1), process_limit=True), ended(signal=9), ended(137)],
 )
 def test_a_score_by_counts_needs_a_run_to_compare_with(outcome: CommandOutcome) -> None:
-    reference = reference_of(SuiteRun(outcome, True, None))
-    assert reference.missing
-    assert not reference.holds
-    run = SuiteRun(ended(0), True, RIGHT)
-    for judged, kind, reason in (
-        (Score(1.0, 2, 2), outcome_pb2.FAILURE_KIND_ENV, "tests_unchecked"),
-        (
-            no_score(outcome_pb2.FAILURE_KIND_POLICY, "no_report", "none", run.outcome),
-            outcome_pb2.FAILURE_KIND_POLICY,
-            "no_report",
-        ),
-    ):
+    reference, run = reference_of(SuiteRun(outcome, True, None)), SuiteRun(ended(0), True, RIGHT)
+    assert (bool(reference.missing), reference.holds) == (True, False)
+    failed = no_score(outcome_pb2.FAILURE_KIND_POLICY, "no_report", "none", run.outcome)
+    for judged, kind, reason in ((Score(1.0, 2, 2), "ENV", "tests_unchecked"), (failed, "POLICY", "no_report")):
         settled = settle(run, judged, reference)
         assert isinstance(settled, outcome_pb2.Failed)
-        assert (settled.kind, settled.reason) == (kind, reason)
+        assert (settled.kind, settled.reason) == (outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{kind}"), reason)
         assert reference.missing in settled.message

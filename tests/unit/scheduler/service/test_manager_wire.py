@@ -362,8 +362,8 @@ def test_cancels_with_and_without_what_there_was() -> None:
 def test_a_signal_that_an_older_manager_tells_beside_0_is_the_exit_code(place: str, result: str, told: int) -> None:
     event = ended(result % (place % f"exit_code: {told} signal: 11")).result
     done = event.result if isinstance(event, events.AttemptSucceeded) else event.partial
-    command = place % "exit_code: -11 signal: 11"
-    assert outcome_pb2.Succeeded.FromString(done or b"") == text_format.Parse(command, outcome_pb2.Succeeded())
+    expected = text_format.Parse(place % "exit_code: -11 signal: 11", outcome_pb2.Succeeded())
+    assert outcome_pb2.Succeeded.FromString(done or b"") == expected
 
 
 def decoded(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:

@@ -397,7 +397,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         return Wanted(spec, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
 
     async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:
-        """Returns what the same run tells on the state after reset, or why there is none."""
+        """Returns the result of the same run on the state after reset, or why there is none."""
         key = reference_key(held.image.digest, held.reset, scorer)
         spec = self._copies.sized(use, held.sandbox.spec)
         # The state was made within the sizes of the one, and the run within those of the other.

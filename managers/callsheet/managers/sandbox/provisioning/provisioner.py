@@ -67,10 +67,7 @@ class KeptSetUps:
 
     def serving(self, key: str, asked: Sizes) -> str:
         """Returns the layer to begin with: one whose set-up had no less than is asked for, else the one to be made."""
-        own = layer_name(key, asked)
-        if own in self._cache:
-            return own
-        return next((layer for layer in self._kept if serves(layer, key, asked)), own)
+        return next((layer for layer in self._kept if serves(layer, key, asked)), layer_name(key, asked))
 
     def use(self, key: str, kept: KeptSetUp) -> None:
         """Notes that a layer was made, or that a sandbox begins with it."""
@@ -354,7 +351,7 @@ class Provisioner:
     async def _set_up_once(self, key: str, spec: SandboxSpec, wanted: Wanted, use: SandboxUse) -> Provided:
         """Begins with what the same set-up left before; the first runs it while others wait for its result.
 
-        A result may be a part where memory, disk or processes ran out. So nobody gets the one of a smaller sandbox.
+        A set-up that runs out of memory, disk or processes may leave a part. So nobody gets that of a smaller sandbox.
         """
         set_up, layer = wanted.set_up, self.kept_set_ups.serving(key, spec.sizes)
         made: list[Provided] = []

@@ -54,7 +54,7 @@ class RunAfterReset:
         failure: Why it has no score, which nobody but the environment can be blamed for; empty where it has one.
         missing: Why there is no such run to compare with; empty where there is one.
         kind: Whose fault that is.
-        holds: Whether it would end like this elsewhere, too: it met no limit and no signal.
+        holds: Whether other rewards may be judged by it: it met no limit and no signal.
     """
 
     tests: int = 0
@@ -67,10 +67,10 @@ class RunAfterReset:
 def reference_of(run: SuiteRun | ScriptRun) -> RunAfterReset:
     """Returns what a run on the state after reset tells."""
     outcome, holds = run.outcome, not run.outcome.met_limit
-    if (limit := limit_failure(outcome, outcome_pb2.Succeeded())) is not None:
-        return RunAfterReset(missing=limit.message, holds=False)
-    if killed_by(outcome):
-        return RunAfterReset(missing=f"it was killed, and ended with {outcome.end}", holds=False)
+    limit = limit_failure(outcome, outcome_pb2.Succeeded())
+    if limit is not None or killed_by(outcome):
+        missing = limit.message if limit is not None else f"it was killed, and ended with {outcome.end}"
+        return RunAfterReset(missing=missing, holds=False)
     judged = run.judge()
     if isinstance(judged, Score):
         # With another code some may not have been collected, as nothing was written yet.
@@ -119,7 +119,7 @@ def reference_key(*parts: str | Message) -> str:
 
 
 class RunsAfterReset:
-    """Keeps what such runs told, and makes each of them once; one that met a limit is not kept."""
+    """Keeps the results of such runs, and makes each of them once; the result of one that met a limit is not kept."""
 
     def __init__(self) -> None:
         """Nothing has been run."""
@@ -127,9 +127,9 @@ class RunsAfterReset:
         self._turns: WeakValueDictionary[tuple[str, str, Sizes], anyio.Lock] = WeakValueDictionary()
 
     async def of(self, key: str, sizes: Sizes, job: str, run: Callable[[], Awaitable[RunAfterReset]]) -> RunAfterReset:
-        """Returns what a run told that had no less than these sizes; `run` makes it.
+        """Returns the result of a run that had no less than these sizes; `run` makes it.
 
-        Siblings wait for the first of them. Nobody waits for another job, whose cores may be few.
+        Siblings wait for the first of them. No job waits for another one, which may have fewer cores.
         """
         async with self._turns.setdefault((job, key, sizes), anyio.Lock()):
             name = next((each for each in self._kept if each[0] == key and suffices(each[1], sizes)), None)
