@@ -46,7 +46,7 @@ from callsheet.environments.harbor.task import (
     HarborTask,
     HarborTaskError,
     TaskFormat,
-    clear_command,
+    remove_command,
     solution_command,
     tests_command,
 )
@@ -71,9 +71,9 @@ _SUBMIT_ID: Final = "submit-1"
 class HarborEnvironment(SandboxEnvironment):
     """A task for a policy whose replies are commands.
 
-    Its tests are run in the trajectory's own sandbox. The places of tests and rewards are emptied before, so that
-    nothing planted there counts. What the agent left running is killed, as it could read the tests and write the
-    reward. A task whose tests ask a server of the agent's says so, and its reward can be forged.
+    Its tests are run in the trajectory's own sandbox. First the manager kills what the agent left running, because
+    that could read the tests and write the reward. Then the manager lays the places of tests and rewards anew, so
+    nothing planted there counts. A task whose tests ask a server of the agent's says so, and its reward can be forged.
 
     Args:
         task: The task.
@@ -124,13 +124,15 @@ class HarborEnvironment(SandboxEnvironment):
         return observation if self.left_s(trajectory) > 0 else replace(observation, done=True)
 
     async def reward(self, trajectory: Trajectory) -> EpisodeScore:
-        """Lays the hidden tests over the sandbox, runs them, and reads the reward that they wrote."""
+        """Has the hidden tests laid into the sandbox and run, reads the reward that they wrote, and removes them."""
         task = self.task
-        await self._clear(trajectory)
         archive, text = await anyio.to_thread.run_sync(_tests, task)
         outcome = await trajectory.reward_script(
             tests_command(task, text),
-            files=(SandboxFile(TESTS, archive, unpack=True),),
+            files=(
+                *_laid_anew(f"{LOGS}/verifier", empty_directories()),
+                *_laid_anew(TESTS, archive),
+            ),
             where=Where.IN_SANDBOX,
             background=BackgroundProcesses.RUN if task.keeps_running else BackgroundProcesses.KILL,
             demand=self._demands.step,
@@ -138,6 +140,8 @@ class HarborEnvironment(SandboxEnvironment):
             task=task.name,
             timeouts=self._timeouts(task.verifier_timeout_s),
         )
+        # The score is there already: this is a program of the image, and so it may be the agent's.
+        await trajectory.env_step(remove_command(), label="rm", task=task.name, timeouts=self._timeouts(_CLEARING_S))
         result = outcome.unwrap()
         return EpisodeScore(result.score, dict(result.components))
 
@@ -160,12 +164,6 @@ class HarborEnvironment(SandboxEnvironment):
         if outcome.unwrap().exit_code:
             told = f"task {task.name!r}: user: {named!r}: the image has another one for the rest, and a sandbox has one"
             EpisodeFailure(FailureKind.ENV, Reason.USER_REFUSED.value, told).throw()
-
-    async def _clear(self, trajectory: Trajectory) -> None:
-        outcome = await trajectory.env_step(
-            clear_command(), label="rm", task=self.task.name, timeouts=self._timeouts(_CLEARING_S)
-        )
-        outcome.unwrap()
 
     async def _run(self, trajectory: Trajectory, wanted: SandboxCommand | BadCall) -> str:
         left_s = self.left_s(trajectory)
@@ -232,6 +230,15 @@ def _world(task: HarborTask, network: tuple[str, ...]) -> SandboxWorld:
 def _build(task: HarborTask) -> ImageBuild | None:
     """Blocks: returns what the task's image is built of; None where it has one by name."""
     return None if task.image else ImageBuild(archive_of(task.context), timeout_s=task.build_timeout_s)
+
+
+def _laid_anew(path: str, archive: bytes) -> tuple[SandboxFile, SandboxFile]:
+    """Returns files of a reward that make a directory anew from an archive, whatever an agent put there.
+
+    A reward's file replaces all that has its path, a directory with everything in it too. The archive merges into a
+    directory, so it comes second and replaces the file.
+    """
+    return SandboxFile(path, b""), SandboxFile(path, archive, unpack=True)
 
 
 def _tests(task: HarborTask) -> tuple[bytes, bytes]:
