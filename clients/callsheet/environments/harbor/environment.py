@@ -50,7 +50,13 @@ from callsheet.environments.harbor.task import (
     solution_command,
     tests_command,
 )
-from callsheet.environments.sandbox_environment import PATIENCE_S, SandboxDemands, SandboxEnvironment, SandboxWorld
+from callsheet.environments.sandbox_environment import (
+    PATIENCE_S,
+    SandboxDemands,
+    SandboxEnvironment,
+    SandboxWorld,
+    last_lines,
+)
 from callsheet.gateway.chat import Message, Tool
 
 PROMPT_VARIABLE: Final = "CALLSHEET_PROMPT"
@@ -111,12 +117,16 @@ class HarborEnvironment(SandboxEnvironment):
             demand=self._demands.reset,
             label=f"{FAMILY}-reset",
             task=world.name,
-            timeouts=self._timeouts(_MAKING_S + (task.build_timeout_s if build is not None else 0.0)),
+            timeouts=self._timeouts(self._making_s),
         )
         outcome.unwrap()
         await self._check_user(trajectory)
         self._began = self._clock() - trajectory.waited_s
         return Beginning(world.messages, world.tools)
+
+    @property
+    def _making_s(self) -> float:
+        return _MAKING_S + (0.0 if self.task.image else self.task.build_timeout_s)
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
         """Runs what the reply wants; ends the episode once the agent's time is over."""
@@ -143,7 +153,17 @@ class HarborEnvironment(SandboxEnvironment):
         # The score is there already: this is a program of the image, and so it may be the agent's.
         await trajectory.env_step(remove_command(), label="rm", task=task.name, timeouts=self._timeouts(_CLEARING_S))
         result = outcome.unwrap()
-        return EpisodeScore(result.score, dict(result.components))
+        return EpisodeScore(result.score, dict(result.components), last_lines(result.command))
+
+    @property
+    def time_limits(self) -> dict[str, float]:
+        """How long its parts may take, in seconds, by name."""
+        task = self.task
+        return super().time_limits | {
+            "agent": task.agent_timeout_s,
+            "reset": self._making_s,
+            "reward": task.verifier_timeout_s,
+        }
 
     def left_s(self, trajectory: Trajectory) -> float:
         """Seconds of its time that the agent has left; what its actions waited in queues is not counted."""
@@ -189,6 +209,11 @@ class HarborAgent:
     async def reset(self, trajectory: Trajectory) -> None:
         """Makes the sandbox."""
         await self.inner.reset(trajectory)
+
+    @property
+    def time_limits(self) -> dict[str, float]:
+        """Those of the environment."""
+        return self.inner.time_limits
 
     async def run(self, trajectory: Trajectory, access: GatewayAccess) -> None:
         """Runs the agent for as long as the task allows, whatever it exits with."""

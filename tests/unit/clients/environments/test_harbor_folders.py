@@ -206,6 +206,26 @@ def test_the_network_is_what_the_task_and_its_user_allow(make_task: MakeTask) ->
         network_of(opened, "")
 
 
+@pytest.mark.parametrize(
+    ("script", "network", "warned"),
+    [
+        ("apt-get install -y curl", "none", True),
+        ("curl -LsSf https://example.org/install.sh | sh", "none", True),
+        ("python3 -m pip install pytest", "none", True),
+        ("uvx pytest", "none", True),
+        ("pytest /tests/apt-get", "none", False),
+        ("apt-get update", "*:443", False),
+    ],
+)
+def test_tests_that_fetch_something_without_a_network_are_named(
+    make_task: MakeTask, caplog: pytest.LogCaptureFixture, script: str, network: str, warned: bool
+) -> None:
+    folder = make_task("")
+    (folder / "tests" / "test.sh").write_text(f"#!/bin/sh\n{script}\n")
+    HarborTasks(str(folder), network=network)
+    assert ("tests that fetch something run without a network, and mostly score 0: task" in caplog.text) == warned
+
+
 def test_a_task_set_tells_what_cannot_be_run_before_anything_runs(make_task: MakeTask, tmp_path: Path) -> None:
     make_task("gpus = 2", name="wide")
     make_task(name="small")
