@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,9 +17,10 @@ from callsheet.managers.ends import with_hint
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, PayloadAccess, Stopped
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.commands.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, killed_by, lacks_a_module
+from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, cut_short, killed_by, lacks_a_module
 from callsheet.managers.sandbox.rewards.scoring import (
     Score,
     Script,
@@ -63,7 +65,7 @@ def reference_of(run: SuiteRun | ScriptRun) -> RunAfterReset:
     if isinstance(judged, Score):
         # With another code some may not have been collected, as nothing was written yet.
         return RunAfterReset(judged.total if run.outcome.exit_code in {0, 1} else 0)
-    began = judged.kind == outcome_pb2.FAILURE_KIND_POLICY
+    began = judged.kind == outcome_pb2.FAILURE_KIND_POLICY and not cut_short(run.outcome)
     unwritten = judged.reason != "runner_missing" and lacks_a_module(run.outcome)
     return RunAfterReset(failure="" if began or unwritten else f"{judged.reason}: {judged.message}")
 
@@ -149,17 +151,23 @@ async def score_in_new_sandbox(
 ) -> AttemptResult:
     """Scores in a sandbox that is made for it and destroyed afterwards.
 
-    No policy has been there, but its work may be among the files: a runner is missing if it is so without them, too.
+    No policy has been there, but its work may be among the files: the environment is at fault if a runner is missing,
+    or ended before its end, without them, too.
     """
     run = await run_in_new_sandbox(runnable, use, make)
 
     async def look() -> RunAfterReset:
         with use.off_the_clock():
             bare = await run_in_new_sandbox(replace(runnable, files=[]), use, make)
-        return RunAfterReset(failure=cannot_start(bare.outcome))
+        return RunAfterReset(failure=_nobodys_end(bare.outcome))
 
-    missing = cannot_start(run.outcome) and not run.outcome.stopped
-    return await score_result(run, use.attempt, look=look if missing else None, try_again=comes_again(use.attempt))
+    looks = _nobodys_end(run.outcome) and not run.outcome.stopped
+    return await score_result(run, use.attempt, look=look if looks else None, try_again=comes_again(use.attempt))
+
+
+def _nobodys_end(outcome: CommandOutcome) -> str:
+    """Returns how a runner ended, if it could not begin or was ended before its end; empty otherwise."""
+    return cannot_start(outcome) or (outcome.end if cut_short(outcome) else "")
 
 
 def comes_again(attempt: Attempt) -> bool:
@@ -210,6 +218,17 @@ async def _held_back(sandbox: AgentSandbox, *, kill: bool) -> AsyncIterator[None
                 await sandbox.let_go()
 
 
+def _may_look(attempt: Attempt) -> bool:
+    """Returns whether an attempt that is out of its time may make the run on the state after reset.
+
+    It may if nobody wants it to stop, and if both runs fit into the time that its action has in all.
+    """
+    timeouts, limit_s = attempt.action.timeouts, attempt.grant.start_to_close.ToTimedelta().total_seconds()
+    close_s = timeouts.schedule_to_close.ToTimedelta().total_seconds() or math.inf
+    wait_s = timeouts.schedule_to_start.ToTimedelta().total_seconds()
+    return not attempt.stop_requested.is_set() and wait_s + 2 * limit_s <= close_s
+
+
 async def score_result(
     run: SuiteRun | ScriptRun, attempt: Attempt, hint: str = "", *, look: Look | None = None, try_again: bool = False
 ) -> AttemptResult:
@@ -225,9 +244,17 @@ async def score_result(
     outcome, usage = run.outcome, usage_of(run.outcome)
     reward = outcome_pb2.RewardResult(command=await command_result(outcome, attempt.payloads))
     partial = outcome_pb2.Succeeded(reward=reward)
+    judged: Score | outcome_pb2.Failed | None = None
     if outcome.stopped:
-        return Stopped(partial, usage, hint)
-    judged: Score | outcome_pb2.Failed | None = limit_failure(outcome, partial)
+        if look is not None and _may_look(attempt) and (reference := await look()) is not None and reference.failure:
+            message = "the runner did not end in its time"
+            judged = settle(run, no_score(outcome_pb2.FAILURE_KIND_ENV, "runner_ended", message, outcome), reference)
+        else:
+            # Only its time can be over before that.
+            await attempt.stop_requested.wait()
+            return Stopped(partial, usage, hint)
+    if judged is None:
+        judged = limit_failure(outcome, partial)
     if judged is None:
         # In a thread: a report of 32 MiB takes seconds, and whoever writes one must not hold up all others here.
         judged = await anyio.to_thread.run_sync(run.judge)
