@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
-import pytest
-from callsheet.client import Client, Command, FailureKind, Job, NotSucceededError, Where
+from callsheet.client import Client, Command, Failed, Job, PolicyError, ResourceLimitError, Where
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.environments.bash_replies import bash_call
-from callsheet.environments.failures import failure_of
 from callsheet.environments.harbor import HarborEnvironment
 from callsheet.environments.harbor.folders import read_task
 
@@ -69,7 +67,15 @@ ATTACKS: Mapping[str, str] = {
     "no directory to begin in": f"{REWARDS}; {LOCK}; rm -rf /srv /tmp/*",
 }
 TEST = f'#!/bin/bash\n[ "$(cat /srv/answer 2>/dev/null)" = 42 ] && echo 1 >{REWARD} || echo 0 >{REWARD}\n'
-TASK = 'docker_image = "tiny"\nmemory_mb = 128\nstorage_mb = 32\nworkdir = "/srv"\nallow_internet = false\n'
+TASK = """[environment]
+docker_image = "tiny"
+memory_mb = 128
+storage_mb = 32
+workdir = "/srv"
+allow_internet = false
+[verifier]
+timeout_sec = 20
+"""
 
 
 async def told(job: Job, task: Path, name: str, script: str) -> str:
@@ -80,27 +86,21 @@ async def told(job: Job, task: Path, name: str, script: str) -> str:
             await environment.reset(trajectory)
             await environment.step(trajectory, bash_call(Command.shell(script), 60.0, "1"))
             return f"{(await environment.reward(trajectory)).value:g}"
-    except NotSucceededError as error:
-        failure = failure_of(error)
-        assert failure is not None
-        assert failure.kind in {FailureKind.POLICY, FailureKind.RESOURCE_LIMIT}, failure
-        return failure.reason
+    except (PolicyError, ResourceLimitError) as error:
+        return str(error)
 
 
 async def score_file(job: Job, where: Where) -> list[str]:
     """Returns what a score that was planted is worth whose script wrote none, or cannot begin."""
-    found = []
     async with job.trajectory(f"score-{where.value}") as trajectory:
         (await trajectory.env_reset(image="tiny")).unwrap()
+        found = []
         for plant in ("chmod 555 . of", "mv of /srv/of; ln -s /srv/of of; chmod 555 /srv/of", "chmod 000 of/score of"):
             (await trajectory.env_step(f"rm -rf of; mkdir of; echo 1 >of/score; {plant}")).unwrap()
             for runner in ("true", "echo x >of/score && exit 1", "no-such-program"):
                 outcome = await trajectory.reward_script(runner, files={"x": b""}, score_file="of/score", where=where)
-                with pytest.raises(NotSucceededError) as refused:
-                    outcome.unwrap()
-                failure = failure_of(refused.value)
-                found.append("" if failure is None else failure.reason)
-    return found
+                found.append(outcome.reason.value if isinstance(outcome, Failed) else "scored")
+        return found
 
 
 async def test_what_is_left_behind_forges_no_reward(tmp_path: Path, measured: Measured) -> None:
@@ -109,10 +109,10 @@ async def test_what_is_left_behind_forges_no_reward(tmp_path: Path, measured: Me
         tmp_path / "images" / "tiny",
         (*PROGRAMS, "bash", "chattr", "chown", "cp", "mkfifo", "mount", "nohup", "setsid", "unshare"),
     )
-    for place in ("srv", "root"):
-        (root / place).mkdir()
+    (root / "root").mkdir()
+    (root / "srv").mkdir()
     for name, text in {
-        "task.toml": f"[environment]\n{TASK}[verifier]\ntimeout_sec = 20\n",
+        "task.toml": TASK,
         "instruction.md": "Write 42 to /srv/answer.\n",
         "tests/test.sh": TEST,
     }.items():

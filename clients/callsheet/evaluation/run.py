@@ -68,7 +68,7 @@ from callsheet.evaluation.settings import GATEWAY, EvaluationSettings
 OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
 """Told each new result, how many there are, and how many there will be."""
 OnLimits: TypeAlias = Callable[[Mapping[str, float]], None]
-"""Told the time limits in force, in seconds, by what they limit, before anything runs."""
+"""Called before anything runs, with the time limits in force: seconds by what they limit."""
 _MOST_ID = 200
 _DIGEST = 16
 # For queues, the reset and the reward, which the time of an episode does not count.
@@ -156,7 +156,7 @@ class Evaluation:
         Args:
             client: Of the scheduler.
             on_result: Told each new result.
-            on_limits: Told the time limits, those of the environment as the first task has them.
+            on_limits: Called with the time limits; those of the environment are the first task's.
 
         Raises:
             EvaluationError: There is no gateway, two tasks have one id, or there is no task.

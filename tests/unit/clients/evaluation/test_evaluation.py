@@ -278,23 +278,12 @@ async def test_an_episode_whose_time_is_over_is_a_zero_or_truncated(
     assert read_results(file.read_bytes(), "file")[0].messages == ()
 
 
-class _Judging(WordEnvironment):
-    async def reward(self, trajectory: Trajectory) -> EpisodeScore:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-
-class JudgingTasks(WordTasks):
-    """Words whose reward has no end."""
-
-    def environment(self, task: EpisodeTask) -> WordEnvironment:
-        return _Judging(task.data["word"], 1)
-
-
 @pytest.mark.parametrize("truncate", [False, True])
-async def test_the_time_of_an_episode_bounds_its_reward(fake: FakeClient, truncate: bool) -> None:
-    settings = _settings(tasks=1, deadline=1.0, truncate=truncate)
-    (result,) = await Evaluation(f"{__name__}:JudgingTasks", settings).run(fake)
+async def test_the_time_of_an_episode_bounds_its_reward(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch, truncate: bool
+) -> None:
+    monkeypatch.setattr(WordEnvironment, "reward", lambda *_: anyio.sleep_forever())
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1, deadline=1.0, truncate=truncate)).run(fake)
     assert (result.status, result.turns) == ("failed", 1)
     assert result.failure == {
         "kind": "TIMEOUT",
@@ -303,25 +292,20 @@ async def test_the_time_of_an_episode_bounds_its_reward(fake: FakeClient, trunca
     }
 
 
-class SandboxTasks(WordTasks):
-    """Words in an environment that comes with the package."""
-
-    def environment(self, task: EpisodeTask) -> Any:
-        nothing = Command.argv("true")
-        return SandboxEnvironment(SandboxWorld("w", "words", ({"content": "Say."},), (), nothing, nothing, ()))
-
-
 def test_time_limits_and_the_last_lines_of_a_zero_are_told(
     fake: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def connect(*_: object) -> FakeClient:
         return fake
 
+    nothing = Command.argv("true")
+    world = SandboxWorld("w", "words", ({"content": "Say."},), (), nothing, nothing, ())
+    monkeypatch.setattr(WordTasks, "environment", lambda *_: SandboxEnvironment(world))
     monkeypatch.setattr(Client, "connect", connect)
     printed = CommandResult(1, b"\n".join(b"line %d" % number for number in range(99)), b"Could not resolve host: a\n")
     fake.on_reward_tests(lambda _: Succeeded(RewardResult(0.0, command=printed)))
     file = tmp_path / "results.jsonl"
-    told = invoke("eval", f"{__name__}:SandboxTasks", "--policy", _SAYING, "--results", str(file), "--tasks", "1")
+    told = invoke("eval", _WORDS, "--policy", _SAYING, "--results", str(file), "--tasks", "1")
     limits = "episode with its reward 3600, wait of an action in the queue 900, reset 120, command 120, reward 120"
     assert f"callsheet: seconds at most: {limits}\n" in told.stderr
     said = "".join(f"line {number}\n" for number in range(89, 99)) + "Could not resolve host: a"
