@@ -64,7 +64,7 @@ class EpisodeScore:
 
     value: float
     components: Mapping[str, float] = field(default_factory=dict)
-    said: str = ""
+    said: str = field(default="", compare=False)
 
 
 class Environment(Protocol):
