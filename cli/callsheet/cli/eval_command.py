@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,6 +19,7 @@ _EXIT_EXCLUDED: Final = 3
 # A scheduler or a manager that starts again is waited for.
 _PATIENCE_S: Final = 120.0
 _CONNECT_S: Final = 5.0
+_ZERO: Final = "a score of 0"
 
 
 @options_of(settings=EvaluationSettings)
@@ -55,7 +56,7 @@ def evaluate(
         options = connection_options(connect_timeout_s=_CONNECT_S, give_up_after_s=_PATIENCE_S)
         async with await Client.connect(settings.scheduler, options) as client:
             with _progress() as told:
-                await evaluation.run(client, told)
+                await evaluation.run(client, told, _say_limits)
 
     anyio.run(run)
     summary = summarise(environment, evaluation.results, settings.pass_at)
@@ -66,6 +67,10 @@ def evaluate(
     if summary.excluded:
         say(f"callsheet: {summary.excluded} of {summary.results} results are no scores", err=True)
         raise typer.Exit(_EXIT_EXCLUDED)
+
+
+def _say_limits(limits: Mapping[str, float]) -> None:
+    say("callsheet: seconds at most: " + ", ".join(f"{name} {limit:g}" for name, limit in limits.items()), err=True)
 
 
 @contextmanager
@@ -90,5 +95,8 @@ def _progress() -> Iterator[Callable[[TrialResult, int, int], None]]:
                 known.add(failure["reason"])
                 said = f"callsheet: {result.task}: {failure['kind']} {failure['reason']}: {failure['message']}"
                 say(said, err=True)
+            if result.score == 0 and result.said and _ZERO not in known:
+                known.add(_ZERO)
+                say(f"callsheet: {result.task}: score 0, and its tests said last:\n{result.said}", err=True)
 
         yield told

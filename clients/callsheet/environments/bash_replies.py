@@ -19,7 +19,7 @@ MOST_CALLS: Final = 64
 """Calls, or fenced blocks, of one reply that are carried out."""
 _TOO_MANY: Final = f"not run, as all behind it: one reply may have {MOST_CALLS} commands\n"
 _MOST_NAME: Final = 100
-_DEFAULT_TIMEOUT_S: Final = 120.0
+DEFAULT_TIMEOUT_S: Final = 120.0
 LEAST_TIMEOUT_S, _MOST_S = 0.001, 86_400.0
 _FENCE: Final = "```"
 _SHELLS: Final = ("bash", "sh")
@@ -66,7 +66,7 @@ class SandboxCommand:
     """
 
     command: Command
-    timeout_s: float = _DEFAULT_TIMEOUT_S
+    timeout_s: float = DEFAULT_TIMEOUT_S
     call_id: str = ""
 
 
@@ -165,7 +165,7 @@ def _of_call(call: AskedCall) -> SandboxCommand | BadCall:
         return BadCall('arguments: they must be JSON with a text "command"', call.call_id)
     # What the tool does not declare to models: a program with its arguments, and variables, of policies in code.
     place, variables = arguments.get("working_directory") or "", arguments.get("environment") or {}
-    timeout_s = arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)
+    timeout_s = arguments.get("timeout_s", DEFAULT_TIMEOUT_S)
     if not (isinstance(place, str) and _is_variables(variables) and _is_seconds(timeout_s)):
         rule = f"working_directory: a text; environment: texts by name; timeout_s: {LEAST_TIMEOUT_S:g} to {_MOST_S:g}"
         return BadCall(rule, call.call_id)

@@ -59,10 +59,12 @@ class EpisodeScore:
     Attributes:
         value: The score; a finite number.
         components: Named parts of it, for logs.
+        said: The last lines that its tests printed, for people; empty for nothing.
     """
 
     value: float
     components: Mapping[str, float] = field(default_factory=dict)
+    said: str = field(default="", compare=False)
 
 
 class Environment(Protocol):

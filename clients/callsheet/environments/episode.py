@@ -79,12 +79,12 @@ class EpisodeEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """How long an episode may take, and what becomes of one whose time is over before its reward.
+    """How long an episode may take, and what becomes of one whose time is over.
 
     Attributes:
-        seconds: From its reset to its reward; what its actions waited in queues is not counted.
-        truncates: It is then scored as it stands, as is one of which an action ran out of time. Otherwise both have
-            failed as TIMEOUT.
+        seconds: From its reset to the end of its reward; what its actions waited in queues is not counted.
+        truncates: An episode whose time is over before its reward is scored as it stands, and the reward has as much
+            time again. So is an episode of which an action ran out of time. Otherwise both have failed as TIMEOUT.
     """
 
     seconds: float = math.inf
@@ -211,13 +211,14 @@ async def run_episode(
         else:
             assert policy is not None
             replies = partial(_run_turns, trajectory, environment, record, policy, max_turns=max_turns)
-        over = await _within(trajectory, record, limit, replies)
-        if over is not None and not limit.truncates:
+        clock = _Clock(limit.seconds, trajectory)
+        over = await _within(record, clock, replies)
+        if over is not None and limit.truncates:
+            record.end, over, clock = EpisodeEnd.TIMEOUT, None, _Clock(limit.seconds, trajectory)
+        if over is None:
+            over = await _within(record, clock, partial(_score, trajectory, environment, record))
+        if over is not None:
             record.end, record.failure = EpisodeEnd.FAILED, over
-        else:
-            record.end = record.end if over is None else EpisodeEnd.TIMEOUT
-            with _phase(trajectory, record, EpisodePhase.REWARD, environment.reward):
-                record.score = _checked(environment, await environment.reward(trajectory))
     except Exception as error:
         failure = failure_of(error)
         if failure is None or (isinstance(error, BadTextError) and not trajectory.is_heard(error)):
@@ -274,35 +275,54 @@ async def roll_out(
     return record
 
 
-async def _within(
-    trajectory: Trajectory, record: EpisodeRecord, limit: TimeLimit, replies: Callable[..., Awaitable[None]]
-) -> EpisodeFailure | None:
-    """Runs an episode up to its reward; returns why, if its time or that of an action was over before."""
-    with anyio.CancelScope() as scope:
+async def _within(record: EpisodeRecord, clock: _Clock, part: Callable[..., Awaitable[None]]) -> EpisodeFailure | None:
+    """Runs a part of an episode; returns why, if the episode's time or that of an action was over before."""
+    with anyio.CancelScope() as clock.scope:
         try:
-            await replies(clock=_Clock(scope, limit.seconds, trajectory))
+            await part(clock=clock)
         except NotSucceededError as error:
             failure = failure_of(error)
             if failure is None or failure.kind is not FailureKind.TIMEOUT or record.phase is EpisodePhase.RESET:
                 raise
             return failure
         return None
-    return EpisodeFailure(FailureKind.TIMEOUT, TIME_LIMIT, f"its {limit.seconds:g} seconds were over")
+    return EpisodeFailure(
+        FailureKind.TIMEOUT, TIME_LIMIT, f"its {clock.seconds:g} seconds were over in its {record.phase.value}"
+    )
 
 
 class _Clock:
-    """Ends a scope once an episode's time is over; what its actions waited in queues is added as it gets known."""
+    """Ends a scope once an episode's time is over; what its actions waited in queues is added as it gets known.
 
-    def __init__(self, scope: anyio.CancelScope, seconds: float, trajectory: Trajectory) -> None:
-        self._scope, self._seconds, self._trajectory = scope, seconds, trajectory
+    Attributes:
+        seconds: The time.
+        scope: What is to end.
+    """
+
+    def __init__(self, seconds: float, trajectory: Trajectory) -> None:
+        self.seconds = seconds
+        self._trajectory = trajectory
         self._began: float | None = None
+        self.scope = anyio.CancelScope()
 
     def wind(self) -> None:
         """Starts it, or adds what was waited."""
         waited_s = self._trajectory.waited_s
         if self._began is None:
             self._began = anyio.current_time() - waited_s
-        self._scope.deadline = self._began + self._seconds + waited_s
+        self.scope.deadline = self._began + self.seconds + waited_s
+
+
+async def _score(
+    trajectory: Trajectory,
+    environment: Environment | AgentEnvironment,
+    record: EpisodeRecord,
+    *,
+    clock: _Clock,
+) -> None:
+    clock.wind()
+    with _phase(trajectory, record, EpisodePhase.REWARD, environment.reward):
+        record.score = _checked(environment, await environment.reward(trajectory))
 
 
 async def _run_turns(
@@ -392,7 +412,9 @@ def _checked(environment: object, score: object) -> EpisodeScore:
         if not isinstance(value, Real) or not math.isfinite(value):
             raise ValueError(rule)
     # Numbers of numpy are real too, but JSON knows none of them.
-    return EpisodeScore(float(score.value), {name: float(part) for name, part in score.components.items()})
+    return EpisodeScore(
+        float(score.value), {name: float(part) for name, part in score.components.items()}, str(score.said)
+    )
 
 
 async def _take_samples(trajectory: Trajectory, record: EpisodeRecord, policy: EpisodePolicy | None) -> None:

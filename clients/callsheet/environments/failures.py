@@ -25,6 +25,7 @@ from callsheet.client import (
     PayloadError,
     QueueFullError,
     Reason,
+    RewardResult,
     TrajectoryEnd,
     UnavailableError,
 )
@@ -103,7 +104,7 @@ def failure_of(error: BaseException) -> EpisodeFailure | None:
 def failure_of_outcome(outcome: Outcome[Any]) -> EpisodeFailure | None:
     """Returns the failure of an outcome; None of a success."""
     if isinstance(outcome, Failed):
-        message = outcome.message + _last_words(outcome.partial)
+        message = outcome.message + _last_words(outcome)
         return EpisodeFailure(outcome.kind, outcome.reason.value, message[:_MOST_MESSAGE])
     if isinstance(outcome, Cancelled):
         return EpisodeFailure(FailureKind.CANCELLED, "cancelled", outcome.reason)
@@ -194,11 +195,17 @@ def count_failures(rewards: Iterable[TrainerReward]) -> FailureCounts:
     return FailureCounts(excluded, failed, episodes)
 
 
-def _last_words(partial: object) -> str:
-    """What a set-up that failed said last; it mostly names what the sandbox lacks."""
-    if not isinstance(partial, EnvResetResult) or partial.set_up is None:
-        return ""
-    said = (partial.set_up.stderr or partial.set_up.stdout).decode(errors="replace").strip()
+def _last_words(failed: Failed[Any]) -> str:
+    """Returns what a set-up that failed, or a reward that ran out of time, printed last.
+
+    That mostly names what the sandbox lacks. Messages of other rewards have it already.
+    """
+    partial, run = failed.partial, None
+    if isinstance(partial, EnvResetResult):
+        run = partial.set_up
+    elif isinstance(partial, RewardResult) and failed.kind is FailureKind.TIMEOUT:
+        run = partial.command
+    said = (run.stderr or run.stdout).decode(errors="replace").strip() if run is not None else ""
     return f": {said.splitlines()[-1]}" if said else ""
 
 

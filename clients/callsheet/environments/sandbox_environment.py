@@ -10,6 +10,7 @@ from callsheet.client import (
     BackgroundProcesses,
     Command,
     CommandDefaults,
+    CommandResult,
     Demand,
     EnvResetResult,
     SandboxFile,
@@ -19,6 +20,7 @@ from callsheet.client import (
 )
 from callsheet.environments.bash_replies import (
     BASH_TOOLS,
+    DEFAULT_TIMEOUT_S,
     LEAST_TIMEOUT_S,
     BadCall,
     SandboxCommand,
@@ -36,6 +38,8 @@ PATIENCE_S: Final = 900.0
 """How long an action may wait in the queue, unless told otherwise."""
 SET_UP_S: Final = 120.0
 """How long a set-up, or a reward, may run."""
+_SAID_LINES: Final = 10
+_SAID_LETTERS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,13 @@ def program_label(command: Command) -> str:
     return words[0].rpartition("/")[2][:64] if words else ""
 
 
+def last_lines(run: CommandResult | None) -> str:
+    """Returns the last lines that a run printed: of its standard output, and then of its standard error."""
+    streams = (run.stdout, run.stderr) if run is not None else ()
+    found = [each.decode(errors="replace").strip().splitlines()[-_SAID_LINES:] for each in streams]
+    return "\n".join(line[:_SAID_LETTERS] for lines in found for line in lines)
+
+
 class SandboxEnvironment:
     """Runs what replies want in the sandbox. A reply that wants nothing ends the episode.
 
@@ -127,6 +138,12 @@ class SandboxEnvironment:
         self._demands = demands
         self._label_of = label_of
         self._patience_s = patience_s
+
+    @property
+    def time_limits(self) -> dict[str, float]:
+        """How long its parts may take, in seconds, by name."""
+        limits = {"reset": SET_UP_S, "command": DEFAULT_TIMEOUT_S, "reward": SET_UP_S}
+        return {"wait of an action in the queue": self._patience_s} | limits
 
     def let_reach(self, *places: str) -> None:
         """Lets its sandbox reach further places; see `EnvReset.network`."""
@@ -173,7 +190,7 @@ class SandboxEnvironment:
         )
         result = outcome.unwrap()
         counts = {"tests": float(result.total), "tests_passed": float(result.passed)} if result.total else {}
-        return EpisodeScore(result.score, counts)
+        return EpisodeScore(result.score, counts, last_lines(result.command))
 
     async def _run(self, trajectory: Trajectory, wanted: SandboxCommand | BadCall) -> str:
         if isinstance(wanted, BadCall):

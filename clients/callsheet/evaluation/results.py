@@ -66,6 +66,7 @@ class TrialResult:
             its kind in lower case: "infra" for the service, "env" for the task.
         score: The score; None unless it was scored.
         components: Named parts of the score.
+        said: The last lines that its tests printed, if its environment gives them. Those of a failure end its message.
         failure: Kind, reason and message; None if it was scored.
         end: How the episode ended.
         turns: Replies.
@@ -85,6 +86,7 @@ class TrialResult:
     status: str
     score: float | None = None
     components: Mapping[str, float] = field(default_factory=dict)
+    said: str = ""
     failure: Mapping[str, str] | None = None
     end: str = ""
     turns: int = 0
@@ -118,6 +120,7 @@ def result_of(record: EpisodeRecord, trial: int, evaluated: Evaluated, lost: Seq
         status=_status(record),
         score=score.value if score is not None else None,
         components=dict(score.components) if score is not None else {},
+        said=score.said if score is not None else "",
         failure=None
         if failure is None
         else {"kind": failure.kind.name, "reason": failure.reason, "message": failure.message},

@@ -67,6 +67,8 @@ from callsheet.evaluation.settings import GATEWAY, EvaluationSettings
 
 OnResult: TypeAlias = Callable[[TrialResult, int, int], None]
 """Told each new result, how many there are, and how many there will be."""
+OnLimits: TypeAlias = Callable[[Mapping[str, float]], None]
+"""Called before anything runs, with the time limits in force: seconds by what they limit."""
 _MOST_ID = 200
 _DIGEST = 16
 # For queues, the reset and the reward, which the time of an episode does not count.
@@ -146,12 +148,15 @@ class Evaluation:
         self._policies: PolicyFactory | None = policy_factory(settings)
         self._scored = False
 
-    async def run(self, client: Client, on_result: OnResult = lambda *_: None) -> list[TrialResult]:
+    async def run(
+        self, client: Client, on_result: OnResult = lambda *_: None, on_limits: OnLimits = lambda _: None
+    ) -> list[TrialResult]:
         """Runs what has no result yet, and returns all results.
 
         Args:
             client: Of the scheduler.
             on_result: Told each new result.
+            on_limits: Called with the time limits; those of the environment are the first task's.
 
         Raises:
             EvaluationError: There is no gateway, two tasks have one id, or there is no task.
@@ -168,6 +173,7 @@ class Evaluation:
             missing = missing_trials(tasks, self._settings.trials, self.results)
             if missing:
                 await self._check_gateway(client, tasks[0])
+                on_limits(time_limits(await self._environment(tasks[0]), self._settings))
                 await self._run_trials(client, missing, file, on_result)
         return self.results
 
@@ -349,6 +355,11 @@ def with_agent(
     if isinstance(environment, SandboxEnvironment):
         environment.let_reach(GATEWAY_PLACE)
     return CommandAgent(environment, settings.agent, settings.deadline)
+
+
+def time_limits(environment: Environment | AgentEnvironment, settings: EvaluationSettings) -> dict[str, float]:
+    """Returns the time limits of an evaluation, in seconds, by what they limit."""
+    return {"episode with its reward": settings.deadline, **getattr(environment, "time_limits", {})}
 
 
 def prompt_of(messages: Sequence[Message]) -> str:

@@ -97,7 +97,9 @@ class EvaluationSettings:
     deadline: Annotated[
         float,
         Setting(
-            "The most time of an episode from its reset to its reward, queues left out.", metavar="SECONDS", least=1
+            "The most time of an episode from its reset to the end of its reward, queues left out.",
+            metavar="SECONDS",
+            least=1,
         ),
     ] = 3600.0
     truncate: Annotated[

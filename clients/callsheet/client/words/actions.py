@@ -233,7 +233,8 @@ class RewardTests(Action[RewardResult]):
 
     Attributes:
         command: The runner. "{units}" in an argument becomes the cores granted, and "{report}" a path for a JUnit XML
-            report. Without "{report}" the score is 1 for exit code 0, else 0.
+            report. Without "{report}" the score is 1 for exit code 0, else 0; if a signal or its time ended the runner,
+            there is none.
         where: The place of the run; see `Where`.
         files: Files that are written before the run, such as pristine tests. They replace files and links of their
             paths.

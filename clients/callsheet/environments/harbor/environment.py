@@ -46,11 +46,17 @@ from callsheet.environments.harbor.task import (
     HarborTask,
     HarborTaskError,
     TaskFormat,
-    clear_command,
+    remove_command,
     solution_command,
     tests_command,
 )
-from callsheet.environments.sandbox_environment import PATIENCE_S, SandboxDemands, SandboxEnvironment, SandboxWorld
+from callsheet.environments.sandbox_environment import (
+    PATIENCE_S,
+    SandboxDemands,
+    SandboxEnvironment,
+    SandboxWorld,
+    last_lines,
+)
 from callsheet.gateway.chat import Message, Tool
 
 PROMPT_VARIABLE: Final = "CALLSHEET_PROMPT"
@@ -71,9 +77,9 @@ _SUBMIT_ID: Final = "submit-1"
 class HarborEnvironment(SandboxEnvironment):
     """A task for a policy whose replies are commands.
 
-    Its tests are run in the trajectory's own sandbox. The places of tests and rewards are emptied before, so that
-    nothing planted there counts. What the agent left running is killed, as it could read the tests and write the
-    reward. A task whose tests ask a server of the agent's says so, and its reward can be forged.
+    Its tests are run in the trajectory's own sandbox. First the manager kills what the agent left running, because
+    that could read the tests and write the reward. Then the manager lays the places of tests and rewards anew, so
+    nothing planted there counts. A task whose tests ask a server of the agent's says so, and its reward can be forged.
 
     Args:
         task: The task.
@@ -111,12 +117,16 @@ class HarborEnvironment(SandboxEnvironment):
             demand=self._demands.reset,
             label=f"{FAMILY}-reset",
             task=world.name,
-            timeouts=self._timeouts(_MAKING_S + (task.build_timeout_s if build is not None else 0.0)),
+            timeouts=self._timeouts(self._making_s),
         )
         outcome.unwrap()
         await self._check_user(trajectory)
         self._began = self._clock() - trajectory.waited_s
         return Beginning(world.messages, world.tools)
+
+    @property
+    def _making_s(self) -> float:
+        return _MAKING_S + (0.0 if self.task.image else self.task.build_timeout_s)
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
         """Runs what the reply wants; ends the episode once the agent's time is over."""
@@ -124,13 +134,15 @@ class HarborEnvironment(SandboxEnvironment):
         return observation if self.left_s(trajectory) > 0 else replace(observation, done=True)
 
     async def reward(self, trajectory: Trajectory) -> EpisodeScore:
-        """Lays the hidden tests over the sandbox, runs them, and reads the reward that they wrote."""
+        """Has the hidden tests laid into the sandbox and run, reads the reward that they wrote, and removes them."""
         task = self.task
-        await self._clear(trajectory)
         archive, text = await anyio.to_thread.run_sync(_tests, task)
         outcome = await trajectory.reward_script(
             tests_command(task, text),
-            files=(SandboxFile(TESTS, archive, unpack=True),),
+            files=(
+                *_laid_anew(f"{LOGS}/verifier", empty_directories()),
+                *_laid_anew(TESTS, archive),
+            ),
             where=Where.IN_SANDBOX,
             background=BackgroundProcesses.RUN if task.keeps_running else BackgroundProcesses.KILL,
             demand=self._demands.step,
@@ -138,8 +150,20 @@ class HarborEnvironment(SandboxEnvironment):
             task=task.name,
             timeouts=self._timeouts(task.verifier_timeout_s),
         )
+        # The score is there already: this is a program of the image, and so it may be the agent's.
+        await trajectory.env_step(remove_command(), label="rm", task=task.name, timeouts=self._timeouts(_CLEARING_S))
         result = outcome.unwrap()
-        return EpisodeScore(result.score, dict(result.components))
+        return EpisodeScore(result.score, dict(result.components), last_lines(result.command))
+
+    @property
+    def time_limits(self) -> dict[str, float]:
+        """How long its parts may take, in seconds, by name."""
+        task = self.task
+        return super().time_limits | {
+            "agent": task.agent_timeout_s,
+            "reset": self._making_s,
+            "reward": task.verifier_timeout_s,
+        }
 
     def left_s(self, trajectory: Trajectory) -> float:
         """Seconds of its time that the agent has left; what its actions waited in queues is not counted."""
@@ -160,12 +184,6 @@ class HarborEnvironment(SandboxEnvironment):
         if outcome.unwrap().exit_code:
             told = f"task {task.name!r}: user: {named!r}: the image has another one for the rest, and a sandbox has one"
             EpisodeFailure(FailureKind.ENV, Reason.USER_REFUSED.value, told).throw()
-
-    async def _clear(self, trajectory: Trajectory) -> None:
-        outcome = await trajectory.env_step(
-            clear_command(), label="rm", task=self.task.name, timeouts=self._timeouts(_CLEARING_S)
-        )
-        outcome.unwrap()
 
     async def _run(self, trajectory: Trajectory, wanted: SandboxCommand | BadCall) -> str:
         left_s = self.left_s(trajectory)
@@ -191,6 +209,11 @@ class HarborAgent:
     async def reset(self, trajectory: Trajectory) -> None:
         """Makes the sandbox."""
         await self.inner.reset(trajectory)
+
+    @property
+    def time_limits(self) -> dict[str, float]:
+        """Those of the environment."""
+        return self.inner.time_limits
 
     async def run(self, trajectory: Trajectory, access: GatewayAccess) -> None:
         """Runs the agent for as long as the task allows, whatever it exits with."""
@@ -232,6 +255,15 @@ def _world(task: HarborTask, network: tuple[str, ...]) -> SandboxWorld:
 def _build(task: HarborTask) -> ImageBuild | None:
     """Blocks: returns what the task's image is built of; None where it has one by name."""
     return None if task.image else ImageBuild(archive_of(task.context), timeout_s=task.build_timeout_s)
+
+
+def _laid_anew(path: str, archive: bytes) -> tuple[SandboxFile, SandboxFile]:
+    """Returns files of a reward that make a directory anew from an archive, whatever an agent put there.
+
+    A reward's file replaces all that has its path, a directory with everything in it too. The archive merges into a
+    directory, so it comes second and replaces the file.
+    """
+    return SandboxFile(path, b""), SandboxFile(path, archive, unpack=True)
 
 
 def _tests(task: HarborTask) -> tuple[bytes, bytes]:

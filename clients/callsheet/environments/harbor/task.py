@@ -162,56 +162,72 @@ eval "HOME=~$USER"
 case $HOME in /*) ;; *) [ "$USER" = root ] && HOME=/root || HOME=/ ;; esac
 export HOME
 """
-_LOG: Final = f"{LOGS}/verifier/test-stdout.txt"
-# Nobody reads the tests afterwards. A script that a signal ended has judged nothing, whatever it wrote.
+# The shell itself reads the results, because any program of the image may be the agent's. A script that a signal ended
+# has judged nothing, whatever it wrote.
 _RUN: Final = f"""\
-{_HOME}mkdir -p {LOGS}/verifier
-%s >{_LOG} 2>&1
+{_HOME}nl='
+'
+%s 2>&1
 status=$?
-cat {_LOG}
-[ -z "$TEST_DIR" ] || rm -rf "$TEST_DIR"
 case $status in 129 | 130 | 131 | 137 | 143) exit $status ;; esac
 """
 # What else a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
 # object of numbers, and reward.txt is a number alone; anything else is left to be refused.
 _HARBOR: Final = f"""\
-{_RUN}if [ -e {LOGS}/verifier/reward.json ]; then
-    case $(cat {LOGS}/verifier/reward.json) in
-        *"{{"*) cat {LOGS}/verifier/reward.json >"$1" ;;
-        *) echo "reward.json: no object" >"$1" ;;
+{_RUN}for name in reward.json reward.txt; do
+    [ -e {LOGS}/verifier/$name ] || continue
+    found=
+    while IFS= read -r line || [ -n "$line" ]; do found=$found$line$nl; done <{LOGS}/verifier/$name
+    case $name$found in
+        reward.txt*"{{"*) found="reward.txt: no number" ;;
+        reward.txt* | reward.json*"{{"*) ;;
+        *) found="reward.json: no object" ;;
     esac
-elif [ -e {LOGS}/verifier/reward.txt ]; then
-    case $(cat {LOGS}/verifier/reward.txt) in
-        *"{{"*) echo "reward.txt: no number" >"$1" ;;
-        *) cat {LOGS}/verifier/reward.txt >"$1" ;;
-    esac
-fi
-exit 0
+    printf %%s "$found" >"$1"
+    exit
+done
+case $status in 126 | 127) exit $status ;; esac
 """
-# All tests of pytest's summary must have passed, and there must be one. Its own count, where it is there, is that of
-# its lines: so they were not cut, and nobody else wrote some. Without a summary there is no score.
+_LOG: Final = f"{LOGS}/verifier/test-stdout.txt"
+# All tests of pytest's summaries must have passed, and there must be one. A test of several runs counts once, and has
+# failed if it failed in one of them. If a run states a count, its lines must be as many: then they were not cut, and
+# nobody else wrote some. Without a summary there is no score.
 _TERMINAL_BENCH: Final = f"""\
-{_RUN}passed=0 failed=0 summary=0 broken=0 stated=
+{_RUN.replace("%s", f"%s >{_LOG}")}passed=0 failed=0 summary=0 broken=0 lines=0 good=$nl bad=$nl
 escape=$(printf '\\033[')
 while IFS= read -r line || [ -n "$line" ]; do
+    printf '%%s\\n' "$line"
     # Colours. An image may have no sed.
     while case $line in *"$escape"*[mK]*) ;; *) false ;; esac; do
         after=${{line#*"$escape"}} line=${{line%%%%"$escape"*}}
         line=$line${{after#*[mK]}}
     done
     case "$summary$line" in
-        ?=*" short test summary info ="*) summary=1 ;;
-        "1PASSED "*) passed=$((passed + 1)) ;;
-        "1FAILED "* | "1ERROR "*) failed=$((failed + 1)) ;;
+        ?=*" short test summary info ="*) summary=1 lines=0 ;;
+        "1PASSED "*)
+            name=${{line#* }} lines=$((lines + 1))
+            case $good$bad in *"$nl$name$nl"*) ;; *) good=$good$name$nl passed=$((passed + 1)) ;; esac
+            ;;
+        "1FAILED "* | "1ERROR "*)
+            name=${{line#* }} name=${{name%%%% - *}}
+            case $bad in
+                *"$nl$name$nl"*) continue ;;
+            esac
+            bad=$bad$name$nl failed=$((failed + 1))
+            case $good in *"$nl$name$nl"*) passed=$((passed - 1)) ;; esac
+            ;;
         1!!!*) broken=1 ;;
-        1[=0-9]*" passed"*" in "*s*) stated=${{line%%%% passed*}} stated=${{stated##*[!0-9]}} ;;
+        1[=0-9]*" passed"*" in "*s*)
+            stated=${{line%%%% passed*}}
+            [ "${{stated##*[!0-9]}}" -eq $lines ] || broken=1
+            ;;
     esac
 done <{_LOG}
 if [ $failed -gt 0 ]; then
     score=0
 elif [ $passed -eq 0 ]; then
     exit 0
-elif [ $status -ne 0 ] || [ $broken -eq 1 ] || [ "${{stated:-$passed}}" -ne $passed ]; then
+elif [ $status -ne 0 ] || [ $broken -eq 1 ]; then
     echo "the summary is not that of tests which came to their end" >&2
     exit 3
 else
@@ -226,9 +242,9 @@ def started(script: str, text: bytes) -> str:
     return script if text.startswith(b"#!") else f"bash {script}"
 
 
-def clear_command() -> Command:
-    """Returns the command that empties the places of tests and their results, whatever an agent put there."""
-    return Command.shell(f"rm -rf {TESTS} {LOGS}/verifier")
+def remove_command() -> Command:
+    """Returns the command that removes the hidden tests, which nobody is to read afterwards."""
+    return Command.argv("rm", "-rf", TESTS)
 
 
 def tests_command(task: HarborTask, text: bytes) -> Command:
@@ -241,7 +257,7 @@ def tests_command(task: HarborTask, text: bytes) -> Command:
     harbor = task.format is TaskFormat.HARBOR
     script = (_HARBOR if harbor else _TERMINAL_BENCH) % started(f"{TESTS}/{task.test_script.name}", text)
     variables = {"TEST_DIR": TESTS, **task.environment, **task.verifier_environment}
-    return Command.argv("sh", "-c", script, "sh", "{score}", environment=variables)
+    return Command.argv("/bin/sh", "-c", script, "sh", "{score}", environment=variables)
 
 
 def solution_command(task: HarborTask, text: bytes) -> Command:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,9 @@ REFUSE: Final = "refuse"
 SKIP: Final = "skip"
 _PORTS: Final = (80, 443)
 _MOST_SHOWN: Final = 20
+_FETCHING: Final = re.compile(
+    rb"(?<![\w./-])(?:curl|wget|apt|apt-get|apk|dnf|uv|uvx|npm|npx|(?:pip3?|cargo|go) install|git clone)(?= )|https?://"
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +59,14 @@ class HarborTasks:
             raise ValueError(f"unsupported: {self.unsupported!r} must be {REFUSE!r} or {SKIP!r}")
         if self.background not in {"kill", "run"}:
             raise ValueError(f"background: {self.background!r} must be 'kill' or 'run'")
-        self._read()
+        asking = [task.name for task in self._read() if not network_of(task, self.network) and wants_network(task)]
+        if asking:
+            more = f" and {len(asking) - _MOST_SHOWN} more" if len(asking) > _MOST_SHOWN else ""
+            _logger.warning(
+                "tests that fetch something run without a network, and mostly score 0: %s%s",
+                ", ".join(asking[:_MOST_SHOWN]),
+                more,
+            )
 
     def tasks(self) -> Sequence[EpisodeTask]:
         """Returns the tasks that can be run, by name."""
@@ -112,6 +123,11 @@ def network_of(task: HarborTask, network: str) -> tuple[str, ...]:
             "which places sandboxes may reach with network=HOST:PORT,... or run it without with network=none"
         )
     return () if network == NONE else _listed(network)
+
+
+def wants_network(task: HarborTask) -> bool:
+    """Whether the script that runs a task's tests names a program that fetches, or an address. Blocks."""
+    return _FETCHING.search(task.test_script.read_bytes()) is not None
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from callsheet.client import (
     InfraError,
     Reason,
     RefusalCode,
+    RewardResult,
     TrajectoryEnd,
 )
 from callsheet.client.errors import invalid, refused, unfit
 from callsheet.environments import EpisodeFailure, FailureRule, TrainerReward, count_failures
-from callsheet.environments.failures import failure_of
+from callsheet.environments.failures import failure_of, failure_of_outcome
 
 _INFRA = InfraError(Failed(FailureKind.INFRA, Reason.STATE_LOST, "gone"))
 _ENV = EnvError(Failed(FailureKind.ENV, Reason.SET_UP_FAILED, "exit code 1"))
@@ -100,8 +101,13 @@ def test_a_failure_can_be_thrown_again() -> None:
         failure.throw()
 
 
-def test_a_set_up_that_failed_tells_its_last_words() -> None:
-    said = EnvResetResult("s", CommandResult(1, stderr=b"Traceback:\nModuleNotFoundError: No module named 'x'\n"))
+def test_a_set_up_that_failed_and_a_reward_without_an_end_tell_their_last_words() -> None:
+    run = CommandResult(1, stderr=b"Traceback:\nModuleNotFoundError: No module named 'x'\n")
+    late: Failed[RewardResult] = Failed(
+        FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "", partial=RewardResult(0.0, command=run)
+    )
+    assert str(failure_of_outcome(late)).endswith("No module named 'x'")
+    said = EnvResetResult("s", run)
     failure = failure_of(EnvError(Failed(FailureKind.ENV, Reason.SET_UP_FAILED, "exit code 1", partial=said)))
     assert failure is not None
     assert failure.message == "exit code 1: ModuleNotFoundError: No module named 'x'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -205,6 +206,26 @@ def test_the_network_is_what_the_task_and_its_user_allow(make_task: MakeTask) ->
         network_of(opened, "")
 
 
+@pytest.mark.parametrize(
+    ("script", "network", "warned"),
+    [
+        ("apt-get install -y curl", "none", True),
+        ("curl -LsSf https://example.org/install.sh | sh", "none", True),
+        ("python3 -m pip install pytest", "none", True),
+        ("uvx pytest", "none", True),
+        ("pytest /tests/apt-get", "none", False),
+        ("apt-get update", "*:443", False),
+    ],
+)
+def test_tests_that_fetch_something_without_a_network_are_named(
+    make_task: MakeTask, caplog: pytest.LogCaptureFixture, script: str, network: str, warned: bool
+) -> None:
+    folder = make_task("")
+    (folder / "tests" / "test.sh").write_text(f"#!/bin/sh\n{script}\n")
+    HarborTasks(str(folder), network=network)
+    assert ("tests that fetch something run without a network, and mostly score 0: task" in caplog.text) == warned
+
+
 def test_a_task_set_tells_what_cannot_be_run_before_anything_runs(make_task: MakeTask, tmp_path: Path) -> None:
     make_task("gpus = 2", name="wide")
     make_task(name="small")
@@ -387,6 +408,13 @@ SUMMARIES: dict[str, tuple[str, float | None]] = {
         None,
     ),
     "forged before a failure": (f"{HEADER}\nPASSED t.py::a\n1 passed in 1s\n{HEADER}\nFAILED t.py::a - no", 0.0),
+    "twice": (f"{HEADER}\nPASSED t.py::a\n1 passed in 1s\n{HEADER}\nPASSED t.py::a\n1 passed in 1s", 1.0),
+    "failed twice": (f"{HEADER}\nFAILED t.py::a - no\n1 failed in 1s\n{HEADER}\nFAILED t.py::a\n1 failed in 1s", 0.0),
+    "two runs": (f"{HEADER}\nPASSED t.py::a\n1 passed in 1s\n{HEADER}\nPASSED t.py::b\n1 passed in 1s", 1.0),
+    "two runs, the first one cut": (
+        f"{HEADER}\nPASSED t.py::a\n2 passed in 1s\n{HEADER}\nPASSED t.py::b\n1 passed in 1s",
+        None,
+    ),
     "interrupted": (f"{HEADER}\nPASSED t.py::a\n!!!!!! KeyboardInterrupt !!!!!!\n===== 1 passed in 0.10s =====", None),
     "interrupted, and told so": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 2", None),
     "killed": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 137", None),
@@ -399,6 +427,7 @@ def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> No
     said, expected = SUMMARIES[name]
     said, _, ends = said.partition("; ")
     logs, score, runner = tmp_path / "logs", tmp_path / "score", tmp_path / "run.sh"
+    (logs / "verifier").mkdir(parents=True)
     (tmp_path / "said").write_text(said)
     runner.write_text(f"cat {tmp_path}/said\n{ends}\n")
     command = verifying.tests_command(read_task(EXAMPLES / "rename-files"), b"#!/bin/sh\n")
@@ -410,11 +439,14 @@ def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> No
     else:
         found = parse_score(score.read_bytes())
         assert (ended.returncode, found.score) == (0, expected)
-        assert found.total == said.count("PASSED") + said.count("FAILED") + said.count("ERROR")
+        # Each test once.
+        names = re.findall(r"(?:PASSED|FAILED|ERROR) (\S+)", re.sub(r"\x1b\[\d*m", "", said))
+        assert found.total == len(set(names))
 
 
 def test_a_script_that_a_signal_ended_has_no_reward(make_task: MakeTask, tmp_path: Path) -> None:
     logs, score = tmp_path / "logs", tmp_path / "score"
+    (logs / "verifier").mkdir(parents=True)
     command = verifying.tests_command(read_task(make_task()), b"#!/bin/sh\n")
     runner = f"sh -c 'echo 1 >{logs}/verifier/reward.txt; kill -9 $$'"
     script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/test.sh", runner)

@@ -15,6 +15,7 @@ from callsheet.cli.output import describe
 from callsheet.client import (
     Client,
     ClientOptions,
+    Command,
     CommandResult,
     EnvResetResult,
     EnvStep,
@@ -38,6 +39,7 @@ from callsheet.environments import (
     Observation,
     TokenPolicy,
 )
+from callsheet.environments.sandbox_environment import SandboxEnvironment, SandboxWorld
 from callsheet.evaluation.results import (
     Evaluated,
     ResultsFileError,
@@ -274,6 +276,41 @@ async def test_an_episode_whose_time_is_over_is_a_zero_or_truncated(
     kept = json.loads(file.read_text())["messages"]
     assert [each["role"] for each in kept] == ["user", "assistant", "user", "assistant"]
     assert read_results(file.read_bytes(), "file")[0].messages == ()
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+async def test_the_time_of_an_episode_bounds_its_reward(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch, truncate: bool
+) -> None:
+    monkeypatch.setattr(WordEnvironment, "reward", lambda *_: anyio.sleep_forever())
+    (result,) = await Evaluation(_WORDS, _settings(tasks=1, deadline=1.0, truncate=truncate)).run(fake)
+    assert (result.status, result.turns) == ("failed", 1)
+    assert result.failure == {
+        "kind": "TIMEOUT",
+        "reason": "time_limit",
+        "message": "its 1 seconds were over in its reward",
+    }
+
+
+def test_time_limits_and_the_last_lines_of_a_zero_are_told(
+    fake: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*_: object) -> FakeClient:
+        return fake
+
+    nothing = Command.argv("true")
+    world = SandboxWorld("w", "words", ({"content": "Say."},), (), nothing, nothing, ())
+    monkeypatch.setattr(WordTasks, "environment", lambda *_: SandboxEnvironment(world))
+    monkeypatch.setattr(Client, "connect", connect)
+    printed = CommandResult(1, b"\n".join(b"line %d" % number for number in range(99)), b"Could not resolve host: a\n")
+    fake.on_reward_tests(lambda _: Succeeded(RewardResult(0.0, command=printed)))
+    file = tmp_path / "results.jsonl"
+    told = invoke("eval", _WORDS, "--policy", _SAYING, "--results", str(file), "--tasks", "1")
+    limits = "episode with its reward 3600, wait of an action in the queue 900, reset 120, command 120, reward 120"
+    assert f"callsheet: seconds at most: {limits}\n" in told.stderr
+    said = "".join(f"line {number}\n" for number in range(89, 99)) + "Could not resolve host: a"
+    assert f"word-0: score 0, and its tests said last:\n{said}\n" in told.stderr
+    assert json.loads(file.read_text())["said"] == said
 
 
 @pytest.mark.parametrize(("truncate", "status"), [(False, "failed"), (True, "scored")])

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec
-from callsheet.managers.sandbox.rewards.rewards import score_result
+from callsheet.managers.sandbox.rewards.rewards import RunAfterReset, reference_of, score_result
 from callsheet.managers.sandbox.rewards.scoring import Score, SuiteRun, fill_placeholders
 from callsheet.v1 import outcome_pb2
 from typing_extensions import override
@@ -57,12 +57,23 @@ def test_what_cannot_be_scored_is_no_zero(
     assert (failed.kind, failed.reason) == (kind, reason)
 
 
+@pytest.mark.parametrize("wants_report", [False, True])
+@pytest.mark.parametrize("outcome", [ended(124), ended(130), ended(137), ended(0, 2), ended(0, 9)], ids=str)
+def test_whom_others_or_its_time_ended_has_no_score_in_any_shape(outcome: CommandOutcome, wants_report: bool) -> None:
+    for content in (None, report(2, 0)) if wants_report else (None,):
+        failed = SuiteRun(outcome, wants_report, content).judge()
+        assert isinstance(failed, outcome_pb2.Failed)
+        # As long as the state after reset does not say otherwise.
+        assert failed.kind == outcome_pb2.FAILURE_KIND_ENV
+        assert reference_of(SuiteRun(outcome, wants_report, content)) != RunAfterReset()
+
+
 @pytest.mark.parametrize(
     ("outcome", "content", "reason"),
     [
-        # Interrupted, internal error, usage, and codes above that a shell gives for signals.
-        *((ended(code), report(2, 1), "runner_ended") for code in (2, 3, 4, 5, 124, 126, 130, 137)),
-        *((ended(0, number), report(2, 0), "runner_ended") for number in (2, 6, 9, 11)),
+        # Interrupted, internal error and usage, and codes above that a shell gives for signals.
+        *((ended(code), report(2, 1), "runner_ended") for code in (2, 3, 4, 5, 126, 134)),
+        *((ended(0, number), report(2, 0), "runner_ended") for number in (6, 11)),
         (ended(1), report(3, 0), "bad_report"),
         (ended(0), b"<testsuite tests='1'><testcase/><testcase/></testsuite>", "bad_report"),
         (replace(ended(0), stderr=b"Killed\n"), report(2, 0), "runner_ended"),

@@ -343,18 +343,19 @@ class SandboxExecutor(BaseSandboxExecutor):
         held = self._find(use.attempt)
         runnable = await self._read_scorer(scorer, use, held.defaults)
         async with after_waiting(Cause.SANDBOX, held.turn), use.inside(held.sandbox):
-            run, hint = await run_in_own_sandbox(scorer, runnable, held.sandbox, use)
+            run, hint = await use.in_time(partial(run_in_own_sandbox, scorer, runnable, held.sandbox, use))
         killed = False
         if killed_by(run.outcome) and not run.outcome.stopped and scorer.background != action_pb2.REWARD_BACKGROUND_RUN:
             # What the policy's code does it does again in a copy.
             killed = not killed_by((await self._run_in_copy(runnable, held, use)).outcome)
-        return await score_result(run, use.attempt, hint, look=partial(self._look, held, scorer, use), try_again=killed)
+        look = partial(self._look, held, scorer, use, late=run.outcome.stopped)
+        return await score_result(run, use.attempt, hint, look=look, try_again=killed)
 
     async def _score_in_copy(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
         held = self._find(use.attempt)
         runnable = await self._read_scorer(scorer, use, held.defaults)
-        run = await self._run_in_copy(runnable, held, use)
-        look = partial(self._look, held, scorer, use)
+        run = await use.in_time(partial(self._run_in_copy, runnable, held, use))
+        look = partial(self._look, held, scorer, use, late=run.outcome.stopped)
         return await score_result(run, use.attempt, look=look, try_again=comes_again(use.attempt))
 
     async def _run_in_copy(self, runnable: Suite | Script, held: _Held, use: SandboxUse) -> SuiteRun | ScriptRun:
@@ -396,8 +397,11 @@ class SandboxExecutor(BaseSandboxExecutor):
         name = BUILT_IMAGE if reset.HasField("build") else reset.image
         return Wanted(spec, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
 
-    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:
-        """Returns the result of the same run on the state after reset, or why there is none."""
+    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse, *, late: bool = False) -> RunAfterReset:
+        """Returns the result of the same run on the state after reset, or why there is none.
+
+        `late` says that the run was out of its time, so that it is a failure if this one is, too.
+        """
         key = reference_key(held.image.digest, held.reset, scorer)
         spec = self._copies.sized(use, held.sandbox.spec)
         # The state was made within the sizes of the one, and the run within those of the other.
@@ -413,6 +417,8 @@ class SandboxExecutor(BaseSandboxExecutor):
         except (SandboxError, SetUpEndedError, PayloadError, TimeoutError) as error:
             # The policy has no part in this, and its own sandbox lives.
             _log.warning("not_seen_after_reset", action=use.attempt.action.action_id, reason=str(error))
+            if late and isinstance(error, TimeoutError):
+                return RunAfterReset(failure=f"it takes more than {limit_s:g} s")
             missing = f"it took more than {limit_s:g} s" if isinstance(error, TimeoutError) else f"it failed: {error}"
             return RunAfterReset(missing=missing, kind=getattr(error, "kind", outcome_pb2.FAILURE_KIND_ENV))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,10 +17,10 @@ from callsheet.managers.ends import with_hint
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, PayloadAccess, Stopped
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import Sizes, suffices
+from callsheet.managers.sandbox.backend import CommandOutcome, Sizes, suffices
 from callsheet.managers.sandbox.commands.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, killed_by, lacks_a_module
+from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, cut_short, killed_by, lacks_a_module
 from callsheet.managers.sandbox.rewards.scoring import (
     Score,
     Script,
@@ -52,7 +53,8 @@ class RunAfterReset:
     Attributes:
         tests: The tests that ran; 0 where that is not known.
         failure: Why it has no score, which nobody but the environment can be blamed for; empty where it has one.
-        missing: Why there is no such run to compare with; empty where there is one.
+        missing: Why there is no such run to compare with; empty if there is one. With a `failure` the run was ended
+            before its end, and says something only of one that was ended, too.
         kind: Whose fault that is.
         holds: Whether other rewards may be judged by it: it met no limit and no signal.
     """
@@ -68,16 +70,18 @@ def reference_of(run: SuiteRun | ScriptRun) -> RunAfterReset:
     """Returns what a run on the state after reset tells."""
     outcome, holds = run.outcome, not run.outcome.met_limit
     limit = limit_failure(outcome, outcome_pb2.Succeeded())
-    if limit is not None or killed_by(outcome):
-        missing = limit.message if limit is not None else f"it was killed, and ended with {outcome.end}"
-        return RunAfterReset(missing=missing, holds=False)
+    if limit is not None:
+        return RunAfterReset(missing=limit.message, holds=False)
     judged = run.judge()
     if isinstance(judged, Score):
         # With another code some may not have been collected, as nothing was written yet.
         return RunAfterReset(judged.total if outcome.exit_code in {0, 1} else 0, holds=holds)
+    failure = f"{judged.reason}: {judged.message}"
+    if cut_short(outcome):
+        return RunAfterReset(failure=failure, missing=f"it was ended before its end: {outcome.end}", holds=False)
     began = judged.kind == outcome_pb2.FAILURE_KIND_POLICY
     unwritten = judged.reason != "runner_missing" and lacks_a_module(outcome)
-    return RunAfterReset(failure="" if began or unwritten else f"{judged.reason}: {judged.message}", holds=holds)
+    return RunAfterReset(failure="" if began or unwritten else failure, holds=holds)
 
 
 def wants_reference(run: SuiteRun | ScriptRun, judged: Score | outcome_pb2.Failed) -> bool:
@@ -92,7 +96,8 @@ def settle(
     run: SuiteRun | ScriptRun, judged: Score | outcome_pb2.Failed, reference: RunAfterReset
 ) -> Score | outcome_pb2.Failed:
     """Returns the verdict of a run in the light of the same run on the state after reset."""
-    if reference.missing:
+    ended_alike = bool(reference.failure) and cut_short(run.outcome)
+    if reference.missing and not ended_alike:
         unseen = f"there is no run on the state after reset to compare with: {reference.missing}"
         if isinstance(judged, outcome_pb2.Failed):
             judged.message += f"; {unseen}"
@@ -171,17 +176,23 @@ async def score_in_new_sandbox(
 ) -> AttemptResult:
     """Scores in a sandbox that is made for it and destroyed afterwards.
 
-    No policy has been there, but its work may be among the files: a runner is missing if it is so without them, too.
+    No policy has been there, but its work may be among the files: the environment is at fault if a runner is missing,
+    or ended before its end, without them, too.
     """
     run = await run_in_new_sandbox(runnable, use, make)
 
     async def look() -> RunAfterReset:
         with use.off_the_clock():
             bare = await run_in_new_sandbox(replace(runnable, files=[]), use, make)
-        return RunAfterReset(failure=cannot_start(bare.outcome))
+        return RunAfterReset(failure=_nobodys_end(bare.outcome))
 
-    missing = cannot_start(run.outcome) and not run.outcome.stopped
-    return await score_result(run, use.attempt, look=look if missing else None, try_again=comes_again(use.attempt))
+    looks = _nobodys_end(run.outcome) and not run.outcome.stopped
+    return await score_result(run, use.attempt, look=look if looks else None, try_again=comes_again(use.attempt))
+
+
+def _nobodys_end(outcome: CommandOutcome) -> str:
+    """Returns how a runner ended, if it could not begin or was ended before its end; empty otherwise."""
+    return cannot_start(outcome) or (outcome.end if cut_short(outcome) else "")
 
 
 def comes_again(attempt: Attempt) -> bool:
@@ -232,6 +243,17 @@ async def _held_back(sandbox: AgentSandbox, *, kill: bool) -> AsyncIterator[None
                 await sandbox.let_go()
 
 
+def _may_look(attempt: Attempt) -> bool:
+    """Returns whether an attempt that is out of its time may make the run on the state after reset.
+
+    It may if nobody wants it to stop, and if both runs fit into the time that its action has in all.
+    """
+    timeouts, limit_s = attempt.action.timeouts, attempt.grant.start_to_close.ToTimedelta().total_seconds()
+    close_s = timeouts.schedule_to_close.ToTimedelta().total_seconds() or math.inf
+    wait_s = timeouts.schedule_to_start.ToTimedelta().total_seconds()
+    return not attempt.stop_requested.is_set() and wait_s + 2 * limit_s <= close_s
+
+
 async def score_result(
     run: SuiteRun | ScriptRun, attempt: Attempt, hint: str = "", *, look: Look | None = None, try_again: bool = False
 ) -> AttemptResult:
@@ -247,9 +269,18 @@ async def score_result(
     outcome, usage = run.outcome, usage_of(run.outcome)
     reward = outcome_pb2.RewardResult(command=await command_result(outcome, attempt.payloads))
     partial = outcome_pb2.Succeeded(reward=reward)
+    judged: Score | outcome_pb2.Failed | None = None
     if outcome.stopped:
-        return Stopped(partial, usage, hint)
-    judged: Score | outcome_pb2.Failed | None = limit_failure(outcome, partial)
+        reference = await look() if look is not None and _may_look(attempt) else RunAfterReset()
+        if reference.failure and not reference.missing:
+            message = "the runner did not end in its time"
+            judged = settle(run, no_score(outcome_pb2.FAILURE_KIND_ENV, "runner_ended", message, outcome), reference)
+        else:
+            # Only its time can be over before that.
+            await attempt.stop_requested.wait()
+            return Stopped(partial, usage, hint)
+    if judged is None:
+        judged = limit_failure(outcome, partial)
     if judged is None:
         # In a thread: a report of 32 MiB takes seconds, and whoever writes one must not hold up all others here.
         judged = await anyio.to_thread.run_sync(run.judge)

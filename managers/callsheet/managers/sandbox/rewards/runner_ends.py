@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from callsheet.managers.sandbox.backend import CommandOutcome
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+_TIMED_OUT = 124
 _BY_SIGNAL, _CODES = 128, 256
 # What people, supervisors and the kernel end a process with; all others come of what the process itself does.
 _FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM})
@@ -34,6 +35,11 @@ def killed_by(outcome: CommandOutcome) -> int:
         if number in _FROM_OUTSIDE:
             return number
     return signal.SIGKILL if outcome.failed and says_killed(outcome) else 0
+
+
+def cut_short(outcome: CommandOutcome) -> bool:
+    """Whether a runner was ended before its own end: by a signal of others, or by timeout(1)."""
+    return bool(killed_by(outcome)) or (outcome.exit_code == _TIMED_OUT and not outcome.signal)
 
 
 def says_killed(outcome: CommandOutcome) -> bool:

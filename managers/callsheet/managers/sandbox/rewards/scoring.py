@@ -31,6 +31,7 @@ from callsheet.managers.sandbox.rewards.runner_ends import (
     NOT_EXECUTABLE,
     NOT_FOUND,
     cannot_start,
+    cut_short,
     last_words,
     says_killed,
 )
@@ -119,14 +120,16 @@ async def run_judge(
 # Test-suite rewards: a runner as a fresh process, and a score from its report or its exit code.
 #
 # With "{report}" in the command the score is passed / (passed + failed) by the report's test cases. A report counts
-# only where the runner ended by itself, with exit code 0, or with 1 and a test that failed, and where as many tests
-# ran as there are. Otherwise the action fails:
+# only if the runner ended by itself, with exit code 0, or with 1 and a test that failed, and if as many tests ran as
+# there are. Otherwise the action fails:
 #
-# - "runner_missing": the runner could not begin; - "runner_ended": it ended in another way than after its tests; -
-# "no_report", "bad_report", "no_tests", "tests_missing": that is what its report is.
+# - "runner_missing": the runner could not begin.
+# - "runner_ended": the runner ended in another way than after its tests. So does one without a report that a signal or
+#   its time ended.
+# - "no_report", "bad_report", "no_tests", "tests_missing": the report is that.
 #
-# Who is at fault there is told by the same run on the state after reset, see `reference_runs`. Where there is none,
-# the kinds that are named here hold.
+# The same run on the state after reset tells who is at fault, see `rewards.settle`. Without such a run the kinds that
+# are named here hold.
 
 REPORT = "{report}"
 # Counting this many takes less than the start of a process.
@@ -198,10 +201,12 @@ class SuiteRun:
         outcome = self.outcome
         if self.report is None and (lacking := cannot_start(outcome)):
             return no_score(_ENV, "runner_missing", f"the runner cannot begin: {lacking}", outcome)
-        if not self.wants_report:
-            return Score(0.0 if outcome.failed else 1.0)
         ran = bool(outcome.signal) or outcome.exit_code in {_PASSED, _TESTS_FAILED}
-        kind = _POLICY if ran else _ENV
+        kind = _POLICY if ran and not cut_short(outcome) else _ENV
+        if not self.wants_report:
+            if cut_short(outcome):
+                return no_score(kind, "runner_ended", "the test runner was ended before its end", outcome)
+            return Score(0.0 if outcome.failed else 1.0)
         if self.report is None:
             return no_score(kind, "no_report", "the test runner left no report", outcome)
         try:
@@ -220,7 +225,8 @@ class SuiteRun:
         if counts.total == 0:
             return no_score(_ENV, "no_tests", f"the report has no test that ran ({counts.skipped} skipped)", outcome)
         if not ended:
-            return no_score(_POLICY, "runner_ended", "the test runner did not come to the end of its tests", outcome)
+            kind = _ENV if cut_short(outcome) else _POLICY
+            return no_score(kind, "runner_ended", "the test runner did not come to the end of its tests", outcome)
         if outcome.exit_code == _TESTS_FAILED and not counts.failed:
             raise ReportError("nothing in it failed")
         return of_tests(counts.passed, counts.total, self.tests, outcome)
@@ -255,11 +261,10 @@ async def count_apart(report: bytes, entries: Sequence[Path]) -> ReportCounts | 
 
 # Script rewards: a fresh process that writes its score to a file.
 #
-# The score counts only where the script ends with exit code 0. Otherwise, and where no score can be told, the
-# action fails instead of scoring 0: "script_failed", "score_missing" or "score_malformed", or "runner_missing" as
-# for test suites. Whose fault that is the same run on the state after reset tells, see `reference_runs`; where
-# there is none it is ENV. Where the file tells how many tests "passed" and "failed", as many must have run as
-# there.
+# The score counts only if the script ends with exit code 0. Otherwise, and if the file has no score, the action fails
+# instead of scoring 0: as "script_failed", "score_missing" or "score_malformed", or as "runner_missing" like test
+# suites. The same run on the state after reset tells who is at fault, see `rewards.settle`; without such a run the kind
+# is ENV. If the file says how many tests "passed" and "failed", as many must have run as on that state.
 
 SCORE = "{score}"
 LARGEST_SCORE_BYTES = 64 << 10

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
+from typing import TypeVar
 
 import anyio
 import structlog
@@ -14,7 +16,7 @@ from callsheet.managers.executor import Attempt
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.commands.requests import sandbox_spec
-from callsheet.managers.sandbox.errors import SandboxLostError
+from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.node_sharing import KnownCommand
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.sharing.memory_gate import MemoryGate
@@ -22,10 +24,16 @@ from callsheet.managers.sandbox.sharing.shared_cores import SharedClock, SharedC
 from callsheet.timing.waits import Cause
 
 _PAUSE_SECONDS = 5.0
+# What is left of an attempt's time when `SandboxUse.in_time` stops what runs.
+_LEFT_SECONDS, _LEFT_SHARE = 1.0, 0.1
+# A clock that goes slower than time is looked at no more often.
+_LOOK_SECONDS = 0.05
 # Commands wait for disks and sockets as well: of each core they are granted they use about this much.
 _USUAL_USE = 0.8
 
 _log = structlog.get_logger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class SandboxUse:
@@ -46,13 +54,49 @@ class SandboxUse:
         self._shared_cores = shared_cores
         self._memory = memory
         self._resized = False
+        self._early_stop: anyio.Event | None = None
         attempt.execution_clock = self._clock = SharedClock(monotonic())
         attempt.waits.stand = self._stand
 
     @property
     def stop(self) -> anyio.Event:
-        """Set when the attempt is to end."""
-        return self.attempt.stop_requested
+        """Set when what runs is to end: with the attempt, or before it, see `in_time`."""
+        return self._early_stop or self.attempt.stop_requested
+
+    async def in_time(self, run: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Returns what a function returns, for which `stop` is set a little before the attempt's time is over.
+
+        So there is an attempt left in which to find out why the time was not enough.
+
+        Raises:
+            Exception: What the function raised.
+        """
+        results: list[_Result] = []
+        problems: list[Exception] = []
+        self._early_stop = anyio.Event()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_time, self._early_stop)
+                try:
+                    results.append(await run())
+                except Exception as error:
+                    problems.append(error)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._early_stop = None
+        if not problems:
+            return results[0]
+        if isinstance(problems[0], StoppedError):
+            await self.attempt.stop_requested.wait()
+        raise problems[0]
+
+    async def _watch_time(self, early_stop: anyio.Event) -> None:
+        limit_s = self.attempt.grant.start_to_close.ToTimedelta().total_seconds() or math.inf
+        enough_s, clock = limit_s - min(_LEFT_SECONDS, _LEFT_SHARE * limit_s), self._clock
+        while not self.attempt.stop_requested.is_set() and (left_s := enough_s - clock(monotonic())) > 0:
+            with anyio.move_on_after(max(left_s, _LOOK_SECONDS)):
+                await self.attempt.stop_requested.wait()
+        early_stop.set()
 
     @property
     def units(self) -> int:
