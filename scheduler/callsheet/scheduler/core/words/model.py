@@ -232,6 +232,16 @@ class Demand:
         held = (each for each in self.entries if each.held_by_trajectory and not (each.guaranteed or each.elastic))
         return next((entry.min_units for entry in held if entry.resource == MEMORY), 0)
 
+    def at_least(self, least: Demand) -> Demand:
+        """Returns it with no fewer units of any resource than another demand has."""
+        missing = {entry.resource: entry for entry in least.entries}
+        raised: list[ResourceDemand] = []
+        for entry in self.entries:
+            floor = missing.pop(entry.resource, entry)
+            few, most = max(entry.min_units, floor.min_units), max(entry.max_units, floor.max_units)
+            raised.append(replace(entry, min_units=few, max_units=most))
+        return Demand((*raised, *missing.values()))
+
     def with_guaranteed_memory(self) -> Demand:
         """The same with its memory booked whole."""
         return Demand(tuple(replace(each, guaranteed=each.resource == MEMORY) for each in self.entries))
@@ -302,6 +312,7 @@ class ActionRequest:
         payloads: SHA-256 of the stored payloads that it refers to.
         generation: Of a generate, how many tokens it is about.
         traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
+        own_demand: The demand that its client stated, once that of its service was added to `demand`; None before.
     """
 
     key: ActionKey
@@ -326,6 +337,12 @@ class ActionRequest:
     payloads: tuple[str, ...] = ()
     generation: GenerationSize | None = None
     traceparent: str = ""
+    own_demand: Demand | None = None
+
+    def with_service_demand(self, least: Demand) -> ActionRequest:
+        """Returns it with a demand of no less than its service's: no demand passes by the queue of a quota."""
+        own = self.demand if self.own_demand is None else self.own_demand
+        return replace(self, demand=own.at_least(least), own_demand=own)
 
     @property
     def needs_sandbox(self) -> bool:
