@@ -352,15 +352,6 @@ async def test_a_judgement_without_a_score_has_cost_its_tokens(tools: ToolsExecu
     assert dict(used) == {"calls:strict": 1.0, "tokens_in": 50.0, "tokens_cached": 30.0, "tokens_out": 20.0}
 
 
-async def test_a_judge_that_refuses_its_key_is_env_and_keeps_it(
-    tools: ToolsExecutor, provider: LimitedProvider
-) -> None:
-    provider.key = "another one"
-    result = failure(await tools.run(judge_attempt("strict", "?")))
-    assert (result.kind, result.reason) == (ENV, "provider_refused")
-    assert SECRET not in str(result)
-
-
 def limited(url: str, quota: str) -> str:
     """A tools file with one tool and its quota."""
     return f'[keys.k]\n[quotas.k]\n{quota}\n[tools.x]\nurl = "{url}"\nkey = "k"\n'
