@@ -379,6 +379,29 @@ async def test_a_form_that_does_not_come_is_given_up(run: MadeUpRun, monkeypatch
     assert told[0]["status"] == 408
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/cancel", "/close", "/drain", "/login", "/theme"])
+async def test_slow_forms_hold_up_no_page(path: str) -> None:
+    app, told = make_app(lambda _: MadeUpRun(scope="admin"), has_certificate=False), list[Any]()
+
+    async def never() -> Any:
+        await anyio.sleep_forever()
+
+    async def told_of(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "scheme": "http"}
+    scope |= {"headers": [(b"host", b"test"), (b"origin", b"http://test")], "server": ("test", 80)}
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(40):
+                tasks.start_soon(app, dict(scope), never, told_of)
+            await anyio.wait_all_tasks_blocked()
+            await app(scope | {"method": "GET", "path": "/now"}, never, told_of)
+            assert [each["status"] for each in told if "status" in each] == [200]
+            tasks.cancel_scope.cancel()
+
+
 def test_dashboards_on_ports_of_one_machine_have_a_token_each(run: MadeUpRun) -> None:
     tokens: list[str | None] = []
 
