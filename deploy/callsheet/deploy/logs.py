@@ -6,8 +6,9 @@ import logging
 import sys
 import traceback
 from types import ModuleType
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
+from callsheet.credentials.masking import without_credentials
 from callsheet.deploy.terminal import visible, visible_line
 from callsheet.options.common import LogFormat, LogLevel
 
@@ -50,8 +51,8 @@ def _renderers(log_format: LogFormat) -> list[structlog.typing.Processor]:
     if log_format is LogFormat.CONSOLE:
         # Not rich's tracebacks: they show the variables of each frame, and secrets with them.
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_plain_traceback)
-        return [_for_terminal, renderer]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        return [_for_terminal, renderer, _without_credentials]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(), _without_credentials]
 
 
 def _foreign(log_format: LogFormat) -> list[structlog.typing.Processor]:
@@ -61,6 +62,11 @@ def _foreign(log_format: LogFormat) -> list[structlog.typing.Processor]:
 def _for_terminal(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Texts of others as a terminal may have them; what is no text is shown by its repr, which escapes."""
     return {name: visible_line(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _without_credentials(_logger: object, _method: str, line: Any) -> str:
+    """Lines may hold errors of libraries, with the URLs that these were given."""
+    return without_credentials(line)
 
 
 def _plain_traceback(stream: TextIO, raised: structlog.typing.ExcInfo) -> None:

@@ -239,3 +239,37 @@ async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytes
         tasks.cancel_scope.cancel()
     await listener.aclose()
     assert sent < 1 << 26
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 401 No\r\nContent-Length: 31\r\n\r\nkey sk-0123456789abcdef is wrong",
+        b"HTTP/1.1 401 sk-0123456789abcdef\r\nContent-Length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nsk-0123456789abcdef\r\n",
+        b"HTTP/1.1 103 E\r\n\r\n" * (1 << 15),
+    ],
+)
+async def test_a_server_tells_nobody_the_key_and_sends_no_heads_without_end(answer: bytes) -> None:
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            with suppress(anyio.BrokenResourceError):
+                await stream.send(answer)
+                await stream.receive()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    told = ""
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        engine = client.EngineHttp(f"http://127.0.0.1:{port}", "sk-0123456789abcdef")
+        try:
+            told = (await engine.get("/", timeout_s=100.0)).message
+        except EngineError as error:
+            told = str(error)
+        await engine.close()
+        tasks.cancel_scope.cancel()
+    assert told
+    assert "sk-0" not in told
