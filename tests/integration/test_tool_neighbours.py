@@ -83,6 +83,8 @@ def states(tools: ToolsExecutor) -> dict[str, tuple[bool, str]]:
         ((402, {}, "You have no money."), (ENV, "insufficient_quota")),
         ((403, {}, "You may not see this page"), None),
         ((403, {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}, ""), None),
+        ((403, {}, "This token does not have the scope that this page needs"), None),
+        ((403, {}, "Resource not accessible by personal access token"), None),
         ((404, {}, "no such key"), None),
     ],
 )

@@ -37,7 +37,6 @@ from starlette.staticfiles import StaticFiles
 
 Sources: TypeAlias = Callable[[str | None], Source]
 MAX_FORM_BYTES: Final = 1 << 16
-_MOST_FORMS_BYTES: Final = 1 << 26
 _PAGE_S: Final = 15.0
 _MOST_AT_ONCE: Final = 32
 _YEAR_S: Final = 365 * 86_400
@@ -220,8 +219,11 @@ def make_app(sources: Sources, *, has_certificate: bool) -> Starlette:
     routes += [Route(f"/{name}", dashboard.looking(look)) for name, look in VIEWS.items()]
     routes += [Route(f"/{name}", dashboard.acting(act), methods=["GET", "POST"]) for name, act in ACTS.items()]
     handlers: dict[Any, Any] = {HTTPException: dashboard.broke, Exception: dashboard.broke}
-    bounds = {"limit": MAX_FORM_BYTES, "limit_of_all": _MOST_FORMS_BYTES, "within_s": _PAGE_S}
-    return Starlette(routes=routes, middleware=[Middleware(BoundedBody, **bounds)], exception_handlers=handlers)
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(BoundedBody, limit=MAX_FORM_BYTES, limit_of_all=1024 * MAX_FORM_BYTES)],
+        exception_handlers=handlers,
+    )
 
 
 class _Static(StaticFiles):
@@ -272,6 +274,9 @@ async def _form(request: Request) -> dict[str, str]:
     if "origin" not in request.headers:
         raise HTTPException(403, "Origin: a form must come from a page of this dashboard")
     try:
-        return fields_of(await request.body())
+        with anyio.fail_after(_PAGE_S):
+            return fields_of(await request.body())
     except ValueError:
         raise HTTPException(400, "the form has too many fields") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the form must come within {_PAGE_S:g} s") from None

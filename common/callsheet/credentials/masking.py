@@ -46,11 +46,8 @@ class Mask:
         masked = self._pattern.sub(HIDDEN.encode(), content)
         if most is None or len(content) <= most:
             return masked
-        begun = next((size for size in range(self.longest, 0, -1) if self._begins(masked[-size:])), 0)
-        return masked[: len(masked) - begun][:most]
-
-    def _begins(self, end: bytes) -> bool:
-        return any(form.startswith(end) for form in self._forms)
+        ends = (size for size in range(self.longest, 0, -1) for form in self._forms if form.startswith(masked[-size:]))
+        return masked[: len(masked) - next(ends, 0)][:most]
 
 
 def without_credentials(text: str) -> str:

@@ -47,6 +47,11 @@ def configure_logs(log_format: LogFormat | None, level: LogLevel, **context: str
     logging.basicConfig(handlers=[handler], level=max(threshold, logging.WARNING), force=True)
 
 
+def _without_credentials(_logger: object, _method: str, line: Any) -> str:
+    """Lines may hold errors of libraries, with the URLs that these were given."""
+    return without_credentials(line)
+
+
 def _renderers(log_format: LogFormat) -> list[structlog.typing.Processor]:
     if log_format is LogFormat.CONSOLE:
         # Not rich's tracebacks: they show the variables of each frame, and secrets with them.
@@ -62,11 +67,6 @@ def _foreign(log_format: LogFormat) -> list[structlog.typing.Processor]:
 def _for_terminal(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Texts of others as a terminal may have them; what is no text is shown by its repr, which escapes."""
     return {name: visible_line(value) if isinstance(value, str) else value for name, value in event.items()}
-
-
-def _without_credentials(_logger: object, _method: str, line: Any) -> str:
-    """Lines may hold errors of libraries, with the URLs that these were given."""
-    return without_credentials(line)
 
 
 def _plain_traceback(stream: TextIO, raised: structlog.typing.ExcInfo) -> None:

@@ -51,8 +51,7 @@ class _BoundedConnection(ResponseHandler):
             super().data_received(step)
             body = self._payload.total_bytes if self._payload is not None else 0
             if self._received > MAX_HEAD_BYTES + _MOST_PER_BYTE * body and self.transport is not None:
-                error = aiohttp.ClientPayloadError(f"more than {MAX_HEAD_BYTES} bytes of the answer are no body")
-                self.set_exception(error)
+                self.set_exception(aiohttp.ClientPayloadError(f"more than {MAX_HEAD_BYTES} bytes are no body"))
                 self.transport.abort()
             if self.transport is None or self.transport.is_closing():
                 return

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+import anyio
 import anyio.to_thread
 import msgspec
 import structlog
@@ -41,6 +42,7 @@ _PROMPTS: Final = {DIALECTS["/completions"]: "prompt", DIALECTS["/responses"]: "
 _CLIENT_GONE: Final = 499
 _NOT_FOUND: Final = 404
 _BROKEN: Final = 500
+_TOO_SLOW: Final = 408
 _BODY_S: Final = 120.0
 _BUSY_S: Final = 1.0
 _WRITER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -73,7 +75,7 @@ class GatewayApi:
     async def call(self, path: str, dialect: Dialect, request: Request) -> Response:
         """A call of a dialect."""
         caller = await self._identify(request)
-        content = await request.body()
+        content = await _body(request)
         asked, mark = await read_json(
             content, lambda body: (dialect.read(_object(body)), mark_of(path, body, request.headers))
         )
@@ -98,7 +100,7 @@ class GatewayApi:
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a call of Anthropic's messages would have."""
         caller = await self._identify(request)
-        content = await request.body()
+        content = await _body(request)
         asked = await read_json(content, lambda body: messages.read(_object(body)))
         return JSONResponse(messages.token_count(await self._calls.count_tokens(caller, asked)))
 
@@ -118,7 +120,7 @@ class GatewayApi:
     async def issue_key(self, request: Request) -> Response:
         """A key of a trajectory, for its trainer."""
         caller = await self._identify(request)
-        body = await read_json(await request.body(), _object)
+        body = await read_json(await _body(request), _object)
         return JSONResponse(self._trainers.issue_key(caller, body))
 
     async def samples(self, request: Request) -> Response:
@@ -148,8 +150,7 @@ def make_app(gateway: GatewayApi, max_request_bytes: int, max_waiting_bytes: int
         routes.append(Route(f"{prefix}/messages/count_tokens", counting, methods=["POST"]))
         models = _answering(_CHAT, gateway.list_models)
         routes += [Route(f"{prefix}/models", models), Route(f"{prefix}/models/{{model:path}}", models)]
-    bounds = {"limit": max_request_bytes, "limit_of_all": max_waiting_bytes, "within_s": _BODY_S}
-    middleware = [Middleware(BoundedBody, **bounds)]
+    middleware = [Middleware(BoundedBody, limit=max_request_bytes, limit_of_all=max_waiting_bytes)]
     handlers: dict[Any, Any] = {HTTPException: _refused}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
@@ -193,6 +194,17 @@ def _of_http(error: HTTPException) -> NoReplyError:
     return NoReplyError(
         error.status_code, error.detail, retry_after_s=_BUSY_S if error.status_code == TOO_MANY else None
     )
+
+
+async def _body(request: Request) -> bytes:
+    """Returns the body of a request, which takes memory for as long as it comes.
+
+    Raises:
+        NoReplyError: It did not come in time.
+    """
+    with anyio.move_on_after(_BODY_S):
+        return await request.body()
+    raise NoReplyError(_TOO_SLOW, f"the request did not come within {_BODY_S:.0f} seconds")
 
 
 async def _health(request: Request) -> Response:

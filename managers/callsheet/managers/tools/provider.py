@@ -105,11 +105,15 @@ def _date(text: str) -> float:
 # What an answer says about the key that was sent with its request. Pure.
 
 REFUSED, FORBIDDEN, PAY_FIRST = 401, 403, 402
-_NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_balance"})
-_KEY = r"(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)"
-_BAD = r"(?:invalid|incorrect|expired|revoked|missing|bad|wrong|unknown|disabled|not|no|malformed)"
-_OF_KEY = re.compile(rf"\b{_BAD}\W(?:\w+\W){{0,3}}?{_KEY}|{_KEY}s?\W+(?:\w+\W){{0,4}}?{_BAD}\b", re.IGNORECASE)
-_MOST_WORDS = 300
+_NO_MONEY = (b"insufficient_quota", b"insufficient_balance", b"billing_hard_limit_reached")
+# Says that a key is bad, and not that it may not do what was asked for.
+_BAD_KEY = re.compile(
+    r"\b(?:in(?:valid|correct)|expired|revoked|missing|bad|wrong|unknown|disabled|malformed|no)\W(?:\w+\W){0,2}?"
+    r"(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)"
+    r"|\b(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)s?\W+(?:\w+\W){0,4}?"
+    r"(?:in(?:valid|correct)|expired|revoked|missing|wrong|disabled|not (?:valid|found|active|provided|known))\b",
+    re.IGNORECASE,
+)
 
 
 def key_problem(answer: ProviderAnswer, key: str) -> ToolFailedError | None:
@@ -125,13 +129,13 @@ def key_problem(answer: ProviderAnswer, key: str) -> ToolFailedError | None:
         told = json.loads(answer.body)
     except (ValueError, RecursionError):
         told = answer.body[: 1 << 12].decode(errors="replace")
-    error = told.get("error") if isinstance(told, dict) else None
-    codes = {str(error.get(name)) for name in ("code", "type")} if isinstance(error, dict) else set()
-    words = f"HTTP {answer.status}: {' '.join(message_of(told).split())[:_MOST_WORDS]}"
-    if answer.status == PAY_FIRST or codes & _NO_MONEY:
+    words = f"HTTP {answer.status}: {message_of(told)}"
+    if answer.status == PAY_FIRST or (
+        answer.status in {TOO_MANY, FORBIDDEN} and any(code in answer.body for code in _NO_MONEY)
+    ):
         return ToolFailedError(ENV, "insufficient_quota", f"the provider wants money: {words}")
     said = f"{words} {answer.headers.get('www-authenticate', '')}".replace("_", " ")
-    of_key = answer.status == REFUSED or (answer.status == FORBIDDEN and _OF_KEY.search(said))
+    of_key = answer.status == REFUSED or (answer.status == FORBIDDEN and _BAD_KEY.search(said))
     return ToolFailedError(INFRA, "key_refused", f"the API refuses key {key!r}: {words}") if key and of_key else None
 
 
@@ -140,8 +144,6 @@ _OWN_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "callsheet-tools"}
 MOST_BYTES = 4 << 20
 # Hosts that want a break are forgotten after these, the first one first.
 _MOST_HOSTS = 1024
-# Of the calls of a tool; others are tried again later, so that they take no place of calls to other hosts.
-_WAITING_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,6 @@ class ApiProvider:
         self._most_bytes = most_bytes
         self._opened: aiohttp.ClientSession | None = None
         self._breaks: dict[str, float] = {}
-        self._waiting = 0
 
     def check(self, url: URL) -> Destination:
         """Returns where a URL leads that may be asked for, as far as its text tells.
@@ -281,17 +282,11 @@ class ApiProvider:
     async def _wait_for(self, host: str, clock: QuotaClock) -> None:
         """Waits until a host's break is over, which stops the calls to this host, and no others."""
         with clock.waiting() as deadline:
-            wait_s = (until := self._breaks.get(host, 0.0)) - monotonic()
-            if wait_s <= 0:
-                return
-            if until > deadline or self._waiting >= max(self._table.concurrency // _WAITING_SHARE, 1):
-                message = f"{host} allows no call for {wait_s:.1f} s"
+            wait_s = max(self._breaks.get(host, 0.0) - monotonic(), 0.0)
+            if monotonic() + wait_s > deadline:
+                message = f"{host} allows no call for {wait_s:.1f} s, which is beyond its deadline"
                 raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
-            self._waiting += 1
-            try:
-                await anyio.sleep(wait_s)
-            finally:
-                self._waiting -= 1
+            await anyio.sleep(wait_s)
 
     async def _send(self, request: OutgoingRequest) -> ProviderAnswer:
         timeout = aiohttp.ClientTimeout(total=self._table.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
@@ -308,8 +303,12 @@ class ApiProvider:
                 timeout=timeout,
             ) as got:
                 body = await read_body(got, most + mask.longest)
-                headers = CIMultiDict((name, mask(value)) for name, value in got.headers.items())
-                return ProviderAnswer(got.status, headers, mask.content(body, most), len(body) > most)
+                return ProviderAnswer(
+                    got.status,
+                    CIMultiDict((name, mask(value)) for name, value in got.headers.items()),
+                    mask.content(body, most),
+                    len(body) > most,
+                )
         except aiohttp.InvalidURL as error:
             raise refused(f"{request.url.host} is no host") from error
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import structlog
@@ -81,42 +82,6 @@ class QuotaClock:
             self._waited_s, self._since = self._waited_s + monotonic() - began, None
 
 
-class _Line:
-    """A place for one, which goes to the jobs that wait for it in turn; within a job to the first that came."""
-
-    def __init__(self) -> None:
-        self._taken = False
-        self._waiting: dict[str, deque[anyio.Event]] = {}
-
-    @asynccontextmanager
-    async def turn(self, job: str) -> AsyncIterator[None]:
-        if self._taken:
-            self._waiting.setdefault(job, deque()).append(called := anyio.Event())
-            try:
-                await called.wait()
-            except BaseException:
-                if called.is_set():
-                    self._call_next()
-                else:
-                    self._waiting[job].remove(called)
-                raise
-        self._taken = True
-        try:
-            yield
-        finally:
-            self._call_next()
-
-    def _call_next(self) -> None:
-        self._taken = False
-        while self._waiting and not self._taken:
-            job = next(iter(self._waiting))
-            if line := self._waiting.pop(job):
-                line.popleft().set()
-                self._taken = True
-                # Behind all others.
-                self._waiting[job] = line
-
-
 class QuotaGate:
     """One turn for each job after the other; must be used from one event loop.
 
@@ -138,7 +103,9 @@ class QuotaGate:
         self.quota = quota
         self._store = store
         self._hold_s = longest_call_s + _HOLD_MARGIN_S
-        self._line = _Line()
+        # Of each job one call at most stands in the line.
+        self._line = anyio.Lock()
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._freed = anyio.Event()
         self._paused = anyio.Event()
         self._pause_ends = 0.0
@@ -175,9 +142,8 @@ class QuotaGate:
         """Tells at once that no call may begin for so long: what is not dispatched yet may be served elsewhere."""
         if wait_s >= _SHORTEST_PAUSE_S and not self._paused.is_set():
             self._pause_ends = anyio.current_time() + wait_s
-            ends = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + wait_s))
-            until = f"while {self._away}" if self._away else f"until {ends}"
-            self.problem = f"quota {self.quota.name!r} allows no call {until}"
+            ends = time.strftime("until %H:%M:%S UTC", time.gmtime(time.time() + wait_s))
+            self.problem = f"quota {self.quota.name!r} allows no call {self._away or ends}"
             log.info("quota_pauses", quota=self.quota.name, reason=self.problem)
             self._paused.set()
             self.report()
@@ -187,7 +153,7 @@ class QuotaGate:
         try:
             answer = await asking
         except ToolFailedError as error:
-            self._away = str(error)
+            self._away = f"while {error}"
             return None
         self._away = ""
         return (answer,)
@@ -217,7 +183,7 @@ class QuotaGate:
     async def _enter(self, holder: str, tokens: int, job: str, deadline: float) -> None:
         wait_s = 0.0
         with anyio.move_on_after(max(deadline - monotonic(), 0.0)) as time_left:
-            async with self._line.turn(job):
+            async with self._turns.setdefault(job, anyio.Lock()), self._line:
                 while True:
                     taken = await self._reached(self._store.take(self.quota, holder, tokens, self._hold_s))
                     (wait_s,) = taken or (_ASK_STORE_AGAIN_S,)
@@ -231,7 +197,7 @@ class QuotaGate:
             reason, why = "quota_exhausted", f"for {wait_s:.1f} s, which is beyond its deadline"
             if self._away:
                 # Of this kind, as the call was certainly not made: it is tried again even if it may be made only once.
-                reason, why = "quota_store_unavailable", f"while {self._away}"
+                reason, why = "quota_store_unavailable", self._away
             message = f"quota {self.quota.name!r} allows no call {why}"
             raise ToolFailedError(QUOTA, reason, message, retry_after_s=wait_s)
 

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from typing_extensions import override
 
-_TIMEOUT_S: Final = 5.0
+_TIMEOUTS: Final[dict[str, Any]] = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0}
 
 # KEYS: spent, holders. ARGV: "take" or "settle", holder, requests per second and burst, tokens per second and burst
 # (burst 0: no such limit), tokens; then for a take: most holders (0: no limit), seconds to hold, seconds to ask again;
@@ -73,15 +73,14 @@ def check_redis(url: str) -> None:
         ValueError: It cannot.
     """
     try:
-        with BlockingRedis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as client:
+        with BlockingRedis.from_url(url, **_TIMEOUTS) as client:
             client.ping()
     except ValueError as error:
         # Not with its text: it may hold a part of a password that has a slash.
         rule = "must be redis://, rediss:// or unix://, with a password of which special characters are encoded as %NN"
         raise ValueError(f"quota_redis: this URL {rule}") from error
     except (RedisError, OSError) as error:
-        password = unquote(urlsplit(url).password or "")
-        why = Mask(password)(f"{type(error).__name__}: {error}")
+        why = Mask(unquote(urlsplit(url).password or ""))(f"{type(error).__name__}: {error}")
         raise ValueError(f"quota_redis: {without_credentials(url)}: cannot be used: {why}") from error
 
 
@@ -90,8 +89,7 @@ class RedisQuotas(QuotaStore):
 
     def __init__(self, url: str, namespace: str) -> None:
         # A connection may have ended since it was used last; whoever asks waits and tries again by itself.
-        again = Retry(NoBackoff(), 1)
-        self._client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=again)
+        self._client = Redis.from_url(url, retry=Retry(NoBackoff(), 1), **_TIMEOUTS)
         self._namespace = namespace
         self._script = self._client.register_script(_SCRIPT)
 

@@ -208,6 +208,11 @@ class ResourceDemand:
         """Whether more than the fewest units help."""
         return self.max_units > self.min_units
 
+    def at_least(self, least: ResourceDemand) -> ResourceDemand:
+        """Returns it with no fewer units than another one has."""
+        few, most = max(self.min_units, least.min_units), max(self.max_units, least.max_units)
+        return replace(self, min_units=few, max_units=most)
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -234,13 +239,9 @@ class Demand:
 
     def at_least(self, least: Demand) -> Demand:
         """Returns it with no fewer units of any resource than another demand has."""
-        missing = {entry.resource: entry for entry in least.entries}
-        raised: list[ResourceDemand] = []
-        for entry in self.entries:
-            floor = missing.pop(entry.resource, entry)
-            few, most = max(entry.min_units, floor.min_units), max(entry.max_units, floor.max_units)
-            raised.append(replace(entry, min_units=few, max_units=most))
-        return Demand((*raised, *missing.values()))
+        floors = {entry.resource: entry for entry in least.entries}
+        own = [entry.at_least(floors.pop(entry.resource, entry)) for entry in self.entries]
+        return Demand((*own, *floors.values()))
 
     def with_guaranteed_memory(self) -> Demand:
         """The same with its memory booked whole."""
