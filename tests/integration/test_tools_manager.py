@@ -26,6 +26,7 @@ from callsheet.client.admin import AdminClient
 from callsheet.client.words.options import ActionOptions
 from callsheet.deploy.stack import check_machine, local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.tools.redis_quotas import check_redis
 from callsheet.options.common import LogLevel
 
 from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
@@ -255,6 +256,10 @@ key = "k"
                     await job.tool_call("environment", "call", b'{"key": "KEY_OF_THE_LAB"}', **once),
                     await job.judge("strict", "?", ConversationText(prompt="?", response="!"), **once),
                 ]
+                for wrong in (f"x{secret}x@127.0.0.1:{port}", f"{secret}@127.0.0.1:{free_port()}", f"{secret}/@[::1"):
+                    with pytest.raises(ValueError, match="quota_redis: ") as refused:
+                        check_redis(f"redis://:{wrong}")
+                    told.append(str(refused.value))
                 redis.close()
                 told += [await job.tool_call("counted", f"{method} x", **once) for method in ("GET", "DELETE")]
                 waiting = await job.submit(ToolCall("counted", "GET last"), **once)

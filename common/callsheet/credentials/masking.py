@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from functools import reduce
 from typing import Final
 from urllib.parse import quote
 
@@ -28,7 +29,6 @@ class Mask:
         words = {word for secret in secrets for word in secret.split() if len(word) >= _SHORTEST}
         forms = sorted({form for word in words for form in _forms(word)}, key=len, reverse=True)
         self._forms = [form.encode() for form in forms]
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)) or rb"(?!)")
         self.longest = len(forms[0]) if forms else 0
         """Bytes to read of a text beyond the point at which `content` cuts it."""
 
@@ -43,7 +43,7 @@ class Mask:
             content: The bytes.
             most: How many to return at most; None for all.
         """
-        masked = self._pattern.sub(HIDDEN.encode(), content)
+        masked = reduce(lambda left, form: left.replace(form, HIDDEN.encode()), self._forms, content)
         if most is None or len(content) <= most:
             return masked
         ends = (size for size in range(self.longest, 0, -1) for form in self._forms if form.startswith(masked[-size:]))

@@ -269,7 +269,7 @@ class ApiProvider:
                         self._breaks[host] = monotonic() + limits.blocked_s
                         self._breaks = dict([*self._breaks.items()][-_MOST_HOSTS:])
             if request.is_own and (problem is not None or answer.status < FAILED):
-                self._gate.note_refusal(problem and problem.broken.failed)
+                self._gate.note_refusal(problem.broken.failed if problem is not None else None)
             if problem is not None:
                 raise problem
             if answer.status != TOO_MANY:
