@@ -83,6 +83,7 @@ def states(tools: ToolsExecutor) -> dict[str, tuple[bool, str]]:
         ((403, {}, "This token does not have the scope that this page needs"), None),
         ((403, {}, "Resource not accessible by personal access token"), None),
         ((404, {}, "no such key"), None),
+        ((418, {}, "tea"), None),
     ],
 )
 async def test_what_an_api_holds_against_a_key_is_no_result_and_no_score(
@@ -107,7 +108,6 @@ async def test_what_an_api_holds_against_a_key_is_no_result_and_no_score(
     assert len([line for line in lines if line["event"] == "key_not_taken"]) == 1
     assert len(providers[0].seen) in {21, 22}, "none is asked again"
     assert states(tools)["search"] == (False, failed.message), "calls go on, and the first that is taken ends this"
-    assert str(page[0]) in failed.message
     assert SECRET not in failed.message
     assert isinstance(await tools.run(call_attempt("search", "GET good")), Completed)
     assert states(tools)["search"] == (False, "")
@@ -127,9 +127,9 @@ async def test_a_host_speaks_for_itself_and_for_no_key(
     tools: ToolsExecutor, providers: list[LimitedProvider], status: int, headers: dict[str, str]
 ) -> None:
     own, strict, other = providers
-    strict.pages["/x"] = (status, headers, "")
+    strict.pages["/x"] = (status, headers, "key: {key}")
     own.pages["/led"] = (302, {"Location": f"{strict.url}/x"}, "")
-    await tools.run(call_attempt("search", f"GET {strict.url}/x"))
+    first = await tools.run(call_attempt("search", f"GET {strict.url}/x"))
     with anyio.fail_after(_DEADLINE_S):
         again = await tools.run(call_attempt("search", "GET led"))
         for url in (own.url, other.url):
@@ -139,6 +139,8 @@ async def test_a_host_speaks_for_itself_and_for_no_key(
         assert (failure(again).kind, failure(again).reason) == (QUOTA, "quota_exhausted")
         assert 2000 < failure(again).retry_after_s <= 3000
         assert strict.seen == ["/x"]
+    else:
+        assert [answered(each)["body"] for each in (first, again)] == ["key: "] * 2, "neither is sent the key"
 
 
 @pytest.mark.parametrize("form", ["{key}", "{quoted}", "{base64}"])
@@ -153,13 +155,11 @@ async def test_a_key_is_in_no_part_of_an_answer(
     own.pages["/led"] = (302, {"Location": f"{other.url}/{form}"}, "")
     own.answer = f"It asked with {SECRET}. Score: 7"
     told = [answered(await tools.run(call_attempt("search", f"GET {path}"))) for path in own.pages]
-    assert [each["body"] for each in told if "truncated" in each] != []
     judged = await tools.run(judge_attempt("strict", "?"))
     assert isinstance(judged, Completed)
     assert judged.succeeded.reward.text == "It asked with ***. Score: 7"
     assert "***" in str(told)
-    for part in (SECRET[:5], "sk-01234%2B5", "c2stMDEyM"):
-        assert part not in str(told)
+    assert not any(part in str(told) for part in (SECRET[:5], "sk-01234%2B5", "c2stMDEyM"))
     assert SECRET not in str(other.seen)
 
 
@@ -219,10 +219,9 @@ async def test_calls_wait_while_the_store_of_quotas_is_away(tmp_path: Path, prov
                 for _ in range(3):
                     tasks.start_soon(call)
                 await until(lambda: states(executor)["x"][0])
-                problem = states(executor)["x"][1]
+                assert "Redis" in states(executor)["x"][1]
                 short = failure(await executor.run(call_attempt("x", "GET b", deadline_s=0.5)))
                 with redis_server("--port", port):
                     await until(lambda: len(results) == 4 and not states(executor)["x"][0])
-    assert "Redis" in problem
     assert (short.kind, short.reason) == (QUOTA, "quota_store_unavailable")
     assert all(isinstance(each, Completed) for each in results)
