@@ -12,6 +12,8 @@ from typing import Final
 from urllib.parse import quote
 
 HIDDEN: Final = "***"
+REDIS_URL_RULE: Final = "must be redis://, rediss:// or unix://, with special characters of its password written as %NN"
+"""For errors in place of those of the library, which show what is behind a slash in a password."""
 _SHORTEST: Final = 8
 # In URLs: whatever is in front of the host, and parameters that are known to hold secrets.
 _IN_URLS: Final = re.compile(
@@ -27,9 +29,8 @@ class Mask:
     def __init__(self, *secrets: str) -> None:
         """Takes the secrets; of one with spaces each word that is as long as a secret."""
         words = {word for secret in secrets for word in secret.split() if len(word) >= _SHORTEST}
-        forms = sorted({form for word in words for form in _forms(word)}, key=len, reverse=True)
-        self._forms = [form.encode() for form in forms]
-        self.longest = len(forms[0]) if forms else 0
+        self._forms = sorted({form.encode() for word in words for form in _forms(word)}, key=len, reverse=True)
+        self.longest = max(map(len, self._forms), default=0)
         """Bytes to read of a text beyond the point at which `content` cuts it."""
 
     def __call__(self, text: str) -> str:

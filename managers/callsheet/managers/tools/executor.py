@@ -179,12 +179,11 @@ def _sent_keys(content: ToolsFileContent) -> dict[str, SentKey]:
     """Returns what APIs are sent, by the name of a key; for no key what masks the others."""
     secrets = {name: read_secret(name, key) for name, key in content.keys.items()}
     mask = Mask(*secrets.values())
-    sent = {
+    return dict.fromkeys(["", *content.keys], SentKey(mask=mask)) | {
         name: SentKey(name, {key.header: key.prefix + secrets[name]}, mask)
         for name, key in content.keys.items()
         if secrets[name]
     }
-    return dict.fromkeys(["", *content.keys], SentKey(mask=mask)) | sent
 
 
 def _service(table: ToolTable | JudgeTable, gate: QuotaGate, keys: Mapping[str, SentKey]) -> ToolService:

@@ -60,7 +60,6 @@ class HttpTool(ToolService):
         super().__init__(table, gate)
         self._table = table
         self._base = URL(table.url) if table.url else None
-        self._mask = key.mask
         self._hosts = [Destination.parse(host) for host in table.hosts]
         allowed = self._hosts if self._base is None else [*self._hosts, destination_of(self._base)]
         self._provider = ApiProvider(allowed, table, gate, key, table.max_response_bytes)
@@ -146,7 +145,7 @@ class HttpTool(ToolService):
 
     def _told(self, url: URL, answer: ProviderAnswer) -> dict[str, object]:
         headers = {name: answer.headers[name] for name in _TOLD_HEADERS if name in answer.headers}
-        told: dict[str, object] = {"status": answer.status, "url": self._mask(str(url)), "headers": headers}
+        told: dict[str, object] = {"status": answer.status, "url": self._provider.mask(str(url)), "headers": headers}
         if answer.truncated:
             told["truncated"] = True
         try:
@@ -163,7 +162,6 @@ class HttpJudge(ToolService):
     def __init__(self, table: JudgeTable, gate: QuotaGate, key: SentKey) -> None:
         super().__init__(table, gate)
         self._table = table
-        self._mask = key.mask
         self._url = URL(f"{table.url.rstrip('/')}/chat/completions")
         self._provider = ApiProvider([destination_of(self._url)], table, gate, key)
 
@@ -200,7 +198,7 @@ class HttpJudge(ToolService):
         try:
             told = json.loads(answer.body)
             clock.used.update(told_tokens(told))
-            text = self._mask(str(told["choices"][0]["message"]["content"] or ""))
+            text = self._provider.mask(str(told["choices"][0]["message"]["content"] or ""))
         except (LookupError, TypeError, ValueError) as error:
             raise ToolFailedError(INFRA, "provider_failed", "the provider's answer is no chat completion") from error
         found = read_judgement(text, self._table.score_pattern)

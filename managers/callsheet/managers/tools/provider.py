@@ -31,7 +31,7 @@ from yarl import URL
 # What the headers of an answer say about the limits of its provider. Pure.
 
 LONGEST_BLOCK_S = 3600.0
-TOO_MANY = 429
+REFUSED, PAY_FIRST, FORBIDDEN, TOO_MANY = 401, 402, 403, 429
 _DEFAULT_BLOCK_S = 1.0
 FAILED = 400
 _REQUESTS = (
@@ -104,7 +104,6 @@ def _date(text: str) -> float:
 
 # What an answer says about the key that was sent with its request. Pure.
 
-REFUSED, FORBIDDEN, PAY_FIRST = 401, 403, 402
 _NO_MONEY = (b"insufficient_quota", b"insufficient_balance", b"billing_hard_limit_reached")
 # Says that a key is bad, and not that it may not do what was asked for.
 _BAD_KEY = re.compile(
@@ -194,7 +193,11 @@ class SentKey:
 
 
 class ApiProvider:
-    """An API, or many. Follows no redirects, keeps no cookies, unpacks nothing, takes no proxy. For one event loop."""
+    """An API, or many. Follows no redirects, keeps no cookies, unpacks nothing, takes no proxy. For one event loop.
+
+    Attributes:
+        mask: Takes the manager's secrets out of texts.
+    """
 
     def __init__(
         self,
@@ -217,6 +220,7 @@ class ApiProvider:
         self._table = table
         self._gate = gate
         self._key = key
+        self.mask = key.mask
         self._most_bytes = most_bytes
         self._opened: aiohttp.ClientSession | None = None
         self._breaks: dict[str, float] = {}
@@ -290,7 +294,7 @@ class ApiProvider:
 
     async def _send(self, request: OutgoingRequest) -> ProviderAnswer:
         timeout = aiohttp.ClientTimeout(total=self._table.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        mask, most = self._key.mask, self._most_bytes
+        mask, most = self.mask, self._most_bytes
         sent = CIMultiDict(request.headers)
         sent.update({**(self._key.headers if request.is_own else {}), **_OWN_HEADERS})
         try:

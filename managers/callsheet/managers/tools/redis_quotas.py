@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from callsheet.credentials.masking import Mask, without_credentials
+from callsheet.credentials.masking import REDIS_URL_RULE, Mask, without_credentials
 from callsheet.managers.tools.errors import QUOTA, ToolFailedError
 from callsheet.managers.tools.quotas import ASK_AGAIN_S, KeyQuota, QuotaStore, Rate, ToldLimits
 from redis import Redis as BlockingRedis
@@ -75,10 +75,8 @@ def check_redis(url: str) -> None:
     try:
         with BlockingRedis.from_url(url, **_TIMEOUTS) as client:
             client.ping()
-    except ValueError as error:
-        # Not with its text: it may hold a part of a password that has a slash.
-        rule = "must be redis://, rediss:// or unix://, with a password of which special characters are encoded as %NN"
-        raise ValueError(f"quota_redis: this URL {rule}") from error
+    except ValueError:
+        raise ValueError(f"quota_redis: {REDIS_URL_RULE}") from None
     except (RedisError, OSError) as error:
         why = Mask(unquote(urlsplit(url).password or ""))(f"{type(error).__name__}: {error}")
         raise ValueError(f"quota_redis: {without_credentials(url)}: cannot be used: {why}") from error
