@@ -17,8 +17,8 @@ REDIS_URL_RULE: Final = "must be redis://, rediss:// or unix://, with special ch
 _SHORTEST: Final = 8
 # In URLs: whatever is in front of the host, and parameters that are known to hold secrets.
 _IN_URLS: Final = re.compile(
-    r"(?<=://)[^\s/@'\"]+(?=@)"
-    r"|(?<=[?&])((?:api[_-]?key|(?:access|auth|refresh|id)?_?token|password|passwd|secret|sig(?:nature)?)=)[^\s&#'\"]+",
+    r"(://)[^\s/@'\"]+(?=@)"
+    r"|([?&](?:api[_-]?key|(?:(?:access|auth|refresh|id)_)?token|password|passwd|secret|sig|signature)=)[^\s?&#'\"]+",
     re.IGNORECASE,
 )
 
@@ -53,7 +53,7 @@ class Mask:
 
 def without_credentials(text: str) -> str:
     """Returns a text for a log or an error; its URLs show neither user nor password, nor parameters with secrets."""
-    return _IN_URLS.sub(lambda found: f"{found[1] or ''}{HIDDEN}", text)
+    return _IN_URLS.sub(lambda found: f"{found[1] or found[2]}{HIDDEN}", text)
 
 
 def _forms(word: str) -> Iterator[str]:
