@@ -55,7 +55,7 @@ def told_limits(status: int, headers: Mapping[str, str], now: float) -> ToldLimi
         headers: Its headers, found in any case of their names.
         now: Seconds since the epoch.
     """
-    # Times of its server are told by the clock of its server.
+    # Times are by the clock of its server.
     now = _date(headers.get("date", "")) or now
     spent = [reset for left, reset in _RESETS if _whole(headers, left) == 0]
     blocked_s = max((_wait_s(headers.get(reset, ""), now, LONGEST_BLOCK_S) for reset in spent), default=0.0)

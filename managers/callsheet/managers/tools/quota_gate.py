@@ -178,7 +178,9 @@ class QuotaGate:
             clock.used["calls"] += 1
             yield admission
         finally:
-            await self._settle(holder, admission)
+            # While the truth cannot be asked, that is no time of the call.
+            with clock.waiting():
+                await self._settle(holder, admission)
 
     async def _enter(self, holder: str, tokens: int, job: str, deadline: float) -> None:
         wait_s = 0.0
