@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from callsheet.http_server import http_protocol
 from callsheet.http_server.http_protocol import MAX_HEAD_BYTES, unless_disconnected
 from callsheet.http_server.listening import address_of, listen, make_server
 from starlette.applications import Starlette
@@ -74,6 +75,7 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + _LONG,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
         _CHUNKED + b"2;" + _LONG,
+        _CHUNKED + (b"2;" + b"a" * (MAX_HEAD_BYTES // 4) + b"\r\nab\r\n") * 32,
         _CHUNKED + b"0\r\nX: " + _LONG,
     ],
 )
@@ -91,6 +93,16 @@ async def test_what_comes_beside_bodies_is_bounded(sent: bytes) -> None:
 
     async with _serving(Starlette(routes=[Route("/", _length, methods=["GET", "POST"])])) as address:
         assert await anyio.to_thread.run_sync(ends, address)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", _GET + b"GET / HTTP/1.1\r\nHost"])
+async def test_a_head_that_does_not_come_ends_its_connection(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_S", 0.3)
+    async with _serving(Starlette(routes=[Route("/", _length)])) as address:
+        host, _, port = address.rpartition(":")
+        async with await anyio.connect_tcp(host, int(port)) as stream:
+            await stream.send(sent)
+            assert len([each async for each in stream]) == sent.count(_GET)
 
 
 @pytest.mark.parametrize("length", [0, 1, 3 << 20])

@@ -6,7 +6,7 @@ import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from callsheet.scheduler.access.identity import OF_ONE_SUBJECT, Scope
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, TokenFile, issue_token
 from callsheet.scheduler.core.words.model import RefusalCode
-from callsheet.scheduler.web.server import MAX_HEAD_BYTES, MetricsServer
+from callsheet.scheduler.web.server import MAX_CONNECTIONS, MAX_HEAD_BYTES, MetricsServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.contract_http import running
@@ -172,3 +172,13 @@ async def test_whatever_is_sent_has_an_answer(sent: bytes, status: int) -> None:
         async with stream:
             await stream.send(sent)
             assert (await stream.receive()).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+async def test_silent_callers_keep_nobody_out() -> None:
+    async with _server(AccessSettings()) as url, AsyncExitStack() as silent:
+        port = int(url.split(":")[2].partition("/")[0])
+        for _ in range(MAX_CONNECTIONS + 20):
+            await silent.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")

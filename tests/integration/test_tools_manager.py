@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -25,6 +26,7 @@ from callsheet.client.admin import AdminClient
 from callsheet.client.words.options import ActionOptions
 from callsheet.deploy.stack import check_machine, local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.tools.redis_quotas import check_redis
 from callsheet.options.common import LogLevel
 
 from tests.support.limited_provider import LimitedProvider, SlidingWindow, StrictBucket, serve_provider
@@ -214,9 +216,9 @@ async def test_the_quota_outlives_a_manager_that_is_killed(tmp_path: Path) -> No
 async def test_a_key_is_in_no_log_no_journal_no_answer_and_no_other_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret, gone = "sk-never-to-be-seen-0123456789", f"127.0.0.1:{free_port()}"
+    secret, port = "sk-never-to-be-seen-0123456789", str(free_port())
     monkeypatch.setenv("KEY_OF_THE_LAB", secret)
-    monkeypatch.setenv("CALLSHEET_QUOTA_REDIS", f"redis://:{secret}@{gone}")
+    monkeypatch.setenv("CALLSHEET_QUOTA_REDIS", f"redis://:{secret}@127.0.0.1:{port}")
     provider = LimitedProvider(key=secret)
     tools = tmp_path / "tools.toml"
     async with serve_provider(provider):
@@ -238,24 +240,37 @@ key = "k"
         settings = StackSettings(
             tmp_path / "data", managers=("tools", "noop"), given={"tools_file": tools}, log_level=LogLevel.DEBUG
         )
-        with anyio.fail_after(_DEADLINE_S):
+        with anyio.fail_after(_DEADLINE_S), ExitStack() as redis:
+            redis.enter_context(redis_server("--port", port, "--requirepass", secret))
             async with (
                 local_stack(settings) as stack,
                 Client(stack.address) as client,
+                AdminClient(stack.address) as admin,
                 await client.open_job("j") as job,
             ):
-                once = Retry(max_attempts=1)
-                told = [
-                    await job.tool_call("counted", "GET x", retry=once),
-                    await job.tool_call("environment", "call", b'{"key": "KEY_OF_THE_LAB"}', retry=once),
-                    await job.tool_call("counted", "DELETE x", retry=once),
-                    await job.judge("strict", "?", ConversationText(prompt="?", response="!"), retry=once),
+                once = ActionOptions(
+                    retry=Retry(max_attempts=1), timeouts=Timeouts(start_to_close_s=1.0, schedule_to_close_s=3.0)
+                )
+                told: list[object] = [
+                    await job.tool_call("counted", "GET x", **once),
+                    await job.tool_call("environment", "call", b'{"key": "KEY_OF_THE_LAB"}', **once),
+                    await job.judge("strict", "?", ConversationText(prompt="?", response="!"), **once),
                 ]
+                for wrong in (f"x{secret}x@127.0.0.1:{port}", f"{secret}@127.0.0.1:{free_port()}", f"{secret}/@[::1"):
+                    with pytest.raises(ValueError, match="quota_redis: ") as refused:
+                        check_redis(f"redis://:{wrong}")
+                    told.append(str(refused.value))
+                redis.close()
+                told += [await job.tool_call("counted", f"{method} x", **once) for method in ("GET", "DELETE")]
+                waiting = await job.submit(ToolCall("counted", "GET last"), **once)
+                told += [await admin.explain("j", waiting.action_id), status := await admin.status()]
                 others = [each for each in psutil.Process().children(recursive=True) if "tools" not in each.cmdline()]
                 environments = [each.environ() for each in others]
     assert len(environments) >= 2
     assert all(secret not in str(each) for each in environments)
     assert secret not in repr(told)
+    assert "while the Redis of quotas cannot be used" in repr(told[-2])
+    assert "while the Redis of quotas cannot be used" in repr(status)
     written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert any(path.suffix == ".log" for path in written)
     assert [path for path in written if secret.encode() in path.read_bytes()] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections import deque
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -101,6 +103,7 @@ class LimitedProvider:
         answer: What a judge answers.
         choice: What else is in the choice of that answer.
         refusal: Status and error with which it refuses everything; None for neither.
+        pages: What it answers at some paths: status, headers and body. "{key}" is the key that came with the request.
         accepted: When it accepted a request.
         refused: How many it refused for a limit.
         at_once: The most requests that it had at once.
@@ -116,6 +119,7 @@ class LimitedProvider:
     answer: str | None = "Fine. Score: 7"
     choice: dict[str, object] = field(default_factory=dict)
     refusal: tuple[int, object] | None = None
+    pages: dict[str, tuple[int, dict[str, str], str]] = field(default_factory=dict)
     accepted: list[float] = field(default_factory=list)
     refused: int = 0
     now_at_once: int = 0
@@ -125,6 +129,12 @@ class LimitedProvider:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answers, or refuses as its limits say."""
         self.seen.append(request.path)
+        if request.path in self.pages:
+            status, headers, body = self.pages[request.path]
+            key = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            forms = {"key": key, "quoted": quote(key, safe=""), "base64": base64.b64encode(key.encode()).decode()}
+            told = {name: value.format(**forms) for name, value in headers.items()}
+            return web.Response(status=status, headers=told, text=body.format(**forms))
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "who are you"}, status=401)
         if self.refusal is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
+from callsheet.credentials.masking import without_credentials
 from callsheet.deploy.terminal import visible
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def error_facts(error: BaseException) -> dict[str, str]:
         code = str(getattr(error, "code", "UNKNOWN"))
     parts = {name: str(getattr(error, name, "")) for name in ("field", "value", "rule")}
     message = error.format_message() if hasattr(error, "format_message") else describe(error)
-    return {"code": code, **parts, "message": message}
+    return {"code": code, **parts, "message": without_credentials(message)}
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -197,8 +198,8 @@ def describe(error: BaseException) -> str:
 
     Notes say where it was raised, for instance in which method of an environment; its type is told with them.
     """
-    notes = getattr(error, "__notes__", ())
-    return f"{type(error).__name__}: {_described(error)} ({'; '.join(notes)})" if notes else _described(error)
+    notes, told = getattr(error, "__notes__", ()), without_credentials(_described(error))
+    return f"{type(error).__name__}: {told} ({'; '.join(notes)})" if notes else told
 
 
 def _described(error: BaseException) -> str:

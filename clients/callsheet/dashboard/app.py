@@ -155,6 +155,9 @@ class Dashboard:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             viewer: Viewer | None = None
+            if request.method == "POST":
+                # Before it takes a place: nobody waits for another's form. The request keeps it.
+                await _form(request)
             try:
                 with anyio.fail_after(_PAGE_S), one_error():
                     async with self._room:
@@ -217,7 +220,9 @@ def make_app(sources: Sources, *, has_certificate: bool) -> Starlette:
     routes += [Route(f"/{name}", dashboard.acting(act), methods=["GET", "POST"]) for name, act in ACTS.items()]
     handlers: dict[Any, Any] = {HTTPException: dashboard.broke, Exception: dashboard.broke}
     return Starlette(
-        routes=routes, middleware=[Middleware(BoundedBody, limit=MAX_FORM_BYTES)], exception_handlers=handlers
+        routes=routes,
+        middleware=[Middleware(BoundedBody, limit=MAX_FORM_BYTES, limit_of_all=1024 * MAX_FORM_BYTES)],
+        exception_handlers=handlers,
     )
 
 

@@ -13,6 +13,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 T = TypeVar("T")
 MAX_HEAD_BYTES: Final = 1 << 16
 """Of a request's line and headers, or of what is between the parts of its body."""
+HEAD_S: Final = 20.0
+"""In which a head must come: from the connection, or from its own first byte."""
+# So many bytes beside a body may come with each of its bytes: parts of one byte each are within it.
+_MOST_PER_BYTE: Final = 8
 _CONNECTION: Final = "callsheet.connection"
 
 
@@ -39,8 +43,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._unfinished = 0
         self.awaited_in: set[anyio.CancelScope] = set()
         super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
+        self._head_due = self.loop.call_later(HEAD_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._head_due.cancel()
         super().connection_lost(exc)
         for scope in self.awaited_in:
             scope.cancel()
@@ -54,14 +60,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._head_due.cancel()
+        self._head_due = self.loop.call_later(HEAD_S, self.transport.close)
         self.scope["extensions"] = {_CONNECTION: self}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
         self._unfinished = 0
+        self._head_due.cancel()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unfinished = 0
+        self._unfinished = max(self._unfinished - _MOST_PER_BYTE * len(body), 0)
         super().on_body(body)
 
 

@@ -6,8 +6,9 @@ import logging
 import sys
 import traceback
 from types import ModuleType
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
+from callsheet.credentials.masking import without_credentials
 from callsheet.deploy.terminal import visible, visible_line
 from callsheet.options.common import LogFormat, LogLevel
 
@@ -46,12 +47,17 @@ def configure_logs(log_format: LogFormat | None, level: LogLevel, **context: str
     logging.basicConfig(handlers=[handler], level=max(threshold, logging.WARNING), force=True)
 
 
+def _without_credentials(_logger: object, _method: str, line: Any) -> str:
+    """Lines may hold errors of libraries, with the URLs that these were given."""
+    return without_credentials(line)
+
+
 def _renderers(log_format: LogFormat) -> list[structlog.typing.Processor]:
     if log_format is LogFormat.CONSOLE:
         # Not rich's tracebacks: they show the variables of each frame, and secrets with them.
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_plain_traceback)
-        return [_for_terminal, renderer]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        return [_for_terminal, renderer, _without_credentials]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(), _without_credentials]
 
 
 def _foreign(log_format: LogFormat) -> list[structlog.typing.Processor]:

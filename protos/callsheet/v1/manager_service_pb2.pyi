@@ -466,8 +466,8 @@ class HostedService(google.protobuf.message.Message):
 
     @property
     def demand(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Units that an action takes which names this service and states no demand of its own, for instance a request of a
-        quota: resources and quotas of the node.
+        """Units that an action takes at least which names this service, for instance a request of a quota: resources and
+        quotas of the node.
         """
 
     def __init__(

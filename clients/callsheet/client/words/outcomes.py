@@ -187,6 +187,10 @@ class Reason(StrEnum):
     # Tools.
     BAD_ARGUMENTS = "bad_arguments"
     HOST_REFUSED = "host_refused"
+    INSUFFICIENT_QUOTA = "insufficient_quota"
+    """A provider makes no call for the key before it is paid."""
+    KEY_REFUSED = "key_refused"
+    """A provider refuses the key of a tool or a judge."""
     PROVIDER_FAILED = "provider_failed"
     PROVIDER_REFUSED = "provider_refused"
     QUOTA_EXHAUSTED = "quota_exhausted"

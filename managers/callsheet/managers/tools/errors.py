@@ -25,7 +25,7 @@ class ToolFailedError(Exception):
         retry_after_s: float = 0.0,
         partial: outcome_pb2.Succeeded | None = None,
     ) -> None:
-        """See `outcome_pb2.Failed`. The message must hold nothing that was sent, and no key of what was answered."""
+        """See `outcome_pb2.Failed`. The message must hold no secret: what was answered only if it is masked."""
         super().__init__(message)
         failed = outcome_pb2.Failed(
             kind=kind, reason=reason, message=message, retry_after_s=retry_after_s, partial=partial

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
+from callsheet.credentials.masking import Mask
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
 from callsheet.managers.tools.errors import ToolFailedError
 from callsheet.managers.tools.function_tool import FunctionTool, ToolService
 from callsheet.managers.tools.over_http import HttpJudge, HttpTool
+from callsheet.managers.tools.provider import SentKey
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.quotas import KeyQuota, MemoryQuotas, QuotaStore, Rate
 from callsheet.managers.tools.settings import (
@@ -81,7 +83,7 @@ class ToolsExecutor(Executor):
         if service is None or attempt.action.WhichOneof("payload") not in ("tool_call", "reward"):
             return Broken(infra_failure("unsupported_action", "this manager has no such service"))
         limit_s = attempt.grant.start_to_close.ToTimedelta().total_seconds() or _LONGEST_WAIT_S
-        attempt.execution_clock, attempt.stands_for = (clock := QuotaClock(limit_s)), Cause.QUOTA
+        attempt.execution_clock, attempt.stands_for = (clock := QuotaClock(limit_s, attempt.action.job_id)), Cause.QUOTA
         ended: list[AttemptResult] = []
         raised: list[Exception] = []
 
@@ -112,7 +114,7 @@ class ToolsExecutor(Executor):
                 name=name,
                 instances=_instances(service),
                 no_room=bool(service.gate.problem),
-                problem=service.gate.problem,
+                problem=service.gate.problem or service.gate.refusal,
                 demand=_demand(service),
             )
             for name, service in self._services.items()
@@ -153,7 +155,7 @@ def build_tools_executor(settings: ToolsSettings) -> ToolsExecutor:
         from callsheet.managers.tools.redis_quotas import RedisQuotas
 
         store, shared_node = RedisQuotas(settings.quota_redis, settings.quota_namespace), settings.quota_namespace
-    secrets = {name: read_secret(name, key) for name, key in content.keys.items()}
+    keys = _sent_keys(content)
     gates: dict[str, QuotaGate] = {}
     services: dict[str, ToolService] = {}
     spending: dict[str, ToolTable | JudgeTable] = {**content.tools, **content.judges}
@@ -162,7 +164,7 @@ def build_tools_executor(settings: ToolsSettings) -> ToolsExecutor:
         quota = content.quota_of(table, name)
         gate = gates.setdefault(quota.name, QuotaGate(quota, store, longest_s))
         try:
-            services[name] = _service(content, table, gate, secrets)
+            services[name] = _service(table, gate, keys)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     if not services:
@@ -173,15 +175,22 @@ def build_tools_executor(settings: ToolsSettings) -> ToolsExecutor:
     return ToolsExecutor(services, store, shared_node)
 
 
-def _service(
-    content: ToolsFileContent, table: ToolTable | JudgeTable, gate: QuotaGate, secrets: Mapping[str, str]
-) -> ToolService:
+def _sent_keys(content: ToolsFileContent) -> dict[str, SentKey]:
+    """Returns what APIs are sent, by the name of a key; for no key what masks the others."""
+    secrets = {name: read_secret(name, key) for name, key in content.keys.items()}
+    mask = Mask(*secrets.values())
+    return dict.fromkeys(["", *content.keys], SentKey(mask=mask)) | {
+        name: SentKey(name, {key.header: key.prefix + secrets[name]}, mask)
+        for name, key in content.keys.items()
+        if secrets[name]
+    }
+
+
+def _service(table: ToolTable | JudgeTable, gate: QuotaGate, keys: Mapping[str, SentKey]) -> ToolService:
     if isinstance(table, ToolTable) and table.function:
         return FunctionTool(table, gate)
-    secret, headers = secrets.get(table.key, ""), {}
-    if secret:
-        headers = {content.keys[table.key].header: content.keys[table.key].prefix + secret}
-    return HttpTool(table, gate, headers) if isinstance(table, ToolTable) else HttpJudge(table, gate, headers)
+    key = keys[table.key]
+    return HttpTool(table, gate, key) if isinstance(table, ToolTable) else HttpJudge(table, gate, key)
 
 
 def _instances(service: ToolService) -> int:

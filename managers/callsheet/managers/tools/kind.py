@@ -12,6 +12,10 @@ from callsheet.v1 import action_pb2
 def _build(settings: ToolsSettings, _: ManagerSettings) -> Executor:
     from callsheet.managers.tools.executor import build_tools_executor
 
+    if settings.quota_redis is not None:
+        from callsheet.managers.tools.redis_quotas import check_redis
+
+        check_redis(settings.quota_redis)
     return build_tools_executor(settings)
 
 

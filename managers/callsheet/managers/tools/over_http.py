@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from callsheet.managers.executor import Attempt, Completed
@@ -17,7 +16,14 @@ from callsheet.managers.reward.hosted.questions import judged_text, read_judgeme
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
 from callsheet.managers.tools.function_tool import ToolService, bad_arguments, read_arguments, told_value
-from callsheet.managers.tools.provider import ApiProvider, OutgoingRequest, ProviderAnswer, destination_of, refused
+from callsheet.managers.tools.provider import (
+    ApiProvider,
+    OutgoingRequest,
+    ProviderAnswer,
+    SentKey,
+    destination_of,
+    refused,
+)
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.settings import JudgeTable, ToolTable
 from callsheet.v1 import action_pb2, outcome_pb2
@@ -32,7 +38,6 @@ _MOST_HEADER_CHARACTERS = 8192
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _FOLLOWED = frozenset({"GET", "HEAD"})
 _TOLD_HEADERS = ("content-type", "content-encoding", "content-language", "etag", "last-modified", "location")
-_SHORTEST_SECRET = 8
 _ARGUMENTS = ("query", "json", "text", "headers", "url")
 # A little under what English takes, so that a judgement takes no more than expected.
 _CHARACTERS_PER_TOKEN = 3
@@ -41,13 +46,13 @@ _CHARACTERS_PER_TOKEN = 3
 class HttpTool(ToolService):
     """Calls an API; redirects are followed to where calls may go by themselves."""
 
-    def __init__(self, table: ToolTable, gate: QuotaGate, key_headers: Mapping[str, str]) -> None:
+    def __init__(self, table: ToolTable, gate: QuotaGate, key: SentKey) -> None:
         """Makes the tool.
 
         Args:
             table: Its settings.
             gate: Its quota.
-            key_headers: What its own API is sent besides: its key.
+            key: What its own API is sent besides.
 
         Raises:
             ValueError: A setting breaks its rule.
@@ -55,16 +60,15 @@ class HttpTool(ToolService):
         super().__init__(table, gate)
         self._table = table
         self._base = URL(table.url) if table.url else None
-        self._key_headers = key_headers
         self._hosts = [Destination.parse(host) for host in table.hosts]
         allowed = self._hosts if self._base is None else [*self._hosts, destination_of(self._base)]
-        self._provider = ApiProvider(allowed, table, gate, table.max_response_bytes)
+        self._provider = ApiProvider(allowed, table, gate, key, table.max_response_bytes)
 
     @override
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         request = self._request(attempt.action.tool_call.method, await read_arguments(attempt))
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = await self._provider.answer(self._with_key(request), clock, self._table.tokens_per_call)
+            answer = await self._provider.answer(request, clock, self._table.tokens_per_call)
             further = self._redirected(request, answer)
             if further is None:
                 break
@@ -90,7 +94,7 @@ class HttpTool(ToolService):
         elif "text" in arguments:
             body = str(arguments["text"]).encode()
         url = self._url(path.strip() or str(arguments.get("url", "")), arguments.get("query", {}))
-        return OutgoingRequest(method, self._checked(url), headers, body)
+        return OutgoingRequest(method, self._checked(url), headers, body, self._is_below_base(url))
 
     def _url(self, where: str, query: object) -> URL:
         if not isinstance(query, dict) or not all(isinstance(each, str | int | float) for each in query.values()):
@@ -128,12 +132,6 @@ class HttpTool(ToolService):
             return False
         return f"{url.path}/".startswith(f"{self._base.path.rstrip('/')}/")
 
-    def _with_key(self, request: OutgoingRequest) -> OutgoingRequest:
-        """The key goes to the API that it is of, and nowhere else."""
-        if not self._is_below_base(request.url):
-            return request
-        return OutgoingRequest(request.method, request.url, {**request.headers, **self._key_headers}, request.body)
-
     def _redirected(self, request: OutgoingRequest, answer: ProviderAnswer) -> OutgoingRequest | None:
         """Where an answer leads; None where it is the result: also if it leads to where no call may go."""
         location = answer.headers.get("location", "")
@@ -143,18 +141,17 @@ class HttpTool(ToolService):
             url = self._checked(request.url.join(URL(location)))
         except (ToolFailedError, ValueError):
             return None
-        return OutgoingRequest(request.method, url, request.headers)
+        return OutgoingRequest(request.method, url, request.headers, None, self._is_below_base(url))
 
     def _told(self, url: URL, answer: ProviderAnswer) -> dict[str, object]:
         headers = {name: answer.headers[name] for name in _TOLD_HEADERS if name in answer.headers}
-        told: dict[str, object] = {"status": answer.status, "url": str(url), "headers": headers}
+        told: dict[str, object] = {"status": answer.status, "url": self._provider.mask(str(url)), "headers": headers}
         if answer.truncated:
             told["truncated"] = True
-        body = _without(answer.body, self._key_headers.values())
         try:
-            return told | {"body": body.decode()}
+            return told | {"body": answer.body.decode()}
         except UnicodeDecodeError:
-            return told | {"body_base64": base64.b64encode(body).decode()}
+            return told | {"body_base64": base64.b64encode(answer.body).decode()}
 
 
 class HttpJudge(ToolService):
@@ -162,12 +159,11 @@ class HttpJudge(ToolService):
 
     kind = action_pb2.ACTION_KIND_REWARD
 
-    def __init__(self, table: JudgeTable, gate: QuotaGate, key_headers: Mapping[str, str]) -> None:
+    def __init__(self, table: JudgeTable, gate: QuotaGate, key: SentKey) -> None:
         super().__init__(table, gate)
         self._table = table
-        self._headers = {"Content-Type": "application/json", **key_headers}
         self._url = URL(f"{table.url.rstrip('/')}/chat/completions")
-        self._provider = ApiProvider([destination_of(self._url)], table, gate)
+        self._provider = ApiProvider([destination_of(self._url)], table, gate, key)
 
     @override
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
@@ -182,7 +178,8 @@ class HttpJudge(ToolService):
             "max_tokens": self._table.max_tokens,
             "temperature": 0,
         }
-        request = OutgoingRequest("POST", self._url, self._headers, json.dumps(body).encode())
+        headers = {"Content-Type": "application/json"}
+        request = OutgoingRequest("POST", self._url, headers, json.dumps(body).encode())
         expected = len(asked) // _CHARACTERS_PER_TOKEN + self._table.max_tokens
         answer = await self._provider.answer(request, clock, expected, _tokens_used)
         if answer.status >= _SERVER_ERROR:
@@ -200,7 +197,7 @@ class HttpJudge(ToolService):
     def _judged(self, answer: ProviderAnswer, clock: QuotaClock) -> Completed:
         try:
             clock.used.update(told_tokens(answer.content))
-            text, unfinished = text_of(answer.content)
+            text, unfinished = map(self._provider.mask, text_of(answer.content))
         except (LookupError, TypeError) as error:
             raise ToolFailedError(INFRA, "provider_failed", "the provider's answer is no chat completion") from error
         found = read_judgement(text, self._table.score_pattern, unfinished)
@@ -213,20 +210,11 @@ class HttpJudge(ToolService):
 
     def _refused(self, answer: ProviderAnswer) -> ToolFailedError:
         """Whatever a provider refuses a judgement for, the policy has no part in it, unless it wrote too much."""
-        said = message_of(replace(answer, body=_without(answer.body, self._headers.values())).content)
+        said = self._provider.mask(message_of(answer.content))
         message = f"the provider refuses with HTTP {answer.status}: {said}"
         if blames_length(answer.status, said):
             return ToolFailedError(ENV, "prompt_too_long", message)
         return ToolFailedError(INFRA, "provider_refused", message)
-
-
-def _without(body: bytes, secrets: Iterable[str]) -> bytes:
-    """Some APIs answer with what they were sent."""
-    for secret in secrets:
-        word = secret.rpartition(" ")[2]
-        if len(word) >= _SHORTEST_SECRET:
-            body = body.replace(word.encode(), b"***")
-    return body
 
 
 def _provider_failed(status: int, partial: outcome_pb2.Succeeded | None = None) -> ToolFailedError:

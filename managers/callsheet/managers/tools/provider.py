@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from time import monotonic
 from typing import Any
 
 import aiohttp
+import anyio
 from aiohttp.abc import AbstractResolver, ResolveResult
-from callsheet.managers.models.completions import blames_account
+from callsheet.credentials.masking import Mask
+from callsheet.managers.bounded_answers import BoundedConnector, read_body
+from callsheet.managers.models.completions import message_of
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.network.proxy import addresses_of
-from callsheet.managers.tools.errors import INFRA, POLICY, ToolFailedError
+from callsheet.managers.tools.errors import INFRA, POLICY, QUOTA, ToolFailedError
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.quotas import ToldLimits
 from callsheet.managers.tools.settings import SpendingTable
+from multidict import CIMultiDict
 from typing_extensions import override
 from yarl import URL
 
 # What the headers of an answer say about the limits of its provider. Pure.
 
 LONGEST_BLOCK_S = 3600.0
-TOO_MANY = 429
+REFUSED, PAY_FIRST, FORBIDDEN, TOO_MANY = 401, 402, 403, 429
 _DEFAULT_BLOCK_S = 1.0
-_FAILED = 400
-_LATER_THAN_SECONDS = 1e9  # Whatever is larger is a time, and no duration.
+FAILED = 400
 _REQUESTS = (
     "x-ratelimit-remaining-requests",
     "anthropic-ratelimit-requests-remaining",
@@ -39,6 +44,8 @@ _REQUESTS = (
 _TOKENS = ("x-ratelimit-remaining-tokens", "anthropic-ratelimit-tokens-remaining")
 # Of windows. Buckets tell when they are full again, which nobody has to wait for.
 _RESETS = (("x-ratelimit-remaining", "x-ratelimit-reset"), ("ratelimit-remaining", "ratelimit-reset"))
+# Larger numbers are times since the epoch, in seconds, or in a smaller unit if they are larger still.
+_LONGEST_DURATION, _LATEST_SECONDS = 1e9, 1e12
 
 
 def told_limits(status: int, headers: Mapping[str, str], now: float) -> ToldLimits:
@@ -49,57 +56,110 @@ def told_limits(status: int, headers: Mapping[str, str], now: float) -> ToldLimi
         headers: Its headers, found in any case of their names.
         now: Seconds since the epoch.
     """
-    blocks = [_wait_s(headers.get(reset), now) for left, reset in _RESETS if _whole(headers.get(left)) == 0]
-    if status >= _FAILED:
-        blocks.append(_wait_s(headers.get("retry-after"), now))
-    if status == TOO_MANY and not any(blocks):
-        blocks.append(_DEFAULT_BLOCK_S)
-    return ToldLimits(max(blocks, default=0.0), _least(headers, _REQUESTS), _least(headers, _TOKENS))
+    # Times are by the clock of its server.
+    now = _date(headers.get("date", "")) or now
+    spent = [reset for left, reset in _RESETS if _whole(headers, left) == 0]
+    blocked_s = max((_wait_s(headers.get(reset, ""), now, LONGEST_BLOCK_S) for reset in spent), default=0.0)
+    if status >= FAILED:
+        # HTTP itself says that Retry-After is in seconds, however many.
+        after_ms, after = headers.get("retry-after-ms"), headers.get("retry-after", "")
+        blocked_s = _wait_s(f"{after_ms}ms" if after_ms else after, now) or blocked_s
+    if status == TOO_MANY:
+        blocked_s = blocked_s or _DEFAULT_BLOCK_S
+    return ToldLimits(min(blocked_s, LONGEST_BLOCK_S), _least(headers, _REQUESTS), _least(headers, _TOKENS))
 
 
 def _least(headers: Mapping[str, str], names: Iterable[str]) -> int | None:
-    return min((left for name in names if (left := _whole(headers.get(name))) is not None), default=None)
+    return min((left for name in names if (left := _whole(headers, name)) is not None), default=None)
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+def _whole(headers: Mapping[str, str], name: str) -> int | None:
+    text = headers.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
-def _wait_s(text: str | None, now: float) -> float:
-    """Seconds, a time since the epoch or an HTTP date; 0 for anything else."""
-    if text is None:
-        return 0.0
+def _wait_s(text: str, now: float, longest_s: float = math.inf) -> float:
+    """Reads a wait; 0 for what is none. A number without a unit beyond `longest_s` is taken for milliseconds."""
+    told = text.strip().lower()
+    unit = next((each for each in ("ms", "s") if told.endswith(each)), "")
     try:
-        number = float(text)
+        number = float(told.removesuffix(unit))
     except ValueError:
-        try:
-            number = parsedate_to_datetime(text).timestamp()
-        except (ValueError, OverflowError):
-            return 0.0
-    if not math.isfinite(number):
+        number, unit = _date(text), "s"
+    if not math.isfinite(number) or number <= 0:
         return 0.0
-    return min(max(number - now if number > _LATER_THAN_SECONDS else number, 0.0), LONGEST_BLOCK_S)
+    if number > _LONGEST_DURATION:
+        while number > _LATEST_SECONDS:
+            number /= 1000
+        return max(number - now, 0.0)
+    return number / 1000 if unit == "ms" or (not unit and number > longest_s) else number
+
+
+def _date(text: str) -> float:
+    """Reads an HTTP date, as seconds since the epoch; 0 for what is none."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+# What an answer says about the key that was sent with its request. Pure.
+
+_NO_MONEY = (b"insufficient_quota", b"insufficient_balance", b"billing_hard_limit_reached")
+# Says that a key is bad, and not that it may not do what was asked for.
+_BAD_KEY = re.compile(
+    r"\b(?:in(?:valid|correct)|expired|revoked|missing|bad|wrong|unknown|disabled|malformed|no)\W(?:\w+\W){0,2}?"
+    r"(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)"
+    r"|\b(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)s?\W+(?:\w+\W){0,4}?"
+    r"(?:in(?:valid|correct)|expired|revoked|missing|wrong|disabled|not (?:valid|found|active|provided|known))\b",
+    re.IGNORECASE,
+)
+
+
+def key_problem(answer: ProviderAnswer, key: str) -> ToolFailedError | None:
+    """Returns what an answer holds against the key, rather than against the request that a model made; None if nothing.
+
+    Args:
+        answer: The answer, of an address that is sent the key.
+        key: The name of the key; empty if none is sent.
+    """
+    if answer.status < FAILED:
+        return None
+    words = f"HTTP {answer.status}: {message_of(answer.content)}"
+    if answer.status == PAY_FIRST or (
+        answer.status in {TOO_MANY, FORBIDDEN} and any(code in answer.body for code in _NO_MONEY)
+    ):
+        return ToolFailedError(INFRA, "insufficient_quota", f"the provider wants money: {words}")
+    said = f"{words} {answer.headers.get('www-authenticate', '')}".replace("_", " ")
+    of_key = answer.status == REFUSED or (answer.status == FORBIDDEN and _BAD_KEY.search(said))
+    return ToolFailedError(INFRA, "key_refused", f"the API refuses key {key!r}: {words}") if key and of_key else None
 
 
 CONNECT_TIMEOUT_S = 10.0
-_CHUNK = 64 << 10
 _OWN_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "callsheet-tools"}
 MOST_BYTES = 4 << 20
+# Hosts that want a break are forgotten after these, the first one first.
+_MOST_HOSTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """A request to send; its headers may hold a secret."""
+    """A request to send.
+
+    Attributes:
+        is_own: Whether it goes to the API that the key and the quota are of.
+    """
 
     method: str
     url: URL
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = None
+    is_own: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """What came back.
+    """What came back, without the manager's secrets.
 
     Attributes:
         status: The HTTP status.
@@ -122,11 +182,35 @@ class ProviderAnswer:
             return self.body.decode(errors="replace")
 
 
+@dataclass(frozen=True, slots=True)
+class SentKey:
+    """A key as an API is sent it.
+
+    Attributes:
+        name: Of the key; empty for none.
+        headers: What carries it.
+        mask: Takes all keys of the manager out of answers.
+    """
+
+    name: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    mask: Mask = field(default_factory=Mask, repr=False)
+
+
 class ApiProvider:
-    """An API, or many. Follows no redirects, keeps no cookies, unpacks nothing, takes no proxy. For one event loop."""
+    """An API, or many. Follows no redirects, keeps no cookies, unpacks nothing, takes no proxy. For one event loop.
+
+    Attributes:
+        mask: Takes the manager's secrets out of texts.
+    """
 
     def __init__(
-        self, allowed: Sequence[Destination], table: SpendingTable, gate: QuotaGate, most_bytes: int = MOST_BYTES
+        self,
+        allowed: Sequence[Destination],
+        table: SpendingTable,
+        gate: QuotaGate,
+        key: SentKey,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         """Connects with the first request.
 
@@ -134,13 +218,17 @@ class ApiProvider:
             allowed: Where requests may go.
             table: How long an exchange may take, and whether names may lead to private addresses.
             gate: What may be spent.
+            key: What requests to the own API carry besides.
             most_bytes: Of a body.
         """
         self._allowed = allowed
         self._table = table
         self._gate = gate
+        self._key = key
+        self.mask = key.mask
         self._most_bytes = most_bytes
         self._opened: aiohttp.ClientSession | None = None
+        self._breaks: dict[str, float] = {}
 
     def check(self, url: URL) -> Destination:
         """Returns where a URL leads that may be asked for, as far as its text tells.
@@ -174,36 +262,62 @@ class ApiProvider:
         Raises:
             ToolFailedError: There is no whole answer, or no time to wait for one.
         """
+        host = request.url.authority
         while True:
+            if not request.is_own:
+                await self._wait_for(host, clock)
             async with self._gate.admitted(tokens, clock) as admission:
                 answer = await self._send(request)
-                admission.told = told_limits(answer.status, answer.headers, time.time())
                 admission.used = 0 if answer.status == TOO_MANY else used(answer)
-            if answer.status != TOO_MANY or blames_account(answer.status, answer.content):
+                problem = key_problem(answer, self._key.name) if request.is_own else None
+                if problem is None:
+                    limits = told_limits(answer.status, answer.headers, time.time())
+                    if request.is_own:
+                        admission.told = limits
+                    elif limits.blocked_s > 0:
+                        self._breaks[host] = monotonic() + limits.blocked_s
+                        self._breaks = dict([*self._breaks.items()][-_MOST_HOSTS:])
+            if request.is_own and (problem is not None or answer.status < FAILED):
+                self._gate.note_refusal(problem.broken.failed if problem is not None else None)
+            if problem is not None:
+                raise problem
+            if answer.status != TOO_MANY:
                 return answer
 
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.close()
 
+    async def _wait_for(self, host: str, clock: QuotaClock) -> None:
+        """Waits until a host's break is over, which stops the calls to this host, and no others."""
+        with clock.waiting() as deadline:
+            wait_s = max(self._breaks.get(host, 0.0) - monotonic(), 0.0)
+            if monotonic() + wait_s > deadline:
+                message = f"{host} allows no call for {wait_s:.1f} s, which is beyond its deadline"
+                raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
+            await anyio.sleep(wait_s)
+
     async def _send(self, request: OutgoingRequest) -> ProviderAnswer:
         timeout = aiohttp.ClientTimeout(total=self._table.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        mask, most = self.mask, self._most_bytes
+        sent = CIMultiDict(request.headers)
+        sent.update({**(self._key.headers if request.is_own else {}), **_OWN_HEADERS})
         try:
             async with self._session.request(
                 request.method,
                 request.url,
-                headers={**request.headers, **_OWN_HEADERS},
+                headers=sent,
                 data=request.body,
                 allow_redirects=False,
                 timeout=timeout,
             ) as got:
-                body = bytearray()
-                async for chunk in got.content.iter_chunked(_CHUNK):
-                    body += chunk
-                    if len(body) > self._most_bytes:
-                        break
-                truncated = len(body) > self._most_bytes
-                return ProviderAnswer(got.status, got.headers, bytes(body[: self._most_bytes]), truncated)
+                body = await read_body(got, most + mask.longest)
+                return ProviderAnswer(
+                    got.status,
+                    CIMultiDict((name, mask(value)) for name, value in got.headers.items()),
+                    mask.content(body, most),
+                    len(body) > most,
+                )
         except aiohttp.InvalidURL as error:
             raise refused(f"{request.url.host} is no host") from error
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -215,8 +329,7 @@ class ApiProvider:
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
             resolver = aiohttp.ThreadedResolver() if self._table.private_addresses else _GuardedResolver()
-            # Quotas and slots bound the calls.
-            connector = aiohttp.TCPConnector(limit=0, resolver=resolver, family=socket.AF_INET)
+            connector = BoundedConnector(resolver=resolver, family=socket.AF_INET)
             self._opened = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
             )

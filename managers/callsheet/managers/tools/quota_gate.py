@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import structlog
 from callsheet.managers.tools.errors import QUOTA, ToolFailedError
 from callsheet.managers.tools.quotas import NOTHING_TOLD, KeyQuota, QuotaStore, ToldLimits
+from callsheet.v1.outcome_pb2 import Failed
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _SETTLE_S = 5.0
@@ -22,6 +28,9 @@ _SETTLE_S = 5.0
 _HOLD_MARGIN_S = 10.0
 # A shorter pause is over before others could serve.
 _SHORTEST_PAUSE_S = 1.0
+_ASK_STORE_AGAIN_S = 1.0
+# A key that some paths refuse, and others do not, is in the log no more often.
+_REFUSED_AGAIN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -43,12 +52,14 @@ class QuotaClock:
     """An attempt's execution clock, which stands while it waits for its quota.
 
     Attributes:
+        job: Whose turn it takes where jobs take turns.
         used: What its calls used: "calls", and the tokens of the contract's Cost as far as the API tells them.
         cpu_s: CPU seconds of a function's process.
     """
 
-    def __init__(self, longest_wait_s: float) -> None:
-        """An attempt that starts, and how long it may wait."""
+    def __init__(self, longest_wait_s: float, job: str = "") -> None:
+        """An attempt that starts, how long it may wait, and its job."""
+        self.job = job
         self._began = monotonic()
         self._longest_wait_s = longest_wait_s
         self.used: Counter[str] = Counter()
@@ -72,11 +83,12 @@ class QuotaClock:
 
 
 class QuotaGate:
-    """First come, first served; must be used from one event loop.
+    """One turn for each job after the other; must be used from one event loop.
 
     Attributes:
         quota: What may be spent.
         problem: Why no call may begin for a while, as a sentence; empty if one may.
+        refusal: What the provider holds against the key, as a sentence; empty if nothing. Calls may begin.
         report: Called when what the scheduler is to know of its services has changed.
     """
 
@@ -91,12 +103,18 @@ class QuotaGate:
         self.quota = quota
         self._store = store
         self._hold_s = longest_call_s + _HOLD_MARGIN_S
+        # Of each job one call at most stands in the line.
         self._line = anyio.Lock()
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._freed = anyio.Event()
         self._paused = anyio.Event()
         self._pause_ends = 0.0
+        # Why the truth cannot be asked.
+        self._away = ""
         self.report: Callable[[], None] = lambda: None
         self.problem = ""
+        self.refusal = ""
+        self._refused_at = -math.inf
 
     async def serve(self) -> None:
         """Ends pauses in time, until it is cancelled."""
@@ -104,17 +122,41 @@ class QuotaGate:
             await self._paused.wait()
             # A pause that grew meanwhile is told again by the next call.
             await anyio.sleep_until(self._pause_ends)
+            ask = partial(self._store.settle, self.quota, "", 0, NOTHING_TOLD)
+            while self._away and await self._reached(ask()) is None:  # noqa: ASYNC110 - it is another process
+                await anyio.sleep(_ASK_STORE_AGAIN_S)
             self._paused, self.problem = anyio.Event(), ""
             self.report()
+
+    def note_refusal(self, refusal: Failed | None) -> None:
+        """Notes the failure of a call by what its answer holds against the key; None if the answer took the key."""
+        if (refusal is None) == (not self.refusal):
+            return
+        self.refusal = "" if refusal is None else refusal.message
+        if refusal is not None and monotonic() - self._refused_at > _REFUSED_AGAIN_S:
+            self._refused_at = monotonic()
+            log.warning("key_not_taken", quota=self.quota.name, reason=refusal.reason)
+        self.report()
 
     def _pause(self, wait_s: float) -> None:
         """Tells at once that no call may begin for so long: what is not dispatched yet may be served elsewhere."""
         if wait_s >= _SHORTEST_PAUSE_S and not self._paused.is_set():
             self._pause_ends = anyio.current_time() + wait_s
-            ends = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + wait_s))
-            self.problem = f"quota {self.quota.name!r} allows no call until {ends}"
+            ends = time.strftime("until %H:%M:%S UTC", time.gmtime(time.time() + wait_s))
+            self.problem = f"quota {self.quota.name!r} allows no call {self._away or ends}"
+            log.info("quota_pauses", quota=self.quota.name, reason=self.problem)
             self._paused.set()
             self.report()
+
+    async def _reached(self, asking: Awaitable[T]) -> tuple[T] | None:
+        """Returns what the store answers, and notes whether it can be asked; None if it cannot."""
+        try:
+            answer = await asking
+        except ToolFailedError as error:
+            self._away = f"while {error}"
+            return None
+        self._away = ""
+        return (answer,)
 
     @asynccontextmanager
     async def admitted(self, tokens: int, clock: QuotaClock) -> AsyncIterator[QuotaAdmission]:
@@ -132,34 +174,44 @@ class QuotaGate:
         try:
             # A wait that is cut short may have been granted meanwhile.
             with clock.waiting() as deadline:
-                await self._enter(holder, admission.tokens, deadline)
+                await self._enter(holder, admission.tokens, clock.job, deadline)
             clock.used["calls"] += 1
             yield admission
         finally:
-            await self._settle(holder, admission)
+            # While the truth cannot be asked, that is no time of the call.
+            with clock.waiting():
+                await self._settle(holder, admission)
 
-    async def _enter(self, holder: str, tokens: int, deadline: float) -> None:
+    async def _enter(self, holder: str, tokens: int, job: str, deadline: float) -> None:
         wait_s = 0.0
         with anyio.move_on_after(max(deadline - monotonic(), 0.0)) as time_left:
-            async with self._line:
-                while (wait_s := await self._store.take(self.quota, holder, tokens, self._hold_s)) > 0:
+            async with self._turns.setdefault(job, anyio.Lock()), self._line:
+                while True:
+                    taken = await self._reached(self._store.take(self.quota, holder, tokens, self._hold_s))
+                    (wait_s,) = taken or (_ASK_STORE_AGAIN_S,)
                     self._pause(wait_s)
-                    if monotonic() + wait_s > deadline:
+                    if wait_s <= 0 or monotonic() + wait_s > deadline:
                         break
                     self._freed = anyio.Event()
                     with anyio.move_on_after(wait_s):
                         await self._freed.wait()
         if wait_s > 0 or time_left.cancelled_caught:
-            message = f"quota {self.quota.name!r} allows no call for {wait_s:.1f} s, which is beyond its deadline"
-            raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
+            reason, why = "quota_exhausted", f"for {wait_s:.1f} s, which is beyond its deadline"
+            if self._away:
+                # Of this kind, as the call was certainly not made: it is tried again even if it may be made only once.
+                reason, why = "quota_store_unavailable", self._away
+            message = f"quota {self.quota.name!r} allows no call {why}"
+            raise ToolFailedError(QUOTA, reason, message, retry_after_s=wait_s)
 
     async def _settle(self, holder: str, admission: QuotaAdmission) -> None:
         self._pause(admission.told.blocked_s)
         further = 0 if admission.used is None else admission.used - admission.tokens
+        settle = partial(self._store.settle, self.quota, holder, further, admission.told)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(_SETTLE_S):
-                await self._store.settle(self.quota, holder, further, admission.told)
-        except (ToolFailedError, TimeoutError) as error:
+                while await self._reached(settle()) is None:  # noqa: ASYNC110 - it is another process
+                    await anyio.sleep(_ASK_STORE_AGAIN_S)
+        except TimeoutError:
             # Its place is given up in time; what the provider said is learned again.
-            log.warning("quota_not_settled", quota=self.quota.name, reason=str(error))
+            log.warning("quota_not_settled", quota=self.quota.name, reason=self._away)
         self._freed.set()

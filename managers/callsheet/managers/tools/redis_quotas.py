@@ -10,15 +10,19 @@ forgotten; a bucket that is not there is full.
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
+from callsheet.credentials.masking import REDIS_URL_RULE, Mask, without_credentials
 from callsheet.managers.tools.errors import QUOTA, ToolFailedError
 from callsheet.managers.tools.quotas import ASK_AGAIN_S, KeyQuota, QuotaStore, Rate, ToldLimits
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from typing_extensions import override
 
-_TIMEOUT_S: Final = 5.0
-_AGAIN_S: Final = 1.0
+_TIMEOUTS: Final[dict[str, Any]] = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0}
 
 # KEYS: spent, holders. ARGV: "take" or "settle", holder, requests per second and burst, tokens per second and burst
 # (burst 0: no such limit), tokens; then for a take: most holders (0: no limit), seconds to hold, seconds to ask again;
@@ -62,11 +66,28 @@ return exact(math.max(wait, 0))
 """
 
 
+def check_redis(url: str) -> None:
+    """Finds out whether a Redis can be used, before anything depends on it; blocks for some seconds at most.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    try:
+        with BlockingRedis.from_url(url, **_TIMEOUTS) as client:
+            client.ping()
+    except ValueError:
+        raise ValueError(f"quota_redis: {REDIS_URL_RULE}") from None
+    except (RedisError, OSError) as error:
+        why = Mask(unquote(urlsplit(url).password or ""))(f"{type(error).__name__}: {error}")
+        raise ValueError(f"quota_redis: {without_credentials(url)}: cannot be used: {why}") from error
+
+
 class RedisQuotas(QuotaStore):
     """The truth of all managers with the same Redis and namespace, which all its keys begin with."""
 
     def __init__(self, url: str, namespace: str) -> None:
-        self._client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        # A connection may have ended since it was used last; whoever asks waits and tries again by itself.
+        self._client = Redis.from_url(url, retry=Retry(NoBackoff(), 1), **_TIMEOUTS)
         self._namespace = namespace
         self._script = self._client.register_script(_SCRIPT)
 
@@ -91,8 +112,7 @@ class RedisQuotas(QuotaStore):
         except RedisError as error:
             # Not with its text: a URL may hold a password.
             message = f"the Redis of quotas cannot be used: {type(error).__name__}"
-            # Of this kind, as the call was certainly not made: it is tried again even if it may be made only once.
-            raise ToolFailedError(QUOTA, "quota_store_unavailable", message, retry_after_s=_AGAIN_S) from error
+            raise ToolFailedError(QUOTA, "quota_store_unavailable", message) from error
         return float(answer)
 
 

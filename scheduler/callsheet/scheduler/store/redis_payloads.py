@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from typing import Any, Final, Self
 
 import anyio
+from callsheet.credentials.masking import REDIS_URL_RULE
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
@@ -149,10 +150,14 @@ class RedisPayloadStore(PayloadStore):
             clock: See `PayloadStore`.
 
         Raises:
+            ValueError: `url` is none of Redis.
             PayloadDurabilityError: The server's settings do not keep what it acknowledges.
             redis.exceptions.RedisError: The server cannot be reached or used.
         """
-        client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        try:
+            client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        except ValueError:
+            raise ValueError(f"redis_url: {REDIS_URL_RULE}") from None
         try:
             await _check_durable(client)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,8 +26,8 @@ from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_HEAD_BYTES: Final = 8192
-MAX_CONNECTIONS: Final = 16
-"""At once; more are closed unanswered."""
+MAX_CONNECTIONS: Final = 256
+"""At once; with more the oldest one is closed, so that no silent ones keep others out."""
 CALL_TIMEOUT_S: Final = 10.0
 """From the connection to the last byte of the answer."""
 
@@ -74,7 +75,7 @@ class MetricsServer:
         self._access = access
         self._refused = refused
         self._tokens = TokenFile(access.tokens) if access.tokens is not None else None
-        self._connections = 0
+        self._connections: deque[anyio.CancelScope] = deque()
         self._listened = ""
 
     async def serve(self, listen: str, *, task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -96,17 +97,17 @@ class MetricsServer:
             await listener.serve(self._connected)
 
     async def _connected(self, stream: anyio.abc.SocketStream) -> None:
-        if self._connections >= MAX_CONNECTIONS:
-            await anyio.aclose_forcefully(stream)
-            return
-        self._connections += 1
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self._connections.popleft().cancel()
         try:
-            with anyio.move_on_after(CALL_TIMEOUT_S):
+            with anyio.move_on_after(CALL_TIMEOUT_S) as scope:
+                self._connections.append(scope)
                 await self._answer(stream)
         except (OSError, ssl.SSLError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead) as error:
             _log.debug("metrics_caller_left", reason=str(error))
         finally:
-            self._connections -= 1
+            if scope in self._connections:
+                self._connections.remove(scope)
             with anyio.move_on_after(1.0, shield=True):
                 await anyio.aclose_forcefully(stream)
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import math
-from contextlib import suppress
 from pathlib import Path
 
-import anyio
-import anyio.abc
 import numpy as np
 import pytest
 from callsheet.managers.inference.driver import (
@@ -47,6 +44,8 @@ from callsheet.managers.inference.sglang_engine.driver import buckets_of
 from callsheet.managers.inference.weights import TensorSpec
 from callsheet.options.declaration import from_values
 from safetensors.numpy import save_file
+
+from tests.support.raw_answers import raw_answers
 
 UP = ServerState(identity="first", version="3")
 SEEN = Look(identity="first", version="3")
@@ -216,30 +215,24 @@ def test_urls_of_servers(url: str) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("zipped", [False, True])
-async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+@pytest.mark.parametrize(
+    ("head", "part", "told"),
+    [
+        (b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b" " * (1 << 24)), b"", "more than 1048576 bytes"),
+        (b"\r\n", b" " * (1 << 16), "more than 1048576 bytes"),
+        (b"Content-Length: 32\r\n\r\nkey sk-0123456789abcdef is wrong", b"", r"HTTP 401: key \*\*\* is wrong"),
+        (b"X: sk-0123456789abcdef\nsk-0123456789abcdef\r\n\r\n", b"", r"\*\*\*"),
+        (b"Transfer-Encoding: chunked\r\n\r\nsk-0123456789abcdef\r\n", b"", r"\*\*\*"),
+        (b"Transfer-Encoding: chunked\r\n\r\n", b"1;" + b"a=b;" * 999 + b"\r\nx\r\n", "Error"),
+    ],
+)
+async def test_what_a_server_sends_is_bounded_and_tells_nobody_the_key(
+    monkeypatch: pytest.MonkeyPatch, head: bytes, part: bytes, told: str
+) -> None:
     monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1 << 20)
-    part = gzip.compress(b" " * (1 << 24)) if zipped else b" " * (1 << 16)
-    sent = 0
-
-    async def answer(stream: anyio.abc.SocketStream) -> None:
-        nonlocal sent
-        async with stream:
-            await stream.receive()
-            await stream.send(b"HTTP/1.1 200 OK\r\n" + (b"Content-Encoding: gzip\r\n" if zipped else b"") + b"\r\n")
-            with suppress(anyio.BrokenResourceError):
-                for _ in range(1 if zipped else 1024):
-                    await stream.send(part)
-                    sent += len(part)
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, answer)
-        engine = client.EngineHttp(f"http://127.0.0.1:{port}")
-        with pytest.raises(EngineError, match="more than 1048576 bytes"):
-            await engine.get("/")
+    async with raw_answers(b"HTTP/1.1 401 No\r\n" + head, part) as url:
+        engine = client.EngineHttp(url, "sk-0123456789abcdef")
+        with pytest.raises(EngineError, match=told) as caught:
+            raise EngineError((await engine.get("/", timeout_s=100.0)).message)
         await engine.close()
-        tasks.cancel_scope.cancel()
-    await listener.aclose()
-    assert sent < 1 << 26
+    assert "sk-0123456789" not in str(caught.value)

@@ -186,9 +186,9 @@ def test_no_window_of_time_sees_more_than_its_rate_and_one_burst(
 SEARCH = service("search", [ActionKind.TOOL_CALL], demand={"api": 1})
 
 
-def search(world: CoreWorld, name: str, *, wait: bool = False, requests: int = 0) -> None:
+def search(world: CoreWorld, name: str, *, wait: bool = False, requests: int = 0, resource: str = "api") -> None:
     """Submits a call of the service that has a demand of its own."""
-    demand = fixed(api=requests) if requests else None
+    demand = fixed(**{resource: requests}) if requests else None
     world.submit(action_request(name, kind=ActionKind.TOOL_CALL, service="search", demand=demand, wait=wait))
 
 
@@ -203,20 +203,27 @@ def test_a_call_that_states_no_demand_takes_its_services() -> None:
     assert manager.grant("a").resources == {"api": 1}
 
 
-def test_a_call_with_a_demand_of_its_own_keeps_it() -> None:
+@pytest.mark.parametrize(
+    ("resource", "requests", "granted"),
+    [("api", 2, {"api": 2}), ("api", 1, {"api": 1}), ("cpu", 1, {"cpu": 1, "api": 1})],
+)
+def test_a_call_with_a_demand_of_its_own_keeps_it_and_passes_by_no_quota(
+    resource: str, requests: int, granted: dict[str, int]
+) -> None:
     world = CoreWorld()
     manager = world.manager("m", SEARCH, on=QUOTA_NODE)
     world.job()
-    search(world, "large", requests=2)
+    search(world, "large", requests=requests, resource=resource)
     world.plan()
-    assert manager.grant("large").resources == {"api": 2}
+    assert manager.grant("large").resources == granted
 
 
-def test_calls_that_waited_for_their_service_take_its_demand_once_it_is_there() -> None:
+@pytest.mark.parametrize(("requests", "resource"), [(0, "api"), (1, "cpu")])
+def test_calls_that_waited_for_their_service_take_its_demand_once_it_is_there(requests: int, resource: str) -> None:
     world = CoreWorld()
     world.job()
     for name in ("a", "b", "c", "d"):
-        search(world, name, wait=True)
+        search(world, name, wait=True, requests=requests, resource=resource)
     world.plan()
     manager = world.manager("m", SEARCH, on=QUOTA_NODE)
     world.plan()

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import aiohttp
 import anyio
 import structlog
+from callsheet.credentials.masking import Mask
+from callsheet.managers.bounded_answers import BoundedConnector, read_body
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineCapabilities,
@@ -38,7 +40,6 @@ LOOK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 128 << 20
 """Of an answer once it is decompressed: ten times that of a context of 131,072 tokens with their log-probabilities."""
-_CHUNK_BYTES = 1 << 16
 
 Where = str | Callable[[], str]
 """Where a server is, such as "http://host:30000"; asked for with each call if it may move."""
@@ -97,6 +98,7 @@ class EngineHttp:
     def __init__(self, url: Where, api_key: str | None = None) -> None:
         self._where = url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._mask = Mask(api_key or "")
         self._opened: aiohttp.ClientSession | None = None
 
     @property
@@ -147,8 +149,7 @@ class EngineHttp:
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
             # Callers bound how many requests are live, so that a call never waits for a connection behind them.
-            connector = aiohttp.TCPConnector(limit=0)
-            self._opened = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            self._opened = aiohttp.ClientSession(connector=BoundedConnector(), headers=self._headers)
         return self._opened
 
     async def _call(
@@ -158,7 +159,14 @@ class EngineHttp:
             self._translated(url := self.url + path),
             self._session.request(method, url, json=body, params=params, timeout=_timeout(timeout_s)) as got,
         ):
-            return await _answer(got)
+            content = await read_body(got, MAX_ANSWER_BYTES)
+            if len(content) > MAX_ANSWER_BYTES:
+                raise EngineError(f"{url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
+            text = self._mask.content(content).decode(errors="replace")
+            try:
+                return HttpAnswer(got.status, json.loads(text))
+            except ValueError:
+                return HttpAnswer(got.status, text)
 
     @asynccontextmanager
     async def _translated(self, url: str) -> AsyncIterator[None]:
@@ -166,25 +174,12 @@ class EngineHttp:
             yield
         except _LOST as error:
             slow = isinstance(error, TimeoutError)
-            reason = "no answer in time" if slow else f"{type(error).__name__}: {error}"
+            reason = "no answer in time" if slow else f"{type(error).__name__}: {self._mask(str(error))}"
             raise EngineUnreachableError(f"{url}: {reason}", refused=not slow) from error
 
 
 def _timeout(total_s: float | None) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S)
-
-
-async def _answer(got: aiohttp.ClientResponse) -> HttpAnswer:
-    content = bytearray()
-    async for chunk in got.content.iter_chunked(_CHUNK_BYTES):
-        content += chunk
-        if len(content) > MAX_ANSWER_BYTES:
-            raise EngineError(f"{got.url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
-    text = content.decode(errors="replace")
-    try:
-        return HttpAnswer(got.status, json.loads(text))
-    except ValueError:
-        return HttpAnswer(got.status, text)
 
 
 # Requests to servers: those that none could serve, what a refusal means, and what becomes of tokens on their way.

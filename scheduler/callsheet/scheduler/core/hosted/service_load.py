@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -85,13 +84,13 @@ def _is_news(told: tuple[int, float] | None, now: tuple[int, float]) -> bool:
     return told is None or any(abs(one - other) > _NEWS * max(one, other) for one, other in zip(told, now, strict=True))
 
 
-# What actions that state no demand take of the services they name, as their managers say.
+# What actions take of the services they name, as their managers say.
 
 
 def with_service_demand(state: SchedulerState, request: ActionRequest) -> ActionRequest:
-    """Returns the request with its service's demand where it states none; unchanged otherwise."""
+    """Returns the request with no less than the demand of its service, if its service has one."""
     demand = state.service_demands.get(request.service)
-    return request if demand is None or request.demand.entries else replace(request, demand=demand)
+    return request if demand is None else request.with_service_demand(demand)
 
 
 def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription]) -> None:
@@ -104,23 +103,18 @@ def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription])
         demand = state.service_demands[service.name] = Demand(entries)
         if demand == before:
             continue
-        state.chores.add(("demand", service.name), _take_demand(state, service.name, before))
+        state.chores.add(("demand", service.name), _take_demand(state, service.name))
 
 
-def _take_demand(state: SchedulerState, service: str, before: Demand | None) -> Iterator[Part]:
-    """Has the actions that wait for a service and state no demand take its newest one."""
-    waiting = [
-        action
-        for key, ready in state.ready.classes.items()
-        if key.service == service and (not key.demand.entries or key.demand == before)
-        for action in ready
-    ]
+def _take_demand(state: SchedulerState, service: str) -> Iterator[Part]:
+    """Has the actions that wait for a service take its newest demand; those with one of their own at least so much."""
+    waiting = [action for key, ready in state.ready.classes.items() if key.service == service for action in ready]
 
     def take(action: Action, _: float) -> None:
         demand = state.service_demands.get(service)
         if action.ready_ticket and demand is not None:
             state.ready.remove(action)
-            action.request = replace(action.request, demand=demand)
+            action.request = action.request.with_service_demand(demand)
             state.ready.add(action)
 
     yield from (partial(take, each) for each in waiting)

@@ -355,7 +355,7 @@ class SchedulerState:
         closed_trajectories: How many closed trajectories of open jobs are over and kept.
         finished_bytes: Bytes of these outcomes, and of what is kept of these trajectories.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
-        service_demands: What an action takes that states no demand, by the name of its service.
+        service_demands: What an action takes at least, by the name of its service.
         held_memory: What sandboxes held in their lives.
         spent: What attempts cost since the scheduler's start, by their kind.
         resting: What sandboxes cost since then between their commands.

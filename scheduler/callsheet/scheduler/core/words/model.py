@@ -208,6 +208,11 @@ class ResourceDemand:
         """Whether more than the fewest units help."""
         return self.max_units > self.min_units
 
+    def at_least(self, least: ResourceDemand) -> ResourceDemand:
+        """Returns it with no fewer units than another one has."""
+        few, most = max(self.min_units, least.min_units), max(self.max_units, least.max_units)
+        return replace(self, min_units=few, max_units=most)
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -231,6 +236,12 @@ class Demand:
         """Memory that a sandbox may have and need not be booked with, in MiB; 0 for none."""
         held = (each for each in self.entries if each.held_by_trajectory and not (each.guaranteed or each.elastic))
         return next((entry.min_units for entry in held if entry.resource == MEMORY), 0)
+
+    def at_least(self, least: Demand) -> Demand:
+        """Returns it with no fewer units of any resource than another demand has."""
+        floors = {entry.resource: entry for entry in least.entries}
+        own = [entry.at_least(floors.pop(entry.resource, entry)) for entry in self.entries]
+        return Demand((*own, *floors.values()))
 
     def with_guaranteed_memory(self) -> Demand:
         """The same with its memory booked whole."""
@@ -302,6 +313,7 @@ class ActionRequest:
         payloads: SHA-256 of the stored payloads that it refers to.
         generation: Of a generate, how many tokens it is about.
         traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
+        own_demand: The demand that its client stated, once that of its service was added to `demand`; None before.
     """
 
     key: ActionKey
@@ -326,6 +338,12 @@ class ActionRequest:
     payloads: tuple[str, ...] = ()
     generation: GenerationSize | None = None
     traceparent: str = ""
+    own_demand: Demand | None = None
+
+    def with_service_demand(self, least: Demand) -> ActionRequest:
+        """Returns it with a demand of no less than its service's: no demand passes by the queue of a quota."""
+        own = self.demand if self.own_demand is None else self.own_demand
+        return replace(self, demand=own.at_least(least), own_demand=own)
 
     @property
     def needs_sandbox(self) -> bool:

@@ -63,7 +63,7 @@ class ServiceDescription:
         weights: For models whose weights can change: which they have; None if that is not told.
         kv_tokens: Tokens that the KV cache of an engine holds; 0 if it is no engine, or does not tell.
         instance_slots: Attempts that each instance takes before another one elsewhere is worth its set-up; 0 for one.
-        demand: Units that an action takes which names it and states no demand.
+        demand: Units that an action takes at least which names it.
     """
 
     name: str

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+from callsheet.credentials.masking import without_credentials
 from callsheet.managers.sandbox.files.images.oci import (
     ImageError,
     ImageNotFoundError,
@@ -123,7 +124,7 @@ class Skopeo:
 def refusal(reference: ImageReference, said: str) -> ImageError:
     """Returns the failure for skopeo's error output `said`; a pure function."""
     messages = _MESSAGE.findall(said)
-    text = (messages[-1] if messages else said.strip()).replace('\\"', '"')[-_SHOWN:]
+    text = without_credentials((messages[-1] if messages else said.strip()).replace('\\"', '"'))[-_SHOWN:]
     # A word in the image's own name says nothing about the failure.
     lower = text.replace(str(reference), "").lower()
     message = f"image {str(reference)!r}: {reference.registry} said: {text}"
