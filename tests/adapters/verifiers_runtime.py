@@ -57,9 +57,8 @@ class CallsheetRuntime:
             result = outcome.unwrap()
         except InfraError as error:
             raise SandboxLostError(str(error)) from error
-        return ProgramResult(
-            result.exit_code, result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace")
-        )
+        exit_code = -result.signal if result.signal else result.exit_code
+        return ProgramResult(exit_code, result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace"))
 
     async def write(self, path: str, data: bytes) -> None:
         """Writes a file."""

@@ -323,6 +323,7 @@ async def test_a_judgement_without_a_score_is_no_zero_and_has_cost_its_tokens(
         ("Score: 7", {"finish_reason": "content_filter"}, "finish_reason is content_filter"),
         ("Score: 0", {"message": {"content": "Score: 0", "refusal": "I must not."}}, "refused: I must not."),
         (" ", {"finish_reason": "stop"}, "it is empty"),
+        ("<think>Score: 7</think>\n", {"finish_reason": "stop"}, "it is empty"),
         (None, {"finish_reason": "stop"}, "it is empty"),
     ],
 )

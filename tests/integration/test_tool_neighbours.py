@@ -78,6 +78,10 @@ def states(tools: ToolsExecutor) -> dict[str, tuple[bool, str]]:
         ((403, {"WWW-Authenticate": 'Bearer error="invalid_token"'}, ""), (INFRA, "key_refused")),
         ((429, {}, _NO_MONEY), (INFRA, "insufficient_quota")),
         ((402, {}, "You have no money."), (INFRA, "insufficient_quota")),
+        ((401, {}, '{{"error": "half of \\ud83d, and no user has {net}"}}'), (INFRA, "key_refused")),
+        ((403, {}, "CSRF Failed: CSRF token missing."), None),
+        ((403, {}, "The page token is invalid"), None),
+        ((403, {"X-RateLimit-Remaining": "0" * 5000}, "\\ud83d"), None),
         ((403, {}, "You may not see this page"), None),
         ((403, {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}, ""), None),
         ((403, {}, "This token does not have the scope that this page needs"), None),
@@ -136,7 +140,7 @@ async def test_a_host_speaks_for_itself_and_for_no_key(
             assert answered(await tools.run(call_attempt("search", f"GET {url}/good")))["status"] == 200
     assert states(tools)["search"] == (False, "")
     if "3000" in headers.values():
-        assert (failure(again).kind, failure(again).reason) == (QUOTA, "quota_exhausted")
+        assert (failure(again).kind, failure(again).reason) == (INFRA, "quota_exhausted"), "its first request was made"
         assert 2000 < failure(again).retry_after_s <= 3000
         assert strict.seen == ["/x"]
     else:

@@ -133,6 +133,7 @@ class LimitedProvider:
             status, headers, body = self.pages[request.path]
             key = request.headers.get("Authorization", "").removeprefix("Bearer ")
             forms = {"key": key, "quoted": quote(key, safe=""), "base64": base64.b64encode(key.encode()).decode()}
+            forms["net"] = key.replace("+", "\\u002B").replace("&", "\\u0026")
             told = {name: value.format(**forms) for name, value in headers.items()}
             return web.Response(status=status, headers=told, text=body.format(**forms))
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":

@@ -57,8 +57,13 @@ def without_credentials(text: str) -> str:
 
 
 def _forms(word: str) -> Iterator[str]:
-    yield from (word, json.dumps(word)[1:-1], html.escape(word), quoted := quote(word, safe=""))
-    yield re.sub("%..", lambda found: found[0].lower(), quoted)
+    yield from (word, in_json := json.dumps(word)[1:-1], in_json.replace("/", r"\/"))
+    yield from (in_html := html.escape(word), in_html.replace("/", "&#x2F;"))
+    for quoted in (quote(word), quote(word, safe="")):
+        yield from (quoted, re.sub("%..", lambda found: found[0].lower(), quoted))
+    # JSON that is safe within HTML, as Go and .NET write it.
+    for special, code in (("[<>&]", "\\u{:04x}"), ("[<>&'+`]", "\\u{:04X}")):
+        yield re.sub(special, lambda found, code=code: code.format(ord(found[0])), in_json)  # type: ignore[misc]
     for before in range(3):
         # Only what the word alone decides: its bits may begin and end within a character.
         bits = 8 * (before + len(word.encode()))

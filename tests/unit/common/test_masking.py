@@ -27,6 +27,10 @@ SECRET = 'sk-0123+56/89"ab&cdefé'
         lambda secret: quote(secret, safe=""),
         lambda secret: quote(secret, safe="").replace("%2B", "%2b").replace("%2F", "%2f").replace("%C3%A9", "%c3%a9"),
         lambda secret: json.dumps(secret)[1:-1],
+        lambda secret: json.dumps(secret)[1:-1].replace("/", "\\/"),
+        lambda secret: json.dumps(secret)[1:-1].replace("&", "\\u0026"),
+        lambda secret: json.dumps(secret)[1:-1].replace("&", "\\u0026").replace("+", "\\u002B"),
+        quote,
         html.escape,
         *(
             lambda secret, before=before, encode=encode: encode(f"{before}{secret}:x".encode()).decode()

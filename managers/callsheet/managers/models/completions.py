@@ -11,8 +11,11 @@ _MOST_TOKENS: Final = 1 << 53
 # Reasons by which servers tell that a completion came to its own end; some tell none.
 _ENDED: Final = frozenset({None, "", "stop", "eos", "eos_token", "end_turn", "stop_sequence"})
 _KEY_REFUSED: Final = frozenset({401, 402, 403})
-# Words of refusals about money. An ordinary rate limit has "quota" and "billing", too.
-_MONEY: Final = ("insufficient_quota", "insufficient balance", "billing_hard_limit", "budget", "credit")
+# Words of refusals about money. Ordinary rate limits have "quota" and "billing", too; a refusal may quote a prompt.
+_MONEY: Final = (
+    *("insufficient_quota", "insufficient balance", "billing_hard_limit", "budget has been exceeded"),
+    *("credit balance", "budget_exceeded"),
+)
 # Words of refusals of a prompt that is too long, among others in the same answer.
 _TOO_LONG: Final = ("context length", "maximum allowed length", "max_model_len", "longer than")
 
@@ -49,7 +52,8 @@ def message_of(content: Any) -> str:
             if content.get(name):
                 return message_of(content[name])
     text = content if isinstance(content, str) else json.dumps(content)
-    return text[:MAX_MESSAGE_CHARACTERS]
+    # A server that cuts a text may leave half a character.
+    return text[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 def blames_account(status: int, content: Any) -> bool:

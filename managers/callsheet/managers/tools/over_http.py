@@ -14,7 +14,7 @@ from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.models.completions import blames_length, message_of, text_of, told_tokens
 from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
-from callsheet.managers.tools.errors import ENV, INFRA, ToolFailedError
+from callsheet.managers.tools.errors import ENV, INFRA, QUOTA, ToolFailedError
 from callsheet.managers.tools.function_tool import ToolService, bad_arguments, read_arguments, told_value
 from callsheet.managers.tools.provider import (
     ApiProvider,
@@ -67,8 +67,14 @@ class HttpTool(ToolService):
     @override
     async def call(self, attempt: Attempt, clock: QuotaClock) -> Completed:
         request = self._request(attempt.action.tool_call.method, await read_arguments(attempt))
-        for _ in range(_MOST_REDIRECTS + 1):
-            answer = await self._provider.answer(request, clock, self._table.tokens_per_call)
+        for hop in range(_MOST_REDIRECTS + 1):
+            try:
+                answer = await self._provider.answer(request, clock, self._table.tokens_per_call)
+            except ToolFailedError as error:
+                if hop and error.broken.failed.kind == QUOTA and not attempt.action.tool_call.idempotent:
+                    # What a quota refuses is tried again, and the requests before this one were made.
+                    error.broken.failed.kind = INFRA
+                raise
             further = self._redirected(request, answer)
             if further is None:
                 break
@@ -223,6 +229,6 @@ def _provider_failed(status: int, partial: outcome_pb2.Succeeded | None = None) 
 
 def _tokens_used(answer: ProviderAnswer) -> int | None:
     try:
-        return int(json.loads(answer.body)["usage"]["total_tokens"])
+        return int(answer.content["usage"]["total_tokens"])
     except (LookupError, TypeError, ValueError, OverflowError):
         return None

@@ -34,6 +34,7 @@ from yarl import URL
 LONGEST_BLOCK_S = 3600.0
 REFUSED, PAY_FIRST, FORBIDDEN, TOO_MANY = 401, 402, 403, 429
 _DEFAULT_BLOCK_S = 1.0
+_MOST_DIGITS = 15
 FAILED = 400
 _REQUESTS = (
     "x-ratelimit-remaining-requests",
@@ -75,7 +76,7 @@ def _least(headers: Mapping[str, str], names: Iterable[str]) -> int | None:
 
 def _whole(headers: Mapping[str, str], name: str) -> int | None:
     text = headers.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal() else None
 
 
 def _wait_s(text: str, now: float, longest_s: float = math.inf) -> float:
@@ -107,32 +108,33 @@ def _date(text: str) -> float:
 
 _NO_MONEY = (b"insufficient_quota", b"insufficient_balance", b"billing_hard_limit_reached")
 # Says that a key is bad, and not that it may not do what was asked for.
+_KEYS = r"(?:(?:api|access|auth|bearer|subscription)[ -]?(?:key|token)|credential|authentication)"
 _BAD_KEY = re.compile(
-    r"\b(?:in(?:valid|correct)|expired|revoked|missing|bad|wrong|unknown|disabled|malformed|no)\W(?:\w+\W){0,2}?"
-    r"(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)"
-    r"|\b(?:(?:api|access|subscription)[ -]?key|token|credential|authentication|signature)s?\W+(?:\w+\W){0,4}?"
+    rf"\b(?:in(?:valid|correct)|expired|revoked|missing|bad|wrong|unknown|disabled|malformed|no)\W(?:\w+\W){{0,2}}?{_KEYS}"
+    rf"|\b{_KEYS}s?\W+(?:\w+\W){{0,4}}?"
     r"(?:in(?:valid|correct)|expired|revoked|missing|wrong|disabled|not (?:valid|found|active|provided|known))\b",
     re.IGNORECASE,
 )
 
 
-def key_problem(answer: ProviderAnswer, key: str) -> ToolFailedError | None:
+def key_problem(answer: ProviderAnswer, key: SentKey) -> ToolFailedError | None:
     """Returns what an answer holds against the key, rather than against the request that a model made; None if nothing.
 
     Args:
         answer: The answer, of an address that is sent the key.
-        key: The name of the key; empty if none is sent.
+        key: The key that was sent, if one was.
     """
     if answer.status < FAILED:
         return None
-    words = f"HTTP {answer.status}: {message_of(answer.content)}"
+    words = key.mask(f"HTTP {answer.status}: {message_of(answer.content)}")
     if answer.status == PAY_FIRST or (
         answer.status in {TOO_MANY, FORBIDDEN} and any(code in answer.body for code in _NO_MONEY)
     ):
-        return ToolFailedError(INFRA, "insufficient_quota", f"the provider wants money: {words}")
-    said = f"{words} {answer.headers.get('www-authenticate', '')}".replace("_", " ")
-    of_key = answer.status == REFUSED or (answer.status == FORBIDDEN and _BAD_KEY.search(said))
-    return ToolFailedError(INFRA, "key_refused", f"the API refuses key {key!r}: {words}") if key and of_key else None
+        return ToolFailedError(INFRA, "insufficient_quota", f"the provider asks for payment: {words}")
+    is_bad = "invalid_token" in answer.headers.get("www-authenticate", "") or _BAD_KEY.search(words.replace("_", " "))
+    if not key.name or not (answer.status == REFUSED or (answer.status == FORBIDDEN and is_bad)):
+        return None
+    return ToolFailedError(INFRA, "key_refused", f"the API refuses key {key.name!r}: {words}")
 
 
 CONNECT_TIMEOUT_S = 10.0
@@ -269,7 +271,7 @@ class ApiProvider:
             async with self._gate.admitted(tokens, clock) as admission:
                 answer = await self._send(request)
                 admission.used = 0 if answer.status == TOO_MANY else used(answer)
-                problem = key_problem(answer, self._key.name) if request.is_own else None
+                problem = key_problem(answer, self._key) if request.is_own else None
                 if problem is None:
                     limits = told_limits(answer.status, answer.headers, time.time())
                     if request.is_own:

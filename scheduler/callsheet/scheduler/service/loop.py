@@ -330,7 +330,11 @@ class CoreLoop:
                 self._background.release_payloads(record.job_id)
 
     def _proved(self, since: float) -> None:
-        """Notes a commit that began after `since`: this scheduler led then. Sends what waits for the proof of it."""
+        """Notes a commit that began after `since`: this scheduler led then. Sends what waits for the proof of it.
+
+        What was committed is sent even if the process was stopped right after the commit: the next leader knows it from
+        the journal, and a manager that registered there refuses dispatches of an earlier epoch.
+        """
         self._proved_at = max(self._proved_at, since)
         is_fresh = time.clock_gettime(_PROOF_CLOCK) - since <= PROOF_S
         while self._unproved and (is_fresh or self._unproved[0][0] <= since):

@@ -158,6 +158,8 @@ def test_requests_that_no_server_could_serve() -> None:
         (402, "Payment Required", EngineError, "engine_error"),
         (400, "Duplicate request ID detected: a", RequestRefusedError, "duplicate_request"),
         (400, "longer than the model's context length (2048 tokens).", RequestRefusedError, "prompt_too_long"),
+        (400, "the context length is 8, the prompt: 'my credit balance'", RequestRefusedError, "prompt_too_long"),
+        (400, "max_tokens must be above thinking.budget_tokens", RequestRefusedError, "invalid_sampling"),
         (400, "at most 32 stop strings are allowed, got 40", RequestRefusedError, "invalid_sampling"),
         (500, "Internal server error", EngineError, "engine_error"),
     ],

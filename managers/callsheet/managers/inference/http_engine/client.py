@@ -273,6 +273,8 @@ def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
 
 def error_of(answer: HttpAnswer) -> EngineError:
     """What an answer that is no success means for a request."""
+    if blames_length(answer.status, answer.message):
+        return RequestRefusedError("prompt_too_long", answer.message)
     if blames_account(answer.status, answer.content):
         return EngineError(answer.message)
     if answer.status in (429, 503):
@@ -280,8 +282,7 @@ def error_of(answer: HttpAnswer) -> EngineError:
     if answer.status in (400, 413, 422):
         if "duplicate" in answer.message.lower():
             return RequestRefusedError("duplicate_request", answer.message)
-        reason = "prompt_too_long" if blames_length(answer.status, answer.message) else "invalid_sampling"
-        return RequestRefusedError(reason, answer.message)
+        return RequestRefusedError("invalid_sampling", answer.message)
     return EngineError(answer.message)
 
 

@@ -85,10 +85,11 @@ def read_judgement(text: str, score_pattern: str, unfinished: str = "") -> dict[
         score_pattern: Finds the score.
         unfinished: Why the text is not the whole answer; empty if it is.
     """
-    problem = unfinished or ("" if text.strip() else "it is empty")
+    said = text.rpartition("</think>")[2]
+    problem = unfinished or ("" if said.strip() else "it is empty")
     if problem:
         return {"no_verdict": f"the judge's answer is no verdict: {problem}", "text": text}
-    found = re.findall(score_pattern, text.rpartition("</think>")[2])
+    found = re.findall(score_pattern, said)
     number = found[-1][0] if found and isinstance(found[-1], tuple) else found[-1] if found else ""
     try:
         score = float(number)

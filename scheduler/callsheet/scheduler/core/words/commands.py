@@ -1,7 +1,8 @@
 """What the core wants done.
 
 The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
-`after_commit` waits until every record before it is committed; all others are carried out at once.
+`after_commit` waits until every record before it is committed. So does the dispatch of an action that may begin only
+once. All others are carried out at once if the scheduler has lately proved that it leads.
 """
 
 from __future__ import annotations
