@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -29,10 +30,10 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[QuotaStore]:
     await found.close()
 
 
-async def fill(store: QuotaStore, quota: KeyQuota) -> None:
+async def fill(store: QuotaStore, quota: KeyQuota, tokens: int = 0) -> None:
     """Waits until one call could be made, and gives it back."""
-    await taken(store, quota, "filler")
-    await store.settle(quota, "filler", 0, NOTHING_TOLD)
+    await taken(store, quota, "filler", tokens)
+    await store.settle(quota, "filler", -tokens, NOTHING_TOLD)
 
 
 async def taken(store: QuotaStore, quota: KeyQuota, holder: str, tokens: int = 0) -> None:
@@ -71,8 +72,30 @@ async def test_no_more_calls_at_once_than_allowed(store: QuotaStore) -> None:
 
 async def test_a_holder_that_never_settles_is_taken_for_dead(store: QuotaStore) -> None:
     quota = KeyQuota("key", concurrency=1)
-    assert await store.take(quota, "dies", 0, 0.05) == 0.0
+    assert [await store.take(quota, "dies", 0, each) for each in (HOLD_S, 0.05)] == [0.0] * 2, "it is held anew"
     await taken(store, quota, "lives")
+
+
+async def test_a_take_that_is_repeated_takes_nothing_more(store: QuotaStore) -> None:
+    await taken(store, KeyQuota("key", 1, FAST, Rate(1e4, 100)), "a", 100)
+    slow = KeyQuota("key", 1, Rate(0.01, 1), Rate(1.0, 100))
+    assert [await store.take(slow, "a", 100, HOLD_S) for _ in range(3)] == [0.0] * 3
+    assert all(
+        [
+            0.0 < await store.take(each, "b", 100, HOLD_S) <= 100.0
+            for each in (replace(slow, concurrency=0, tokens=None), replace(slow, concurrency=0, requests=None))
+        ]
+    )
+
+
+@pytest.mark.parametrize(("further", "left"), [(-300, 400), (50, 50)])
+async def test_a_settlement_that_is_repeated_changes_no_tokens(store: QuotaStore, further: int, left: int) -> None:
+    await fill(store, KeyQuota("key", tokens=Rate(1e6, 1000)), 1000)
+    quota = KeyQuota("key", tokens=Rate(1e-3, 1000))
+    assert [await store.take(quota, name, tokens, HOLD_S) for name, tokens in (("a", 600), ("b", 300))] == [0.0, 0.0]
+    for holder in ("b", "b", "b", "never granted"):
+        await store.settle(quota, holder, further, NOTHING_TOLD)
+    assert [not await store.take(quota, "c", tokens, HOLD_S) for tokens in (left + 1, left)] == [False, True]
 
 
 async def test_a_provider_that_asks_for_a_break_gets_it_from_all(store: QuotaStore) -> None:
@@ -95,7 +118,7 @@ async def test_what_a_provider_says_is_left_bounds_what_is_taken(store: QuotaSto
 
 async def test_tokens_that_were_not_used_come_back_and_further_ones_are_owed(store: QuotaStore) -> None:
     quota = KeyQuota("key", tokens=Rate(1e-3, 100))
-    await store.settle(quota, "nobody", -100, NOTHING_TOLD)
+    await fill(store, KeyQuota("key", tokens=Rate(1e5, 100)), 100)
     assert await store.take(quota, "a", 80, HOLD_S) == 0.0
     await store.settle(quota, "a", -40, NOTHING_TOLD)
     assert await store.take(quota, "b", 50, HOLD_S) == 0.0
@@ -109,8 +132,8 @@ async def test_both_decide_alike(redis_url: str, seed: int) -> None:
     memory, redis = MemoryQuotas(), RedisQuotas(redis_url, uuid.uuid4().hex)
     quota = KeyQuota("key", 3, Rate(1e-6, 20), Rate(1e-6, 500))
     # A bucket that Redis does not know is full, one of a manager empty.
-    await memory.settle(quota, "nobody", -500, NOTHING_TOLD)
-    memory._spending["key"].requests = 20.0
+    await memory.settle(quota, "nobody", 0, NOTHING_TOLD)
+    memory._spending["key"].requests, memory._spending["key"].tokens = 20.0, 500.0
     rng, holders = random.Random(seed), [f"{each}" for each in range(6)]
     for _ in range(200):
         holder = rng.choice(holders)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Completed
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.settings import ManagerSettings
 from callsheet.managers.tools.executor import ToolsExecutor
 from callsheet.v1 import outcome_pb2
 from structlog.testing import capture_logs
 
+from tests.support.cutting_proxy import cutting_proxy
 from tests.support.limited_provider import LimitedProvider, serve_provider
 from tests.support.ports import free_port
 from tests.support.raw_answers import raw_answers
@@ -192,10 +195,10 @@ _ONE = '[keys.k]\n[quotas.k]\nconcurrency = 1\n[tools.x]\nurl = "{url}"\nkey = "
 async def test_jobs_take_turns_at_a_quota(tmp_path: Path, providers: list[LimitedProvider]) -> None:
     providers[0].takes_s = 0.02
 
-    async def call(executor: ToolsExecutor, job: str, number: int) -> None:
-        attempt = call_attempt("x", f"GET {job}{number}")
+    async def call(executor: ToolsExecutor, job: str, number: int, deadline_s: float = 30.0) -> AttemptResult:
+        attempt = call_attempt("x", f"GET {job}{number}", deadline_s=deadline_s)
         attempt.action.job_id = job
-        await executor.run(attempt)
+        return await executor.run(attempt)
 
     text = _ONE.format(url=providers[0].url)
     async with tools_executor(tmp_path, text) as executor, anyio.create_task_group() as tasks:
@@ -204,28 +207,50 @@ async def test_jobs_take_turns_at_a_quota(tmp_path: Path, providers: list[Limite
         await until(lambda: bool(providers[0].seen))
         for number in range(3):
             tasks.start_soon(call, executor, "few", number)
+        late = failure(await call(executor, "many", 40, 0.1))
+    assert (late.kind, late.reason, late.message) == (
+        QUOTA,
+        "quota_exhausted",
+        "quota 'k': the call's time ran out while it waited for its turn",
+    )
     assert [each for each in providers[0].seen[:8] if "few" in each] == ["/few0", "/few1", "/few2"]
     assert providers[0].seen[-1] == "/many39"
 
 
-async def test_calls_wait_while_the_store_of_quotas_is_away(tmp_path: Path, providers: list[LimitedProvider]) -> None:
-    port, results = str(free_port()), list[object]()
-    settings = {"quota_redis": f"redis://127.0.0.1:{port}", "quota_namespace": "n"}
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("first_s", [0.5, 30.0])
+async def test_calls_wait_while_the_store_of_quotas_is_away(
+    tmp_path: Path, providers: list[LimitedProvider], hangs: bool, first_s: float
+) -> None:
+    port, results = str(free_port()), list[AttemptResult]()
+    attempts = [call_attempt("x", "GET a", deadline_s=each) for each in (first_s, 30.0, 30.0)]
 
-    async def call() -> None:
-        results.append(await executor.run(call_attempt("x", "GET a")))
+    async def call(attempt: Attempt) -> None:
+        results.append(await executor.run(attempt))
 
-    with anyio.fail_after(_DEADLINE_S):
-        async with tools_executor(tmp_path, _ONE.format(url=providers[0].url), **settings) as executor:
-            with redis_server("--port", port):
-                await call()
-            async with anyio.create_task_group() as tasks:
-                for _ in range(3):
-                    tasks.start_soon(call)
-                await until(lambda: states(executor)["x"][0])
-                assert "Redis" in states(executor)["x"][1]
-                short = failure(await executor.run(call_attempt("x", "GET b", deadline_s=0.5)))
-                with redis_server("--port", port):
+    with anyio.fail_after(_DEADLINE_S), ExitStack() as redis:
+        redis.enter_context(redis_server("--port", port))
+        async with cutting_proxy(f"127.0.0.1:{port}") as proxy:
+            text, url = _ONE.format(url=providers[0].url), f"redis://{proxy.address}"
+            async with tools_executor(tmp_path, text, quota_redis=url, quota_namespace="n") as executor:
+                await call(call_attempt("x", "GET a"))
+                proxy.silent = hangs
+                if not hangs:
+                    redis.close()
+                async with anyio.create_task_group() as tasks:
+                    for attempt in attempts:
+                        tasks.start_soon(call, attempt)
+                    await until(lambda: states(executor)["x"][0] and "Redis" in states(executor)["x"][1])
+                    short = failure(await executor.run(call_attempt("x", "GET b", deadline_s=0.5)))
+                    # The head of the line unless it has failed, and the last in it.
+                    attempts[0].stop_requested.set()
+                    attempts[2].stop_requested.set()
+                    with anyio.fail_after(inspect.signature(ManagerSettings).parameters["stop_grace_s"].default):
+                        await until(lambda: len(results) == 3)
+                    proxy.silent = False
+                    if not hangs:
+                        redis.enter_context(redis_server("--port", port))
                     await until(lambda: len(results) == 4 and not states(executor)["x"][0])
-    assert (short.kind, short.reason) == (QUOTA, "quota_store_unavailable")
-    assert all(isinstance(each, Completed) for each in results)
+    assert [type(each) for each in results] == [Completed, Broken if first_s < 1.0 else Stopped, Stopped, Completed]
+    for failed in (short, *(each.failed for each in results if isinstance(each, Broken))):
+        assert (failed.kind, failed.reason, failed.retry_after_s) == (QUOTA, "quota_store_unavailable", 1.0)

@@ -294,7 +294,7 @@ class ApiProvider:
         """Waits until a host's break is over, which stops the calls to this host, and no others."""
         with clock.waiting() as deadline:
             wait_s = max(self._breaks.get(host, 0.0) - monotonic(), 0.0)
-            if monotonic() + wait_s > deadline:
+            if wait_s > 0 and monotonic() + wait_s > deadline:
                 message = f"{host} allows no call for {wait_s:.1f} s, which is beyond its deadline"
                 raise ToolFailedError(QUOTA, "quota_exhausted", message, retry_after_s=wait_s)
             await anyio.sleep(wait_s)

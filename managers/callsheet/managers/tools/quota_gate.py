@@ -23,7 +23,10 @@ from callsheet.v1.outcome_pb2 import Failed
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-_SETTLE_S = 5.0
+# So long the store may take for an answer, and a call to give up its place: well below a manager's `stop_grace_s`.
+_ANSWER_S = 2.0
+# However little time a call has left: a shorter silence does not show that the store is away.
+_SHORTEST_ANSWER_S = 0.25
 # Beyond what a call may take: its holder ends it by itself before that.
 _HOLD_MARGIN_S = 10.0
 # A shorter pause is over before others could serve.
@@ -148,12 +151,14 @@ class QuotaGate:
             self._paused.set()
             self.report()
 
-    async def _reached(self, asking: Awaitable[T]) -> tuple[T] | None:
-        """Returns what the store answers, and notes whether it can be asked; None if it cannot."""
+    async def _reached(self, asking: Awaitable[T], deadline: float = math.inf) -> tuple[T] | None:
+        """Returns what the store answers; None and a pause if it cannot be asked, or does not answer in time."""
         try:
-            answer = await asking
-        except ToolFailedError as error:
-            self._away = f"while {error}"
+            with anyio.fail_after(min(max(deadline - monotonic(), _SHORTEST_ANSWER_S), _ANSWER_S)):
+                answer = await asking
+        except (ToolFailedError, TimeoutError) as error:
+            self._away = f"while {str(error) or 'the Redis of quotas does not answer'}"
+            self._pause(_ASK_STORE_AGAIN_S)
             return None
         self._away = ""
         return (answer,)
@@ -170,24 +175,27 @@ class QuotaGate:
             ToolFailedError: It may not begin in time, or the truth cannot be asked.
         """
         most = self.quota.tokens.burst if self.quota.tokens is not None else tokens
-        holder, admission = uuid.uuid4().hex, QuotaAdmission(min(tokens, most))
+        holder, admission, granted = uuid.uuid4().hex, QuotaAdmission(min(tokens, most)), False
         try:
             # A wait that is cut short may have been granted meanwhile.
             with clock.waiting() as deadline:
                 await self._enter(holder, admission.tokens, clock.job, deadline)
+            granted = True
             clock.used["calls"] += 1
             yield admission
         finally:
             # While the truth cannot be asked, that is no time of the call.
             with clock.waiting():
-                await self._settle(holder, admission)
+                await self._settle(holder, admission, granted)
 
     async def _enter(self, holder: str, tokens: int, job: str, deadline: float) -> None:
         wait_s = 0.0
         with anyio.move_on_after(max(deadline - monotonic(), 0.0)) as time_left:
             async with self._turns.setdefault(job, anyio.Lock()), self._line:
+                # It has its turn: each wait below ends in time by itself.
+                time_left.deadline = math.inf
                 while True:
-                    taken = await self._reached(self._store.take(self.quota, holder, tokens, self._hold_s))
+                    taken = await self._reached(self._store.take(self.quota, holder, tokens, self._hold_s), deadline)
                     (wait_s,) = taken or (_ASK_STORE_AGAIN_S,)
                     self._pause(wait_s)
                     if wait_s <= 0 or monotonic() + wait_s > deadline:
@@ -196,22 +204,24 @@ class QuotaGate:
                     with anyio.move_on_after(wait_s):
                         await self._freed.wait()
         if wait_s > 0 or time_left.cancelled_caught:
-            reason, why = "quota_exhausted", f"for {wait_s:.1f} s, which is beyond its deadline"
+            reason, why = "quota_exhausted", f" allows no call for {wait_s:.1f} s, which is beyond its deadline"
             if self._away:
                 # Of this kind, as the call was certainly not made: it is tried again even if it may be made only once.
-                reason, why = "quota_store_unavailable", self._away
-            message = f"quota {self.quota.name!r} allows no call {why}"
-            raise ToolFailedError(QUOTA, reason, message, retry_after_s=wait_s)
+                reason, why, wait_s = "quota_store_unavailable", f" allows no call {self._away}", _ASK_STORE_AGAIN_S
+            elif time_left.cancelled_caught:
+                why = ": the call's time ran out while it waited for its turn"
+            raise ToolFailedError(QUOTA, reason, f"quota {self.quota.name!r}{why}", retry_after_s=wait_s)
 
-    async def _settle(self, holder: str, admission: QuotaAdmission) -> None:
+    async def _settle(self, holder: str, admission: QuotaAdmission, granted: bool) -> None:
         self._pause(admission.told.blocked_s)
         further = 0 if admission.used is None else admission.used - admission.tokens
         settle = partial(self._store.settle, self.quota, holder, further, admission.told)
-        try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(_SETTLE_S):
-                while await self._reached(settle()) is None:  # noqa: ASYNC110 - it is another process
-                    await anyio.sleep(_ASK_STORE_AGAIN_S)
-        except TimeoutError:
-            # Its place is given up in time; what the provider said is learned again.
-            log.warning("quota_not_settled", quota=self.quota.name, reason=self._away)
+        deadline = monotonic() + _ANSWER_S
+        with anyio.CancelScope(shield=True):
+            while await self._reached(settle(), deadline) is None:
+                if not granted or monotonic() + _ASK_STORE_AGAIN_S > deadline:
+                    # Its place is given up in time; what the provider said is learned again.
+                    log.warning("quota_not_settled", quota=self.quota.name, reason=self._away)
+                    break
+                await anyio.sleep(_ASK_STORE_AGAIN_S)
         self._freed.set()

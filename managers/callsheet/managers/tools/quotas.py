@@ -96,7 +96,7 @@ class QuotaStore(ABC):
 
     @abstractmethod
     async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:
-        """Takes a call and its tokens, or nothing.
+        """Takes a call and its tokens, or nothing; a holder that has them already takes no more, and is held anew.
 
         Args:
             quota: Of which.
@@ -113,12 +113,13 @@ class QuotaStore(ABC):
 
     @abstractmethod
     async def settle(self, quota: KeyQuota, holder: str, further_tokens: int, told: ToldLimits) -> None:
-        """Notes that a call is over.
+        """Notes that a call is over; tokens change only with the first note for a holder.
 
         Args:
             quota: Of which.
             holder: Whose.
-            further_tokens: Tokens that it took beyond the expected ones; below 0 gives some back.
+            further_tokens: Tokens that it took beyond the expected ones; below 0 gives some back. Nothing changes for
+                a holder that took nothing, or was taken for dead.
             told: What its answer said.
 
         Raises:
@@ -154,24 +155,25 @@ class MemoryQuotas(QuotaStore):
     @override
     async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:
         now, spent = self._now(quota)
-        wait_s = max(
-            spent.blocked_until - now,
-            _lacking_s(1, spent.requests, quota.requests),
-            _lacking_s(tokens, spent.tokens, quota.tokens),
-            ASK_AGAIN_S if 0 < quota.concurrency <= len(spent.holders) else 0.0,
-        )
-        if wait_s > 0:
-            return wait_s
-        spent.requests -= 1
-        spent.tokens -= tokens
+        if holder not in spent.holders:
+            wait_s = max(
+                spent.blocked_until - now,
+                _lacking_s(1, spent.requests, quota.requests),
+                _lacking_s(tokens, spent.tokens, quota.tokens),
+                ASK_AGAIN_S if 0 < quota.concurrency <= len(spent.holders) else 0.0,
+            )
+            if wait_s > 0:
+                return wait_s
+            spent.requests -= 1
+            spent.tokens -= tokens
         spent.holders[holder] = now + hold_s
         return 0.0
 
     @override
     async def settle(self, quota: KeyQuota, holder: str, further_tokens: int, told: ToldLimits) -> None:
         now, spent = self._now(quota)
-        spent.holders.pop(holder, None)
-        spent.tokens -= further_tokens
+        if spent.holders.pop(holder, None) is not None:
+            spent.tokens -= further_tokens
         spent.blocked_until = max(spent.blocked_until, now + told.blocked_s)
         if told.requests is not None:
             spent.requests = min(spent.requests, told.requests)

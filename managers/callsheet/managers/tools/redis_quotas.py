@@ -45,15 +45,16 @@ local requests, tokens = refilled(known[1], arg[3], arg[4]), refilled(known[2], 
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 local wait = 0
 if ARGV[1] == 'take' then
-  wait = math.max(blocked_until - now, lacking(1, requests, arg[3], arg[4]), lacking(arg[7], tokens, arg[5], arg[6]))
-  if arg[8] > 0 and redis.call('ZCARD', KEYS[2]) >= arg[8] then wait = math.max(wait, arg[10]) end
-  if wait <= 0 then
-    requests, tokens = requests - 1, tokens - arg[7]
-    redis.call('ZADD', KEYS[2], string.format('%.17g', now + arg[9]), ARGV[2])
+  local held = redis.call('ZSCORE', KEYS[2], ARGV[2])
+  if not held then
+    wait = math.max(blocked_until - now, lacking(1, requests, arg[3], arg[4]), lacking(arg[7], tokens, arg[5], arg[6]))
+    if arg[8] > 0 and redis.call('ZCARD', KEYS[2]) >= arg[8] then wait = math.max(wait, arg[10]) end
+    if wait <= 0 then requests, tokens = requests - 1, tokens - arg[7] end
   end
+  if wait <= 0 then redis.call('ZADD', KEYS[2], string.format('%.17g', now + arg[9]), ARGV[2]) end
 else
-  redis.call('ZREM', KEYS[2], ARGV[2])
-  tokens, blocked_until = tokens - arg[7], math.max(blocked_until, now + arg[8])
+  if redis.call('ZREM', KEYS[2], ARGV[2]) == 1 then tokens = tokens - arg[7] end
+  blocked_until = math.max(blocked_until, now + arg[8])
   if arg[9] >= 0 then requests = math.min(requests, arg[9]) end
   if arg[10] >= 0 then tokens = math.min(tokens, arg[10]) end
 end
@@ -86,7 +87,7 @@ class RedisQuotas(QuotaStore):
     """The truth of all managers with the same Redis and namespace, which all its keys begin with."""
 
     def __init__(self, url: str, namespace: str) -> None:
-        # A connection may have ended since it was used last; whoever asks waits and tries again by itself.
+        # A connection may have ended since it was used last. The script may be repeated: an answer can be lost, too.
         self._client = Redis.from_url(url, retry=Retry(NoBackoff(), 1), **_TIMEOUTS)
         self._namespace = namespace
         self._script = self._client.register_script(_SCRIPT)

@@ -100,7 +100,7 @@ async def test_a_burst_that_was_long_under_way_and_what_follows_it_fit(per_minut
     now, arrivals = 1000.0, list[float]()
     began = now
     while len(arrivals) < 3 * burst:
-        wait_s = await store.take(quota, "me", 0, 1e6)
+        wait_s = await store.take(quota, f"{len(arrivals)}", 0, 1e6)
         now += wait_s
         if not wait_s:
             arrivals.append(now + (TRANSIT_S if now == began else 0.0))
