@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.deploy.tokens import TokenFileError, issue, issue_for_stack, listed, token_path
+from callsheet.options.private_files import write_private_file
 
 _UP = (sys.executable, "-m", "callsheet.cli.main", "up", "--json", "--managers", "sandbox", "--isolation", "none")
 
@@ -41,6 +42,7 @@ def test_nothing_that_a_stack_makes_is_open_to_others(tmp_path: Path) -> None:
 
 def test_a_token_goes_into_a_private_file_that_holds_nothing_else(tmp_path: Path) -> None:
     tokens, out = tmp_path / "tokens.json", tmp_path / "job.token"
+    (tmp_path / "job.token.new").touch(0o600)
     command = [sys.executable, "-m", "callsheet.cli.main", "token", "issue", "job", "j", "--tokens", str(tokens)]
     made = subprocess.run(
         [*command, "--out", str(out)], check=False, capture_output=True, text=True, umask=0, timeout=60
@@ -49,6 +51,10 @@ def test_a_token_goes_into_a_private_file_that_holds_nothing_else(tmp_path: Path
     assert [out.read_text().split("_")[1]] == [each.token_id for each in listed(tokens)]
     assert open_to_others(tmp_path) == []
     assert issue(tokens, "job", "j", out=out) == out.read_text().strip(), "a token of before is replaced"
+    with pytest.raises(IsADirectoryError):
+        write_private_file(tmp_path, "a token")
+    assert sorted(tmp_path.parent.glob(f"*{tmp_path.name}*")) == [tmp_path], "what failed leaves nothing"
+    assert sorted(tmp_path.glob("*job.token*")) == [out, tmp_path / "job.token.new"]
 
 
 @pytest.mark.parametrize(

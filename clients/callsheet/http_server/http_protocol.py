@@ -54,6 +54,10 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unfinished += len(data)
         super().data_received(data)
+        answered = self.cycle is not None and self.cycle.response_complete
+        if answered and self.timeout_keep_alive_task is None and self._head_due.cancelled():
+            # An empty line, or the rest of an unread body, has stopped the keep-alive timer but begun no head.
+            self._head_due = self.loop.call_later(HEAD_S, self.transport.close)
         # The parser itself keeps whatever comes of a head.
         if self._unfinished > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response(f"Between bodies come at most {MAX_HEAD_BYTES} bytes.")

@@ -15,9 +15,10 @@ HIDDEN: Final = "***"
 REDIS_URL_RULE: Final = "must be redis://, rediss:// or unix://, with special characters of its password written as %NN"
 """For errors in place of those of the library, which show what is behind a slash in a password."""
 _SHORTEST: Final = 8
-# In URLs: whatever is in front of the host, and parameters that are known to hold secrets.
+# In URLs: whatever is in front of the last "@" before the path, since passwords hold such signs and quotes as well; and
+# parameters that are known to hold secrets.
 _IN_URLS: Final = re.compile(
-    r"(://)[^\s/@'\"]+(?=@)"
+    r"(://)[^\s/]+(?=@)"
     r"|([?&](?:api[_-]?key|(?:(?:access|auth|refresh|id)_)?token|password|passwd|secret|sig|signature)=)[^\s?&#'\"]+",
     re.IGNORECASE,
 )

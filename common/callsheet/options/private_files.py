@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,17 +39,21 @@ def make_own_directory(directory: Path) -> None:
 def write_private_file(path: Path, content: str) -> None:
     """Writes a file for its owner alone, as a whole: a reader finds the old content or the new one.
 
-    Where root writes it, one that is there keeps its owner, such as a service's user.
+    If root writes it, one that is there keeps its owner, such as a service's user. No other file of its directory
+    changes: the new content has a name by chance until it is whole.
 
     Raises:
         OSError: It cannot be written.
     """
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        if os.geteuid() == 0 and path.exists():
-            os.fchown(file.fileno(), path.stat().st_uid, path.stat().st_gid)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            if os.geteuid() == 0 and path.exists():
+                os.fchown(file.fileno(), path.stat().st_uid, path.stat().st_gid)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise

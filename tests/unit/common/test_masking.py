@@ -61,6 +61,9 @@ def test_what_is_no_secret_stays() -> None:
     [
         ("postgresql://u:pa55@h/db?sslmode=on", "postgresql://***@h/db?sslmode=on"),
         ("no Redis at redis://:pa55@h:1, nor at rediss://h:1", "no Redis at redis://***@h:1, nor at rediss://h:1"),
+        ("redis://:p@ss'pa55@h:1/0: refused", "redis://***@h:1/0: refused"),
+        ("redis://:it's@pa55@h,redis://h", "redis://***@h,redis://h"),
+        ("(redis://h:1, it's a@b)", "(redis://h:1, it's a@b)"),
         ("git clone https://ghp_pa55@github.com/a/b@c", "git clone https://***@github.com/a/b@c"),
         ("GET https://r/v2?scope=pull&token=pa55&n=1 failed", "GET https://r/v2?scope=pull&token=***&n=1 failed"),
         ("postgresql:///db?host=/run&password=pa55", "postgresql:///db?host=/run&password=***"),

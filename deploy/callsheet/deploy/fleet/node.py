@@ -61,7 +61,7 @@ def default_directory() -> Path:
         make_own_directory(shared)
     except OSError as error:
         own = default_data_dir() / "cores"
-        _log.warning("the book of cores is not where it should be: %s: it is in %s", error, own)
+        _log.warning("cannot use the shared directory: %s; core locks are kept in %s instead", error, own)
         make_private_directory(own.parent)
         make_own_directory(own)
         return own

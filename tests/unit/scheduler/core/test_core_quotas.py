@@ -254,6 +254,28 @@ def test_what_calls_are_seen_to_take_is_booked_from_then_on() -> None:
     assert manager.grant("later").resources == {"api": 1}, "nothing said is nothing new"
 
 
+@pytest.mark.parametrize("restarts", [True, False], ids=["after a restart", "under one scheduler"])
+@pytest.mark.parametrize("begun", [True, False], ids=["in backoff", "before its admission"])
+def test_a_call_that_was_not_ready_takes_the_newest_demand_once_it_is(*, restarts: bool, begun: bool) -> None:
+    world = CoreWorld()
+    manager = world.manager("m", SEARCH, on=QUOTA_NODE)
+    world.job()
+    world.trajectory("t")
+    world.submit(action_request("a", ActionKind.TOOL_CALL, "t", service="search"))
+    if begun:
+        world.plan()
+    grants = [manager.start("a")] if begun else []
+    if restarts:
+        manager.world = world = world.restart()
+        manager.join(map(manager.running, grants))
+    for grant in grants:
+        manager.end(grant, events.AttemptFailed(FailureKind.INFRA, "made_to_fail"))
+    world.handle(events.ManagerHeartbeat("m", manager.stream, (ServiceState("search", 0.0, 0, demand={"api": 2}),)))
+    world.wait(3.0)
+    world.plan()
+    assert manager.grant("a").resources == {"api": 2}
+
+
 def test_three_managers_of_one_node_share_its_quota() -> None:
     world = CoreWorld()
     managers = [world.manager(name, SEARCH, on=QUOTA_NODE) for name in ("m", "n", "o")]

@@ -17,7 +17,7 @@ from callsheet.scheduler.core.state.entities import Action, Manager
 from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import TellDemand
-from callsheet.scheduler.core.words.model import ActionKind, ActionRequest, Demand, ResourceDemand
+from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand
 from callsheet.scheduler.core.words.registration import ServiceDescription, is_meant
 
 TELL_EVERY_S = 0.5
@@ -87,12 +87,6 @@ def _is_news(told: tuple[int, float] | None, now: tuple[int, float]) -> bool:
 # What actions take of the services they name, as their managers say.
 
 
-def with_service_demand(state: SchedulerState, request: ActionRequest) -> ActionRequest:
-    """Returns the request with no less than the demand of its service, if its service has one."""
-    demand = state.service_demands.get(request.service)
-    return request if demand is None else request.with_service_demand(demand)
-
-
 def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription]) -> None:
     """Takes over the demands that managers tell of services; actions that wait for one take it from now on."""
     for service in services:
@@ -111,10 +105,8 @@ def _take_demand(state: SchedulerState, service: str) -> Iterator[Part]:
     waiting = [action for key, ready in state.ready.classes.items() if key.service == service for action in ready]
 
     def take(action: Action, _: float) -> None:
-        demand = state.service_demands.get(service)
-        if action.ready_ticket and demand is not None:
+        if action.ready_ticket:
             state.ready.remove(action)
-            action.request = action.request.with_service_demand(demand)
             state.ready.add(action)
 
     yield from (partial(take, each) for each in waiting)

@@ -155,9 +155,17 @@ class ReadyQueue:
         arrived_for_cores: Weight that ever became ready for cores; a planner derives their load from it.
     """
 
-    def __init__(self, kept_set_ups: SetUpIndex | None = None) -> None:
-        """Args: kept_set_ups: Those that make some nodes better than others; None for none."""
+    def __init__(
+        self, kept_set_ups: SetUpIndex | None = None, service_demands: Mapping[str, Demand] | None = None
+    ) -> None:
+        """Makes an empty queue.
+
+        Args:
+            kept_set_ups: Those that make some nodes better than others; None for none.
+            service_demands: What an action takes at least, by the name of its service; None for none.
+        """
         self._kept_set_ups = kept_set_ups or SetUpIndex()
+        self._service_demands = {} if service_demands is None else service_demands
         self.classes: dict[ClassKey, ReadyClass] = {}
         self.waiting_weight: dict[str, float] = {}
         self.arrived_for_cores = 0.0
@@ -193,7 +201,8 @@ class ReadyQueue:
         return ClassKey(priority, request.kind, request.service, "", request.demand, job, request.label, size, set_up)
 
     def add(self, action: Action) -> None:
-        """Makes an action a member of its class."""
+        """Makes an action a member of its class; it takes the newest demand of its service, however long it waited."""
+        action.request = action.request.with_service_demand(self._service_demands.get(action.request.service))
         size_of, set_up = self._size_of, action.request.set_up
         key = self.key_of(
             action,
@@ -399,7 +408,8 @@ class SchedulerState:
         self.orphans: dict[ActionKey, Orphan] = {}
         self.orphan_bytes = 0
         self.kept_set_ups = SetUpIndex()
-        self.ready = ReadyQueue(self.kept_set_ups)
+        self.service_demands: dict[str, Demand] = {}
+        self.ready = ReadyQueue(self.kept_set_ups, self.service_demands)
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.chores = Chores()
@@ -411,7 +421,6 @@ class SchedulerState:
         self.closed_trajectories = 0
         self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
-        self.service_demands: dict[str, Demand] = {}
         self.held_memory = HeldMemory()
         self.spent: dict[ActionKind, Cost] = {kind: Cost() for kind in ActionKind}
         self.resting = Account()

@@ -340,10 +340,16 @@ class ActionRequest:
     traceparent: str = ""
     own_demand: Demand | None = None
 
-    def with_service_demand(self, least: Demand) -> ActionRequest:
-        """Returns it with a demand of no less than its service's: no demand passes by the queue of a quota."""
+    def with_service_demand(self, least: Demand | None) -> ActionRequest:
+        """Returns it with a demand of no less than its service's: no demand passes by the queue of a quota.
+
+        Returns the request itself if its service has none, or if it has this one already.
+        """
+        if least is None:
+            return self
         own = self.demand if self.own_demand is None else self.own_demand
-        return replace(self, demand=own.at_least(least), own_demand=own)
+        demand = own.at_least(least)
+        return self if demand == self.demand else replace(self, demand=demand, own_demand=own)
 
     @property
     def needs_sandbox(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts, note_generation
-from callsheet.scheduler.core.hosted.service_load import count_reward, with_service_demand
+from callsheet.scheduler.core.hosted.service_load import count_reward
 from callsheet.scheduler.core.jobs.batches import drop_buffer, give_all_back
 from callsheet.scheduler.core.jobs.leases import (
     begin,
@@ -176,7 +176,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     check_room(state, job, request)
-    request = with_service_demand(state, _settle_copy(trajectory, request))
+    request = _settle_copy(trajectory, request).with_service_demand(state.service_demands.get(request.service))
     orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:
