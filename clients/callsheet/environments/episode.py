@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from numbers import Real
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from callsheet.client import (
@@ -25,6 +25,7 @@ from callsheet.client import (
     TrainingSample,
     Trajectory,
 )
+from callsheet.client.verbs import Observer
 from callsheet.client.words.commands import CULPRITS, culprits_of
 from callsheet.environments.environment import (
     AgentEnvironment,
@@ -307,10 +308,15 @@ class _Clock:
 
     def wind(self) -> None:
         """Starts it, or adds what was waited."""
-        waited_s = self._trajectory.waited_s
         if self._began is None:
-            self._began = anyio.current_time() - waited_s
-        self.scope.deadline = self._began + self.seconds + waited_s
+            self._began = anyio.current_time() - self._trajectory.waited_s
+        self.scope.deadline = self._began + self.seconds + self._trajectory.waited_s
+
+    def observe(self, observer: Observer | None, *told: Any) -> None:
+        """Winds it at the end of an action, and then calls the trajectory's own observer."""
+        self.wind()
+        if observer is not None:
+            observer(*told)
 
 
 async def _score(
@@ -320,8 +326,7 @@ async def _score(
     *,
     clock: _Clock,
 ) -> None:
-    clock.wind()
-    with _phase(trajectory, record, EpisodePhase.REWARD, environment.reward):
+    with _phase(trajectory, record, EpisodePhase.REWARD, environment.reward, clock):
         record.score = _checked(environment, await environment.reward(trajectory))
 
 
@@ -339,8 +344,7 @@ async def _run_turns(
         beginning = await environment.reset(trajectory)
     record.messages = tuple(beginning.messages)
     while record.turns < max_turns:
-        clock.wind()
-        with _phase(trajectory, record, EpisodePhase.REPLY, policy.reply):
+        with _phase(trajectory, record, EpisodePhase.REPLY, policy.reply, clock):
             try:
                 reply = await policy.reply(trajectory, record.messages, beginning.tools)
             except ReplyLimitError as error:
@@ -358,8 +362,7 @@ async def _run_turns(
         record.turns += 1
         record.messages += (reply,)
         trajectory.heard |= _signs_in(reply)
-        clock.wind()
-        with _phase(trajectory, record, EpisodePhase.STEP, environment.step):
+        with _phase(trajectory, record, EpisodePhase.STEP, environment.step, clock):
             observation = await environment.step(trajectory, reply)
         record.messages += tuple(observation.messages)
         if observation.done:
@@ -384,8 +387,7 @@ async def _run_agent(
         await environment.reset(trajectory)
     # What an agent writes from here on is its own.
     trajectory.heard = None
-    clock.wind()
-    with _phase(trajectory, record, EpisodePhase.AGENT, environment.run):
+    with _phase(trajectory, record, EpisodePhase.AGENT, environment.run, clock):
         await environment.run(trajectory, await sampling.access(trajectory))
 
 
@@ -434,9 +436,20 @@ async def _take_samples(trajectory: Trajectory, record: EpisodeRecord, policy: E
 
 @contextmanager
 def _phase(
-    trajectory: Trajectory, record: EpisodeRecord, phase: EpisodePhase, method: Callable[..., Awaitable[object]]
+    trajectory: Trajectory,
+    record: EpisodeRecord,
+    phase: EpisodePhase,
+    method: Callable[..., Awaitable[object]],
+    clock: _Clock | None = None,
 ) -> Iterator[None]:
-    """Surrounds a call: its time, less what its actions waited in queues, is the phase's. Errors tell whose it was."""
+    """Surrounds a call: its time, less what its actions waited in queues, is the phase's. Errors tell whose it was.
+
+    A clock is wound at the beginning, and at the end of each action.
+    """
+    observer = trajectory.observer
+    if clock is not None:
+        clock.wind()
+        trajectory.observer = partial(clock.observe, observer)
     seconds, name = record.seconds, _SECONDS_OF[phase.value]
     record.phase = phase
     began, waited_before = time.monotonic(), trajectory.waited_s
@@ -446,6 +459,7 @@ def _phase(
         error.add_note(f"in {getattr(method, '__qualname__', method)}, task {record.task.task_id!r}")
         raise
     finally:
+        trajectory.observer = observer
         spent = time.monotonic() - began
         # Actions side by side may have waited for longer than the block took.
         waited = min(spent, trajectory.waited_s - waited_before)

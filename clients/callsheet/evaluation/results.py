@@ -66,7 +66,7 @@ class TrialResult:
             its kind in lower case: "infra" for the service, "env" for the task.
         score: The score; None unless it was scored.
         components: Named parts of the score.
-        said: The last lines that its tests printed, if its environment gives them. Those of a failure end its message.
+        said: The last lines that the tests of a scored trial printed, if its environment gives them.
         failure: Kind, reason and message; None if it was scored.
         end: How the episode ended.
         turns: Replies.

@@ -71,7 +71,7 @@ OnLimits: TypeAlias = Callable[[Mapping[str, float]], None]
 """Called before anything runs, with the time limits in force: seconds by what they limit."""
 _MOST_ID = 200
 _DIGEST = 16
-# For queues, the reset and the reward, which the time of an episode does not count.
+# For the reset and the waits in queues, which the time of an episode does not count.
 _BESIDES_S = 7200.0
 # What a refusal names that may differ from task to task: its Dockerfile, its image and its units.
 _TASKS_OWN = frozenset({"build", "image", "demand"})
@@ -228,7 +228,8 @@ class Evaluation:
                 max_turns=settings.max_turns,
                 agent_sampling=gateway_sampling(settings),
                 limit=TimeLimit(settings.deadline, settings.truncate),
-                deadline_s=settings.deadline + _BESIDES_S,
+                # With `truncate` the reward has as much time again.
+                deadline_s=settings.deadline * (1 + settings.truncate) + _BESIDES_S,
             )
         except FailedPreconditionError as refusal:
             # What could be served before, and cannot be now, has lost its manager.

@@ -9,6 +9,7 @@ A sound task gives the first one a reward of 1, and the second one 0.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,12 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import anyio
 import anyio.to_thread
 from callsheet.client import (
     BackgroundProcesses,
+    CallsheetError,
     Command,
     CommandDefaults,
     Demand,
+    EnvStep,
     Failed,
     FailureKind,
     GatewayAccess,
@@ -37,7 +41,7 @@ from callsheet.client import (
 )
 from callsheet.environments.bash_replies import SUBMIT, BadCall, SandboxCommand, call_message
 from callsheet.environments.environment import Beginning, EpisodeScore, EpisodeTask, Observation
-from callsheet.environments.failures import EpisodeFailure
+from callsheet.environments.failures import EpisodeFailure, failure_of_outcome
 from callsheet.environments.harbor.folders import archive_of, empty_directories, named_variables, read_task
 from callsheet.environments.harbor.task import (
     LOGS,
@@ -46,7 +50,6 @@ from callsheet.environments.harbor.task import (
     HarborTask,
     HarborTaskError,
     TaskFormat,
-    remove_command,
     solution_command,
     tests_command,
 )
@@ -72,6 +75,8 @@ _MAKING_S: Final = 900.0
 _CLEARING_S: Final = 60.0
 _IS_USER: Final = '[ "$USER" = "$1" ] || [ "$(id -u)" = "$1" ]'
 _SUBMIT_ID: Final = "submit-1"
+
+_logger = logging.getLogger(__name__)
 
 
 class HarborEnvironment(SandboxEnvironment):
@@ -150,10 +155,39 @@ class HarborEnvironment(SandboxEnvironment):
             task=task.name,
             timeouts=self._timeouts(task.verifier_timeout_s),
         )
-        # The score is there already: this is a program of the image, and so it may be the agent's.
-        await trajectory.env_step(remove_command(), label="rm", task=task.name, timeouts=self._timeouts(_CLEARING_S))
+        await self._remove_tests(trajectory)
         result = outcome.unwrap()
         return EpisodeScore(result.score, dict(result.components), last_lines(result.command))
+
+    async def _remove_tests(self, trajectory: Trajectory) -> None:
+        """Removes the hidden tests, which nobody is to read afterwards.
+
+        The score is there already: neither the end of the episode's time nor a failure loses it. A removal that waits
+        for longer stays in the queue, before any further action in the sandbox.
+        """
+        problem: object = f"no answer in {_CLEARING_S:g} s"
+        with anyio.move_on_after(_CLEARING_S, shield=True):
+            try:
+                handle = await trajectory.submit(
+                    # A program of the image, and so it may be the agent's.
+                    EnvStep(Command.argv("rm", "-rf", TESTS)),
+                    label="rm",
+                    task=self.task.name,
+                    timeouts=self._timeouts(_CLEARING_S),
+                )
+                outcome = await handle.outcome()
+                trajectory.waited_s += outcome.timeline.queue_s
+                problem = failure_of_outcome(outcome)
+            except CallsheetError as error:
+                problem = error
+        if problem is not None:
+            _logger.warning(
+                "hidden tests not removed job=%s trajectory=%s task=%s: %s",
+                trajectory.job_id,
+                trajectory.trajectory_id,
+                self.task.name,
+                problem,
+            )
 
     @property
     def time_limits(self) -> dict[str, float]:

@@ -162,19 +162,20 @@ eval "HOME=~$USER"
 case $HOME in /*) ;; *) [ "$USER" = root ] && HOME=/root || HOME=/ ;; esac
 export HOME
 """
-# The shell itself reads the results, because any program of the image may be the agent's. A script that a signal ended
-# has judged nothing, whatever it wrote.
+# The shell itself reads the results, because any program of the image may be the agent's.
 _RUN: Final = f"""\
 {_HOME}nl='
 '
 %s 2>&1
 status=$?
-case $status in 129 | 130 | 131 | 137 | 143) exit $status ;; esac
 """
+# A script that timeout(1) or a signal ended has judged nothing, whatever it wrote.
+_ENDED: Final = "case $status in 124 | 129 | 130 | 131 | 137 | 143) exit $status ;; esac"
 # What else a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
 # object of numbers, and reward.txt is a number alone; anything else is left to be refused.
 _HARBOR: Final = f"""\
-{_RUN}for name in reward.json reward.txt; do
+{_RUN}{_ENDED}
+for name in reward.json reward.txt; do
     [ -e {LOGS}/verifier/$name ] || continue
     found=
     while IFS= read -r line || [ -n "$line" ]; do found=$found$line$nl; done <{LOGS}/verifier/$name
@@ -219,10 +220,11 @@ while IFS= read -r line || [ -n "$line" ]; do
         1!!!*) broken=1 ;;
         1[=0-9]*" passed"*" in "*s*)
             stated=${{line%%%% passed*}}
-            [ "${{stated##*[!0-9]}}" -eq $lines ] || broken=1
+            case ${{stated##*[!0-9]}} in "" | $lines) ;; *) broken=1 ;; esac
             ;;
     esac
 done <{_LOG}
+{_ENDED}
 if [ $failed -gt 0 ]; then
     score=0
 elif [ $passed -eq 0 ]; then
@@ -240,11 +242,6 @@ echo "{{\\"score\\": $score, \\"passed\\": $passed, \\"failed\\": $failed}}" >"$
 def started(script: str, text: bytes) -> str:
     """Returns how a script is started: as it says itself, and by bash where it says nothing."""
     return script if text.startswith(b"#!") else f"bash {script}"
-
-
-def remove_command() -> Command:
-    """Returns the command that removes the hidden tests, which nobody is to read afterwards."""
-    return Command.argv("rm", "-rf", TESTS)
 
 
 def tests_command(task: HarborTask, text: bytes) -> Command:

@@ -6,7 +6,9 @@ import itertools
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
+import anyio
 import pytest
 from callsheet.client import (
     BadTextError,
@@ -43,6 +45,7 @@ from callsheet.environments import (
     EpisodeTask,
     Message,
     Observation,
+    TimeLimit,
     TokenPolicy,
     roll_out,
     run_batch,
@@ -101,6 +104,25 @@ async def test_time_in_queues_is_told_apart(job: Job) -> None:
     # The reset waited, by its outcome, for longer than the block took.
     assert record.seconds.waiting > 0.0
     assert record.seconds.total < 1000.0
+
+
+async def test_time_in_queues_is_added_after_each_action(
+    fake: FakeClient, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reward(_: WordEnvironment, trajectory: Trajectory) -> EpisodeScore:
+        (await trajectory.env_step("true")).unwrap()
+        return EpisodeScore(anyio.current_effective_deadline() - anyio.current_time())
+
+    monkeypatch.setattr(WordEnvironment, "reward", reward)
+    fake.on_env_step(lambda _: Succeeded(CommandResult(0), timeline=Timeline(queue_s=1000.0)))
+    async with job.trajectory("t") as trajectory:
+        trajectory.observer = observer = Mock()
+        # The time of a test is none of an episode's.
+        with anyio.CancelScope(shield=True):
+            record = await run_episode(trajectory, WordEnvironment("w0", 1), _TASK, SayingPolicy(), limit=TimeLimit(5))
+    # Its step waited, and so did the one action of its reward.
+    assert 2000.0 < getattr(record.score, "value", 0.0) < 2005.0
+    assert (trajectory.observer, observer.call_count) == (observer, len(fake.submitted))
 
 
 async def test_tokens_of_all_turns_are_one_sample(fake: FakeClient, job: Job) -> None:

@@ -12,11 +12,26 @@ import tarfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
+import anyio
 import pytest
-from callsheet.client import Command
+from callsheet.client import (
+    Command,
+    CommandResult,
+    Failed,
+    FailureKind,
+    Reason,
+    RewardResult,
+    Succeeded,
+    Timeline,
+)
+from callsheet.client.codec.decode import refusal
+from callsheet.client.testing import FakeClient
 from callsheet.environments import TaskSetError, load_task_set
 from callsheet.environments.harbor import HarborTaskError, HarborTasks, oracle
+from callsheet.environments.harbor import environment as harbor_environment
 from callsheet.environments.harbor import task as verifying
 from callsheet.environments.harbor.environment import HarborAgent, HarborEnvironment
 from callsheet.environments.harbor.folders import archive_of, find_tasks, read_task
@@ -419,6 +434,10 @@ SUMMARIES: dict[str, tuple[str, float | None]] = {
     "interrupted, and told so": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 2", None),
     "killed": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 137", None),
     "a failure whose runner was killed": (f"{HEADER}\nFAILED t.py::a\n; kill -9 $$", None),
+    "an error without a summary, and killed": ("important error; kill -9 $$", None),
+    "out of time": (f"{HEADER}\nPASSED t.py::a\n===== 1 passed in 0.10s =====; exit 124", None),
+    "a line like a count": (f"{HEADER}\nPASSED t.py::a\n=== build passed in stage s", 1.0),
+    "a line like a count, and cut": (f"{HEADER}\nPASSED t.py::a\n=== build passed in stage s\n2 passed in 1s", None),
 }
 
 
@@ -433,9 +452,10 @@ def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> No
     command = verifying.tests_command(read_task(EXAMPLES / "rename-files"), b"#!/bin/sh\n")
     script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/run-tests.sh", f"sh {runner}")
     ended = subprocess.run(["sh", "-c", script, "sh", str(score)], check=False, capture_output=True)
+    assert ended.stdout.decode().startswith(said)
     if expected is None:
         assert not score.exists()
-        assert ended.returncode in {0, 3, 137}
+        assert ended.returncode in {0, 3, 124, 137}
     else:
         found = parse_score(score.read_bytes())
         assert (ended.returncode, found.score) == (0, expected)
@@ -444,14 +464,49 @@ def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> No
         assert found.total == len(set(names))
 
 
-def test_a_script_that_a_signal_ended_has_no_reward(make_task: MakeTask, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("end", "code"), [("kill -9 $$", 137), ("exit 124", 124), ("timeout 0.1 sleep 9", 124)])
+def test_a_script_that_was_ended_has_no_reward(make_task: MakeTask, tmp_path: Path, end: str, code: int) -> None:
     logs, score = tmp_path / "logs", tmp_path / "score"
     (logs / "verifier").mkdir(parents=True)
     command = verifying.tests_command(read_task(make_task()), b"#!/bin/sh\n")
-    runner = f"sh -c 'echo 1 >{logs}/verifier/reward.txt; kill -9 $$'"
+    runner = f"sh -c 'echo 1 >{logs}/verifier/reward.txt; {end}'"
     script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/test.sh", runner)
-    assert subprocess.run(["sh", "-c", script, "sh", str(score)], check=False).returncode == 137
+    assert subprocess.run(["sh", "-c", script, "sh", str(score)], check=False).returncode == code
     assert not score.exists()
+
+
+@pytest.mark.parametrize(
+    ("removal", "expected"),
+    [
+        (lambda _, over: over() or Succeeded(CommandResult(0), timeline=Timeline(queue_s=1000.0)), (1000.0, [])),
+        (
+            lambda _, over: over() or Failed(FailureKind.INFRA, Reason.MANAGER_LOST, timeline=Timeline(queue_s=1000.0)),
+            (1000.0, ["INFRA manager_lost"]),
+        ),
+        (Mock(side_effect=refusal(14, "gone", None)), (0.0, ["UNAVAILABLE: gone"])),
+        (lambda _, over: over() or anyio.sleep_forever(), (0.0, ["no answer in 1 s"])),
+    ],
+)
+async def test_the_removal_of_the_tests_loses_no_score(
+    make_task: MakeTask,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    removal: Callable[..., Any],
+    expected: tuple[float, list[str]],
+) -> None:
+    """The time of the episode is over meanwhile. A removal that waits still comes before the next command."""
+    monkeypatch.setattr(harbor_environment, "_CLEARING_S", 1.0)
+    fake = FakeClient()
+    fake.on_reward_script(lambda _: Succeeded(RewardResult(1.0)))
+    fake.on_env_step(lambda step: removal(step, episode.cancel))
+    async with (await fake.open_job("job")).trajectory("t") as trajectory:
+        with anyio.CancelScope() as episode:
+            assert (await HarborEnvironment(read_task(make_task())).reward(trajectory)).value == 1.0
+        assert (episode.cancelled_caught, fake.cancelled) == (False, [])
+    assert (
+        trajectory.waited_s,
+        [each.message.partition(" task=task: ")[2] for each in caplog.records if each.name.endswith("environment")],
+    ) == expected
 
 
 def test_what_an_agent_left_running_is_killed_unless_the_task_needs_it(make_task: MakeTask) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -282,7 +283,8 @@ async def test_an_episode_whose_time_is_over_is_a_zero_or_truncated(
 async def test_the_time_of_an_episode_bounds_its_reward(
     fake: FakeClient, monkeypatch: pytest.MonkeyPatch, truncate: bool
 ) -> None:
-    monkeypatch.setattr(WordEnvironment, "reward", lambda *_: anyio.sleep_forever())
+    reward = Mock(side_effect=lambda _: anyio.sleep_forever())
+    monkeypatch.setattr(WordEnvironment, "reward", reward)
     (result,) = await Evaluation(_WORDS, _settings(tasks=1, deadline=1.0, truncate=truncate)).run(fake)
     assert (result.status, result.turns) == ("failed", 1)
     assert result.failure == {
@@ -290,6 +292,8 @@ async def test_the_time_of_an_episode_bounds_its_reward(
         "reason": "time_limit",
         "message": "its 1 seconds were over in its reward",
     }
+    # The trajectory lives for as long as both times, besides the reset and queues.
+    assert reward.call_args.args[0]._description.deadline_s == (7202.0 if truncate else 7201.0)
 
 
 def test_time_limits_and_the_last_lines_of_a_zero_are_told(
