@@ -275,13 +275,16 @@ async def test_a_runner_that_is_said_to_be_missing_is_looked_for_without_the_fil
     """A job's reward, whose files are the policy's work."""
     says = solution("import sys; print('/usr/bin/python3: No module named pytest', file=sys.stderr); sys.exit(1)")
     exits = solution("import sys; print('sh: 1: pytest: not found', file=sys.stderr); sys.exit(127)")
+    kills, ended = solution("kill -9 $$"), "no_report" if report else "runner_ended"
     for file, script, expected in (
+        (kills, f"bash solution.py {report}", f"POLICY {ended}"),
+        (kills, f"echo {report}; kill -9 $$", f"ENV {ended}"),
         (says, f"python3 solution.py {report}", "POLICY runner_missing"),
         (exits, f"python3 solution.py {report}", "POLICY runner_missing"),
         (says, f"python3 -m no_such_runner {report}", "ENV runner_missing"),
         (says, f"no_such_runner {report}", "ENV runner_missing"),
     ):
-        assert await told(executor, Judge(sh(script), (file,)), "") == (0.0, expected)
+        assert await told(executor, Judge(sh(script), (file,)), "", 2) == (0.0, expected)
 
 
 SCRIPT = b"""

@@ -227,6 +227,22 @@ async def test_the_tests_of_an_image_are_counted(with_image: SandboxExecutor, na
     await counted(with_image, copied)
 
 
+async def test_the_time_of_a_reward_is_that_of_the_run_it_is_compared_with(executor: SandboxExecutor) -> None:
+    """Whatever the sandbox of that run takes to be made."""
+    sandbox_id = await began(executor, reset(set_up="sleep 4; echo a b >names; sleep 1000 >/dev/null 2>&1 &"))
+    await stepped(executor, "echo a b >names", sandbox_id)
+    killed = suite("test -e given && kill -9 $$; sleep 1000", inline_file("given", b""))
+    results: list[AttemptResult] = []
+    for action, place in ((suite(REPORTS), sandbox_id), (killed, "")):
+        action.timeouts.start_to_close.FromSeconds(3)
+        attempt = attempt_of(action, sandbox_id=place)
+        attempt.grant.attempt = 2
+        results.append(await executor.run(attempt))
+    assert isinstance(results[0], Completed), results[0]
+    assert failure(results[1]) == ("ENV", "runner_ended")
+    assert "it took more than 3 s" in str(results[1])
+
+
 @pytest.mark.parametrize("in_sandbox", [False, True])
 async def test_a_large_report_is_counted_on_the_account_of_its_sandbox(
     executor: SandboxExecutor,

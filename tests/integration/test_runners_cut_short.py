@@ -55,8 +55,10 @@ async def test_the_first_state_tells_who_is_at_fault(tmp_path: Path) -> None:
         for end, (script, limit_s) in ENDS.items():
             async with anyio.create_task_group() as tasks:
                 for shape in SHAPES:
-                    always, policy = f"{end}, {shape}, always", f"{end}, {shape}, by the policy"
-                    expected |= {always: "ENV", policy: "TIMEOUT" if end == "time" else "POLICY"}
-                    tasks.start_soon(find, job, always, shape, script, limit_s)
-                    tasks.start_soon(find, job, policy, shape, f"if [ -e bad ]; then {script}; fi", limit_s)
+                    policys = "TIMEOUT" if end == "time" else "POLICY"
+                    for first, kind in {script: "ENV", "exit 137": "ENV", "exit 3": policys, ":": policys}.items():
+                        name = f"{end}, {shape}, and {first} after reset"
+                        expected[name] = kind
+                        both = f"if [ -e bad ]; then {script}; else {first}; fi"
+                        tasks.start_soon(find, job, name, shape, both, limit_s)
     assert found == expected

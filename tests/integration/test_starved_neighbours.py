@@ -130,6 +130,12 @@ STARVED: Mapping[str, tuple[dict[str, Any], str, int, dict[str, Any]]] = {
     "memory of the reward": (PLENTY, THREE, 0, {"demand": Demand(cpu=1, memory=32)}),
     "time": (PLENTY, THREE, 8, {"timeouts": Timeouts(start_to_close_s=4)}),
     "a set-up": (asked(48), f"{EATS} && {THREE} || echo a >tests", 0, {"demand": Demand(cpu=1, memory=512)}),
+    "a disk of a set-up": (
+        asked(disk=8),
+        f"{FILLS} && {THREE} || {{ rm -f big; echo a >tests; }}",
+        0,
+        {"demand": Demand(cpu=1, memory=512)},
+    ),
 }
 
 

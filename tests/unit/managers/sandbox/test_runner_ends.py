@@ -9,6 +9,7 @@ from time import monotonic
 
 import anyio
 import pytest
+from callsheet.managers.executor import Attempt, Broken
 from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
@@ -16,6 +17,7 @@ from callsheet.managers.sandbox.rewards.rewards import (
     RunAfterReset,
     RunsAfterReset,
     reference_of,
+    score_result,
     settle,
     wants_reference,
 )
@@ -28,7 +30,7 @@ from callsheet.managers.sandbox.sharing.shared_cores import SharedCores
 from callsheet.timing.waits import Cause
 from callsheet.v1 import outcome_pb2
 
-from tests.support.sandbox_attempts import attempt_of, step
+from tests.support.sandbox_attempts import attempt_of, step, suite
 from tests.support.waiting import block_until
 
 RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
@@ -186,7 +188,7 @@ async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
         await anyio.lowlevel.checkpoint()
         if looks == 1:
             raise OSError
-        return RunAfterReset(tests=looks, holds=looks != 6)
+        return RunAfterReset(tests=looks, holds=looks not in {2, 7})
 
     async def ask(key: str, *sizes: int, job: str = "job") -> None:
         try:
@@ -197,13 +199,44 @@ async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(4):
             tasks.start_soon(ask, "one")
-    assert seen == [RunAfterReset(), *[RunAfterReset(tests=2)] * 3]
-    await ask("another")
-    assert seen[-1] == RunAfterReset(tests=3)
+    assert seen == [RunAfterReset(), *[RunAfterReset(tests=2, holds=False)] * 3]
+    for key, told in (("one", 3), ("another", 4)):
+        await ask(key)
+        assert seen[-1] == RunAfterReset(tests=told)
     # By whoever asks for no more than it had; what met a limit holds for nobody else.
-    for sizes, told in (((64, 8), 4), ((64, 7), 4), ((65, 8), 5), ((64, 9), 6), ((64, 9), 7), ((63, 8), 4)):
+    for sizes, told in (((64, 8), 5), ((64, 7), 5), ((65, 8), 6), ((64, 9), 7), ((64, 9), 8), ((63, 8), 5)):
         await ask("third", *sizes, job=f"job-{told}")
         assert seen[-1].tests == told, sizes
+
+
+# Each with the verdict of a reward that was ended before its end, or that ran out of its time.
+AFTER_RESET = {
+    "ends": (ended(), ("POLICY", "TIMEOUT")),
+    "fails": (ended(1), ("POLICY", "TIMEOUT")),
+    "crashes": (ended(signal=11), ("POLICY", "TIMEOUT")),
+    "is killed": (ended(signal=9), ("ENV", "ENV")),
+    "is killed, as a shell says": (ended(137), ("ENV", "ENV")),
+    "runs out of its own time": (ended(124), ("ENV", "ENV")),
+    "cannot begin": (ended(127, stderr="sh: 1: pytest: not found"), ("ENV", "ENV")),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", AFTER_RESET)
+async def test_only_a_run_that_was_ended_too_explains_one_that_was_ended(name: str) -> None:
+    reference, verdicts = AFTER_RESET[name]
+    stopped = replace(ended(signal=9), stopped=True)
+    for outcome, verdict in zip((ended(137), ended(124), stopped), (verdicts[0], *verdicts), strict=True):
+        for run in (ScriptRun(outcome, None), SuiteRun(outcome, True, None), SuiteRun(outcome, False, None)):
+            attempt = attempt_of(suite("true"))
+
+            async def look(attempt: Attempt = attempt) -> RunAfterReset:
+                attempt.stop_requested.set()
+                return reference_of(ScriptRun(reference, b"1"))
+
+            result = await score_result(run, attempt, look=look)
+            kind = result.failed.kind if isinstance(result, Broken) else outcome_pb2.FAILURE_KIND_TIMEOUT
+            assert outcome_pb2.FailureKind.Name(kind) == f"FAILURE_KIND_{verdict}", (outcome, run)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_what_cannot_be_scored_is_no_zero(
 @pytest.mark.parametrize("wants_report", [False, True])
 @pytest.mark.parametrize("outcome", [ended(124), ended(130), ended(137), ended(0, 2), ended(0, 9)], ids=str)
 def test_whom_others_or_its_time_ended_has_no_score_in_any_shape(outcome: CommandOutcome, wants_report: bool) -> None:
-    for content in (None, report(2, 0)) if wants_report else (None,):
+    for content in (None, report(2, 0), report(0, 1)) if wants_report else (None,):
         failed = SuiteRun(outcome, wants_report, content).judge()
         assert isinstance(failed, outcome_pb2.Failed)
         # As long as the state after reset does not say otherwise.

@@ -31,6 +31,7 @@ from callsheet.managers.sandbox.commands.results import command_result, limit_fa
 from callsheet.managers.sandbox.errors import (
     CopyDiedError,
     CopyLostError,
+    SandboxCreateError,
     SandboxDiedError,
     SandboxError,
     SandboxLostError,
@@ -52,6 +53,7 @@ from callsheet.managers.sandbox.rewards.rewards import (
     comes_again,
     read_scorer,
     reference_key,
+    reference_limit_s,
     reference_of,
     run_in_new_sandbox,
     run_in_own_sandbox,
@@ -106,8 +108,8 @@ async def failed_reset(outcome: CommandOutcome, attempt: Attempt) -> AttemptResu
 
 
 SANDBOX_SERVICE = "sandbox"
-# For a reward that has no limit of its own.
-_LOOK_S = 600.0
+# More than the creation and the set-up of a sandbox take for a run on the state after reset.
+_MAKE_S = 600.0
 
 _log = structlog.get_logger(__name__)
 
@@ -348,14 +350,14 @@ class SandboxExecutor(BaseSandboxExecutor):
         if killed_by(run.outcome) and not run.outcome.stopped and scorer.background != action_pb2.REWARD_BACKGROUND_RUN:
             # What the policy's code does it does again in a copy.
             killed = not killed_by((await self._run_in_copy(runnable, held, use)).outcome)
-        look = partial(self._look, held, scorer, use, late=run.outcome.stopped)
+        look = partial(self._look, held, scorer, use)
         return await score_result(run, use.attempt, hint, look=look, try_again=killed)
 
     async def _score_in_copy(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
         held = self._find(use.attempt)
         runnable = await self._read_scorer(scorer, use, held.defaults)
         run = await use.in_time(partial(self._run_in_copy, runnable, held, use))
-        look = partial(self._look, held, scorer, use, late=run.outcome.stopped)
+        look = partial(self._look, held, scorer, use)
         return await score_result(run, use.attempt, look=look, try_again=comes_again(use.attempt))
 
     async def _run_in_copy(self, runnable: Suite | Script, held: _Held, use: SandboxUse) -> SuiteRun | ScriptRun:
@@ -397,43 +399,44 @@ class SandboxExecutor(BaseSandboxExecutor):
         name = BUILT_IMAGE if reset.HasField("build") else reset.image
         return Wanted(spec, image, name, set_up, set_up_name(reset), reset.repeat_set_up, reset.defaults.user)
 
-    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse, *, late: bool = False) -> RunAfterReset:
-        """Returns the result of the same run on the state after reset, or why there is none.
-
-        `late` says that the run was out of its time, so that it is a failure if this one is, too.
-        """
+    async def _look(self, held: _Held, scorer: CommandScorer, use: SandboxUse) -> RunAfterReset:
+        """Returns the result of the same run on the state after reset, or why there is none."""
         key = reference_key(held.image.digest, held.reset, scorer)
         spec = self._copies.sized(use, held.sandbox.spec)
         # The state was made within the sizes of the one, and the run within those of the other.
         sizes = (*held.sandbox.spec.sizes, *spec.sizes)
         if held.starved and spec.sizes != held.sandbox.spec.sizes:
             return RunAfterReset(missing="its set-up met a limit of the sandbox, and the reward has others")
-        limit_s = use.attempt.action.timeouts.start_to_close.ToTimedelta().total_seconds() or _LOOK_S
         try:
-            with use.off_the_clock(), anyio.fail_after(limit_s):
+            with use.off_the_clock():
                 look = partial(self._run_again, held, scorer, use, spec)
-                job = use.attempt.action.job_id
-                return await unless_stopped(use.stop, lambda: self._references.of(key, sizes, job, look))
-        except (SandboxError, SetUpEndedError, PayloadError, TimeoutError) as error:
+                # Siblings that have the same time share what it is not enough for.
+                group = (use.attempt.action.job_id, reference_limit_s(use.attempt))
+                return await unless_stopped(use.stop, lambda: self._references.of(key, sizes, group, look))
+        except (SandboxError, SetUpEndedError, PayloadError) as error:
             # The policy has no part in this, and its own sandbox lives.
             _log.warning("not_seen_after_reset", action=use.attempt.action.action_id, reason=str(error))
-            if late and isinstance(error, TimeoutError):
-                return RunAfterReset(failure=f"it takes more than {limit_s:g} s")
-            missing = f"it took more than {limit_s:g} s" if isinstance(error, TimeoutError) else f"it failed: {error}"
-            return RunAfterReset(missing=missing, kind=getattr(error, "kind", outcome_pb2.FAILURE_KIND_ENV))
+            kind = getattr(error, "kind", outcome_pb2.FAILURE_KIND_ENV)
+            return RunAfterReset(missing=f"it failed: {error}", kind=kind)
 
     async def _run_again(self, held: _Held, scorer: CommandScorer, use: SandboxUse, spec: SandboxSpec) -> RunAfterReset:
-        runnable = await self._read_scorer(scorer, use, held.defaults)
+        runnable, limit_s = await self._read_scorer(scorer, use, held.defaults), reference_limit_s(use.attempt)
 
         async def make() -> AgentSandbox:
-            root = held.sandbox.spec.root
-            kept = held.snapshot or root.snapshot
-            if kept is not None:
-                return await self.provisioner.begin_with(replace(spec, root=root), kept, use.stop)
-            wanted = await self._read_reset(held.reset, use, spec, held.image, held.defaults)
-            return (await self.provisioner.provide(wanted, use)).sandbox
+            with anyio.move_on_after(max(limit_s, _MAKE_S)):
+                root = held.sandbox.spec.root
+                kept = held.snapshot or root.snapshot
+                if kept is not None:
+                    return await self.provisioner.begin_with(replace(spec, root=root), kept, use.stop)
+                wanted = await self._read_reset(held.reset, use, spec, held.image, held.defaults)
+                return (await self.provisioner.provide(wanted, use)).sandbox
+            raise SandboxCreateError("it was not ready in time")
 
-        run = await run_in_new_sandbox(runnable, use, make)
+        try:
+            run = await run_in_new_sandbox(runnable, use, make, limit_s)
+        except TimeoutError:
+            message = f"it took more than {limit_s:g} s"
+            return RunAfterReset(failure=message, missing=message, holds=False, cut=True)
         if run.outcome.stopped:
             raise StoppedError
         return await anyio.to_thread.run_sync(reference_of, run)

@@ -136,7 +136,7 @@ class Provided:
     @property
     def is_starved(self) -> bool:
         """Whether its set-up is known to have met a limit of it, and went on."""
-        return self.outcome is not None and (self.outcome.out_of_memory or self.outcome.process_limit)
+        return self.outcome is not None and self.outcome.met_limit
 
 
 class SetUpEndedError(Exception):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
@@ -17,9 +17,9 @@ from callsheet.managers.ends import with_hint
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, PayloadAccess, Stopped
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import CommandOutcome, Sizes, suffices
+from callsheet.managers.sandbox.backend import Sizes, suffices
 from callsheet.managers.sandbox.commands.results import command_result, limit_failure, usage_of
-from callsheet.managers.sandbox.errors import SandboxLostError
+from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, cut_short, killed_by, lacks_a_module
 from callsheet.managers.sandbox.rewards.scoring import (
     Score,
@@ -53,10 +53,11 @@ class RunAfterReset:
     Attributes:
         tests: The tests that ran; 0 where that is not known.
         failure: Why it has no score, which nobody but the environment can be blamed for; empty where it has one.
-        missing: Why there is no such run to compare with; empty if there is one. With a `failure` the run was ended
-            before its end, and says something only of one that was ended, too.
+        missing: Why there is no such run to compare with; empty if there is one.
         kind: Whose fault that is.
         holds: Whether other rewards may be judged by it: it met no limit and no signal.
+        cut: Whether it came to no end of its own: it was ended before, or it could not begin. Only such a run explains
+            a reward that was ended before its end, even if it is `missing` for all others.
     """
 
     tests: int = 0
@@ -64,6 +65,7 @@ class RunAfterReset:
     missing: str = ""
     kind: outcome_pb2.FailureKind.ValueType = outcome_pb2.FAILURE_KIND_ENV
     holds: bool = True
+    cut: bool = False
 
 
 def reference_of(run: SuiteRun | ScriptRun) -> RunAfterReset:
@@ -78,10 +80,12 @@ def reference_of(run: SuiteRun | ScriptRun) -> RunAfterReset:
         return RunAfterReset(judged.total if outcome.exit_code in {0, 1} else 0, holds=holds)
     failure = f"{judged.reason}: {judged.message}"
     if cut_short(outcome):
-        return RunAfterReset(failure=failure, missing=f"it was ended before its end: {outcome.end}", holds=False)
-    began = judged.kind == outcome_pb2.FAILURE_KIND_POLICY
-    unwritten = judged.reason != "runner_missing" and lacks_a_module(outcome)
-    return RunAfterReset(failure="" if began or unwritten else failure, holds=holds)
+        return RunAfterReset(
+            failure=failure, missing=f"it was ended before its end: {outcome.end}", holds=False, cut=True
+        )
+    cut = judged.reason == "runner_missing"
+    began = judged.kind == outcome_pb2.FAILURE_KIND_POLICY or (not cut and lacks_a_module(outcome))
+    return RunAfterReset(failure="" if began else failure, holds=holds, cut=cut)
 
 
 def wants_reference(run: SuiteRun | ScriptRun, judged: Score | outcome_pb2.Failed) -> bool:
@@ -96,8 +100,8 @@ def settle(
     run: SuiteRun | ScriptRun, judged: Score | outcome_pb2.Failed, reference: RunAfterReset
 ) -> Score | outcome_pb2.Failed:
     """Returns the verdict of a run in the light of the same run on the state after reset."""
-    ended_alike = bool(reference.failure) and cut_short(run.outcome)
-    if reference.missing and not ended_alike:
+    fails_alike = reference.cut if cut_short(run.outcome) else bool(reference.failure) and not reference.missing
+    if reference.missing and not fails_alike:
         unseen = f"there is no run on the state after reset to compare with: {reference.missing}"
         if isinstance(judged, outcome_pb2.Failed):
             judged.message += f"; {unseen}"
@@ -105,9 +109,9 @@ def settle(
         message = f"the number of tests was not checked, as none was declared and {unseen}"
         return no_score(reference.kind, "tests_unchecked", message, run.outcome)
     if isinstance(judged, outcome_pb2.Failed):
-        judged.kind = outcome_pb2.FAILURE_KIND_ENV if reference.failure else outcome_pb2.FAILURE_KIND_POLICY
-        also = f"so does the same run on the state after reset ({reference.failure})" if reference.failure else ""
-        judged.message += f"; {also or 'the same run on the state after reset does not'}"
+        judged.kind = outcome_pb2.FAILURE_KIND_ENV if fails_alike else outcome_pb2.FAILURE_KIND_POLICY
+        also = f"so does the same run on the state after reset ({reference.failure})" if fails_alike else ""
+        judged.message += f"; {also or 'the same run on the state after reset does not end in that way'}"
         return judged
     counted = of_tests(judged.passed, judged.total, reference.tests, run.outcome)
     # A script says itself what its counts are worth.
@@ -123,23 +127,43 @@ def reference_key(*parts: str | Message) -> str:
     return digest.hexdigest()
 
 
+Look: TypeAlias = Callable[[], Awaitable[RunAfterReset]]
+
+
+@dataclass(eq=False)
+class _Turn:
+    """Siblings that wait for one run, and its result."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    told: RunAfterReset | None = None
+
+
 class RunsAfterReset:
-    """Keeps the results of such runs, and makes each of them once; the result of one that met a limit is not kept."""
+    """Keeps the results of such runs, and makes each of them once.
+
+    The result of a run that met a limit is not kept. Only rewards that waited for that run get its result.
+    """
 
     def __init__(self) -> None:
         """Nothing has been run."""
         self._kept: OrderedDict[tuple[str, Sizes], RunAfterReset] = OrderedDict()
-        self._turns: WeakValueDictionary[tuple[str, str, Sizes], anyio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[Hashable, str, Sizes], _Turn] = WeakValueDictionary()
 
-    async def of(self, key: str, sizes: Sizes, job: str, run: Callable[[], Awaitable[RunAfterReset]]) -> RunAfterReset:
+    async def of(self, key: str, sizes: Sizes, group: Hashable, run: Look) -> RunAfterReset:
         """Returns the result of a run that had no less than these sizes; `run` makes it.
 
-        Siblings wait for the first of them. No job waits for another one, which may have fewer cores.
+        Siblings of one group wait for the first of them. No job waits for another one, which may have fewer cores.
         """
-        async with self._turns.setdefault((job, key, sizes), anyio.Lock()):
+        place = (group, key, sizes)
+        turn = self._turns.setdefault(place, _Turn())
+        async with turn.lock:
             name = next((each for each in self._kept if each[0] == key and suffices(each[1], sizes)), None)
             if name is None:
-                name, told = (key, sizes), await run()
+                if turn.told is None:
+                    turn.told = await run()
+                    # Rewards that come from now on did not wait for it.
+                    self._turns.pop(place, None)
+                name, told = (key, sizes), turn.told
                 if not told.holds:
                     return told
                 self._kept[name] = told
@@ -149,7 +173,6 @@ class RunsAfterReset:
             return self._kept[name]
 
 
-Look: TypeAlias = Callable[[], Awaitable[RunAfterReset]]
 TEST_SUITE_SERVICE = "test-suite"
 _STOP, _KILL, _RUN = (
     action_pb2.REWARD_BACKGROUND_STOP,
@@ -157,6 +180,8 @@ _STOP, _KILL, _RUN = (
     action_pb2.REWARD_BACKGROUND_RUN,
 )
 _LET_GO_SECONDS = 5.0
+# For a reward that has no limit of its own.
+_REFERENCE_S = 600.0
 _HELD_BACK = "processes of earlier steps were stopped or killed before; a reward that needs them says background=RUN"
 
 
@@ -182,17 +207,26 @@ async def score_in_new_sandbox(
     run = await run_in_new_sandbox(runnable, use, make)
 
     async def look() -> RunAfterReset:
-        with use.off_the_clock():
-            bare = await run_in_new_sandbox(replace(runnable, files=[]), use, make)
-        return RunAfterReset(failure=_nobodys_end(bare.outcome))
+        limit_s = reference_limit_s(use.attempt)
+        try:
+            with use.off_the_clock():
+                bare = (await run_in_new_sandbox(replace(runnable, files=[]), use, make, limit_s)).outcome
+        except TimeoutError:
+            return RunAfterReset(missing=f"it took more than {limit_s:g} s")
+        if bare.stopped:
+            raise StoppedError
+        # A runner that begins with the files, and that a signal ends, cannot begin without them.
+        failure = (bare.end if cut_short(bare) else "") if ended else cannot_start(bare)
+        return RunAfterReset(failure=failure, cut=bool(failure))
 
-    looks = _nobodys_end(run.outcome) and not run.outcome.stopped
+    ended = cut_short(run.outcome)
+    looks = not run.outcome.stopped and (ended or cannot_start(run.outcome))
     return await score_result(run, use.attempt, look=look if looks else None, try_again=comes_again(use.attempt))
 
 
-def _nobodys_end(outcome: CommandOutcome) -> str:
-    """Returns how a runner ended, if it could not begin or was ended before its end; empty otherwise."""
-    return cannot_start(outcome) or (outcome.end if cut_short(outcome) else "")
+def reference_limit_s(attempt: Attempt) -> float:
+    """Returns the seconds that the run on the state after reset may take: as many as the reward itself."""
+    return attempt.action.timeouts.start_to_close.ToTimedelta().total_seconds() or _REFERENCE_S
 
 
 def comes_again(attempt: Attempt) -> bool:
@@ -201,13 +235,18 @@ def comes_again(attempt: Attempt) -> bool:
 
 
 async def run_in_new_sandbox(
-    runnable: Suite | Script, use: SandboxUse, make: Callable[[], Awaitable[AgentSandbox]]
+    runnable: Suite | Script, use: SandboxUse, make: Callable[[], Awaitable[AgentSandbox]], limit_s: float = math.inf
 ) -> SuiteRun | ScriptRun:
-    """Runs in a sandbox that is made for it and destroyed afterwards."""
+    """Runs in a sandbox that is made for it and destroyed afterwards.
+
+    Raises:
+        TimeoutError: It ran for more than `limit_s` seconds, after the sandbox was made and had its memory.
+    """
     sandbox = await make()
     try:
         async with use.inside(sandbox):
-            return await runnable.run(sandbox, use.units, use.stop)
+            with anyio.fail_after(limit_s):
+                return await runnable.run(sandbox, use.units, use.stop)
     finally:
         await sandbox.destroy()
 
@@ -272,7 +311,7 @@ async def score_result(
     judged: Score | outcome_pb2.Failed | None = None
     if outcome.stopped:
         reference = await look() if look is not None and _may_look(attempt) else RunAfterReset()
-        if reference.failure and not reference.missing:
+        if reference.cut:
             message = "the runner did not end in its time"
             judged = settle(run, no_score(outcome_pb2.FAILURE_KIND_ENV, "runner_ended", message, outcome), reference)
         else:

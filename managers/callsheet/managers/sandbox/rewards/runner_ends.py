@@ -38,8 +38,8 @@ def killed_by(outcome: CommandOutcome) -> int:
 
 
 def cut_short(outcome: CommandOutcome) -> bool:
-    """Whether a runner was ended before its own end: by a signal of others, or by timeout(1)."""
-    return bool(killed_by(outcome)) or (outcome.exit_code == _TIMED_OUT and not outcome.signal)
+    """Whether a runner was ended before its own end: by a stop, by a signal of others, or by timeout(1)."""
+    return outcome.stopped or bool(killed_by(outcome)) or (outcome.exit_code == _TIMED_OUT and not outcome.signal)
 
 
 def says_killed(outcome: CommandOutcome) -> bool:

@@ -219,7 +219,7 @@ class SuiteRun:
     def _judge_counts(self, counts: ReportCounts) -> Score | outcome_pb2.Failed:
         outcome = self.outcome
         ended = outcome.signal == 0 and outcome.exit_code in {_PASSED, _TESTS_FAILED} and not says_killed(outcome)
-        if not ended and counts.failed and not counts.passed:
+        if not ended and counts.failed and not counts.passed and not cut_short(outcome):
             # Nothing could be collected, mostly.
             return Score(0.0, 0, counts.total)
         if counts.total == 0:
