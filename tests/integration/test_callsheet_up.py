@@ -25,6 +25,7 @@ from typer.testing import Result
 from tests.support.chrome_traces import faults_of, place_of
 from tests.support.command_line import invoke
 from tests.support.grpc_loops import runs_in_an_open_loop
+from tests.support.servers import redis_server
 from tests.support.waiting import block_until
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
@@ -301,14 +302,21 @@ def managers_of(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
     return found
 
 
+@pytest.fixture
+def secret_redis() -> Iterator[str]:
+    """The URL of a Redis that has a password."""
+    with redis_server("--requirepass", "hidden") as url:
+        yield url.replace("unix://", "unix://:hidden@")
+
+
 def test_options_reach_managers_and_no_secret_a_command_line_and_a_drain_shows_what_it_waits_for(
-    tmp_path: Path,
+    tmp_path: Path, secret_redis: str
 ) -> None:
     tools, config, data_dir = tmp_path / "tools.toml", tmp_path / "callsheet.toml", tmp_path / "data"
     tools.write_text("[tools.environment]\nfunction = 'os:getenv'\n")
     config.write_text(f"[up]\ntools-file = '{tools}'\nquota_namespace = 'of the file'\nwarm_memory_mib = 7\n")
     options = ("--managers", "sandbox,tools", "--isolation", "none", "--warm-memory-mib", "0", "--drain-s", "5")
-    secret = ("--quota-redis", "redis://:hidden@127.0.0.1:1")
+    secret = ("--quota-redis", secret_redis)
     command = (*_CALLSHEET, "--config", str(config), *_UP[len(_CALLSHEET) :], "--data-dir", str(data_dir))
     process = subprocess.Popen([*command, *options, *secret], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
