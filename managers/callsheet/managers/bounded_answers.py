@@ -1,4 +1,4 @@
-"""What a server may answer: bounds on heads, on what comes beside a body, and on the body, while they come."""
+"""Bounds answers of servers while they come: heads, bytes beside a body, and the body."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 MAX_HEAD_BYTES: Final = 1 << 16
-"""Of an answer's heads, those that come before the final one included, and of what is between the parts of its body."""
+"""Bytes of an answer's heads, the final one included, and of the bytes between the parts of its body."""
 # So much more than its body an answer may have: parts of one byte each are within it.
 _MOST_PER_BYTE: Final = 8
 # Parsed at once; other calls come to run after each chunk that is read.

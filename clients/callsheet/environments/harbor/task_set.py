@@ -126,7 +126,7 @@ def network_of(task: HarborTask, network: str) -> tuple[str, ...]:
 
 
 def wants_network(task: HarborTask) -> bool:
-    """Whether the script that runs a task's tests names a program that fetches, or an address. Blocks."""
+    """Returns whether the script of a task's tests names a program that fetches, or an address. Blocks."""
     return _FETCHING.search(task.test_script.read_bytes()) is not None
 
 

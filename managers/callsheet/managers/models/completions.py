@@ -1,4 +1,4 @@
-"""What a server of OpenAI's API says of a completion: its tokens, its text and why there is none. Pure."""
+"""Reads completions of servers of OpenAI's API: tokens, text, and the reason for a missing text. Pure."""
 
 from __future__ import annotations
 

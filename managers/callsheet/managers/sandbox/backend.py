@@ -13,7 +13,7 @@ from callsheet.managers.sandbox.memory_ledger import MemoryTerms
 from callsheet.managers.sandbox.network.destinations import Destination
 
 Sizes: TypeAlias = tuple[int, ...]
-"""Of one sandbox, see `SandboxSpec.sizes`, or of several in a row."""
+"""Sizes of one sandbox, see `SandboxSpec.sizes`, or of several in a row."""
 
 # What programs print when a limit or a signal ended something in them. No kernel counts a disk that was full.
 _WORDS_OF_LIMITS = (
@@ -23,7 +23,7 @@ _WORDS_OF_LIMITS = (
 
 
 def suffices(had: Sizes, asked: Sizes) -> bool:
-    """Whether a result that was made within some sizes holds for whoever asks for others: none of those is larger."""
+    """Returns whether a result made within some sizes holds for a request with others: none of these is larger."""
     return all(map(ge, had, asked))
 
 
@@ -53,7 +53,7 @@ class SandboxSpec:
 
     @property
     def sizes(self) -> Sizes:
-        """What its commands can run into: a result that they leave may depend on it."""
+        """The limits that its commands can meet; a result of the commands may depend on them."""
         return self.memory_mib, self.disk_mib, self.max_processes
 
 
@@ -190,7 +190,7 @@ class CommandOutcome:
 
     @property
     def met_limit(self) -> bool:
-        """Whether a limit, a stop or a signal met it or something in it, as far as that is counted or printed.
+        """True if it or a process in it met a limit, a stop or a signal, as far as that is counted or printed.
 
         What it left, or reported, may be a part of what it leaves elsewhere.
         """

@@ -223,7 +223,7 @@ class MemoryLedger:
         self.line[sandbox_id] = entry
 
     def _lets_pass(self, sandbox_id: str, entry: _Entry, other: _Entry, now: float, *, new: bool) -> bool:
-        """Whether one that waits lets another pass that could run now; `new` if that is to be made for a trajectory."""
+        """Returns whether a waiting entry lets another pass that could run now; `new` for a sandbox to be made."""
 
         def could(ended: Callable[[_Entry], bool], beside: Set[_Entry] = frozenset()) -> bool:
             return self._could_run(sandbox_id, entry, ended, beside)
@@ -257,7 +257,7 @@ class MemoryLedger:
         return could(lambda each: each.ends_at(now) <= ready_at, {other, *grown})
 
     def _could_run(self, sandbox_id: str, entry: _Entry, ended: Callable[[_Entry], bool], beside: Set[_Entry]) -> bool:
-        """Whether a sandbox could have its demand once some have ended what they run, and beside others that run."""
+        """Returns whether a sandbox could have its demand beside others once some have ended their actions."""
         own = self._entries.get(sandbox_id)
         has_mib: dict[_Entry, int] = {}
         for each in (*self._entries.values(), *beside):
@@ -268,7 +268,7 @@ class MemoryLedger:
         return self._can_run(sandbox_id, entry, has_mib)
 
     def _can_run(self, sandbox_id: str, entry: _Entry, has_mib: Mapping[_Entry, int] | None = None) -> bool:
-        """Whether a sandbox can have its demand while others have so much; what they have now by default."""
+        """Returns whether a sandbox can have its demand while others have so much, by default as much as now."""
         if self.limit_mib is None:
             return True
         own = self._entries.get(sandbox_id)
@@ -283,7 +283,7 @@ class MemoryLedger:
         return self._all_can_end({**has_mib, entry: entry.demand_mib})
 
     def _all_can_end(self, has_mib: Mapping[_Entry, int]) -> bool:
-        """Whether all that last can have what they may want, one after another, and end."""
+        """Returns whether all that last can have their demands, one after another, and end."""
         assert self.limit_mib is not None
         lasting = [(each.demand_mib, mib) for each, mib in has_mib.items() if each.lasts]
         free = self.limit_mib - sum(mib for _, mib in lasting)

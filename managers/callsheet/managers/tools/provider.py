@@ -161,7 +161,7 @@ class OutgoingRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """What came back, without the manager's secrets.
+    """An answer without the manager's secrets.
 
     Attributes:
         status: The HTTP status.

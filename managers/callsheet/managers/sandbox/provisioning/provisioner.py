@@ -135,7 +135,7 @@ class Provided:
 
     @property
     def is_starved(self) -> bool:
-        """Whether its set-up is known to have met a limit of it, and went on."""
+        """True if its set-up is known to have met a limit of it and went on."""
         return self.outcome is not None and self.outcome.met_limit
 
 

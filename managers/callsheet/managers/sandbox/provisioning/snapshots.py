@@ -103,7 +103,7 @@ def layer_name(key: str, sizes: Sizes) -> str:
 
 
 def serves(layer: str, key: str, asked: Sizes) -> bool:
-    """Whether a snapshot is of this key, and its sandbox was in no size smaller than what is asked for."""
+    """Returns whether a snapshot has this key, and its sandbox had no size smaller than the request."""
     return layer.startswith(f"{key}-") and suffices(tuple(map(int, layer[len(key) + 1 :].split("-"))), asked)
 
 

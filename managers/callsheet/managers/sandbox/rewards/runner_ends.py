@@ -38,7 +38,7 @@ def killed_by(outcome: CommandOutcome) -> int:
 
 
 def cut_short(outcome: CommandOutcome) -> bool:
-    """Whether a runner was ended before its own end: by a stop, by a signal of others, or by timeout(1)."""
+    """Returns whether a runner was ended before its own end: by a stop, a signal of others, or timeout(1)."""
     return outcome.stopped or bool(killed_by(outcome)) or (outcome.exit_code == _TIMED_OUT and not outcome.signal)
 
 
