@@ -13,17 +13,16 @@ Results = Mapping[str, Mapping[str, object]]
 Rows = Callable[[Results], Sequence[Sequence[str]]]
 
 
-def note_results(page: Path, results: Results, rows_of: Rows, *, whole: bool = False) -> None:
-    """Notes the results of a run and writes the page's table anew.
+def note_results(page: Path, results: Results, rows_of: Rows) -> None:
+    """Notes the results of a run beside those of others, and writes the page's table anew.
 
     Args:
         page: The page, with the marks of the table in it.
         results: The results by name.
         rows_of: Makes the table's rows, its head first, of all results.
-        whole: Whether the run had all there is. Otherwise earlier results stay beside those of this run.
     """
     data = page.with_suffix(".json")
-    earlier = json.loads(data.read_text(encoding="utf-8")) if data.exists() and not whole else {}
+    earlier = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
     known = {**earlier, **results}
     data.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     head, *rows = rows_of(known)

