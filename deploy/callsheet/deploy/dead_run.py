@@ -21,8 +21,8 @@ from callsheet.scheduler.core.state.announced_managers import LostManager
 from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.costs import read_prices
-from callsheet.scheduler.core.words.model import RefusedError
 from callsheet.scheduler.core.words.recovered import Recovered
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.history.live import complete_actions, complete_trajectories
 from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.first_come import FirstComePlanner
@@ -38,6 +38,10 @@ from callsheet.scheduler.store.read_only import DeadJournal
 from callsheet.v1 import admin_service_pb2, client_service_pb2, payload_service_pb2
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 from sqlalchemy.exc import SQLAlchemyError
+
+_CHUNK: Final = 1024 * 1024
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_OVER: Final = "is of a run that is over: nothing can be changed"
 
 
 class DeadRun:
@@ -185,11 +189,6 @@ def opened(data_dir: Path, database_url: str | None = None, *, prices: Iterable[
         raise ValueError(f"{error}{'; show what runs by --scheduler' if runs else ''}") from error
     with closing(run):
         yield run
-
-
-_CHUNK: Final = 1024 * 1024
-_SHA256: Final = re.compile("[0-9a-f]{64}")
-_OVER: Final = "is of a run that is over: nothing can be changed"
 
 
 @contextmanager

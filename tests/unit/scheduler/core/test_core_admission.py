@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.events import Plan
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, GroupRequest, RefusedError, Timeouts
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, GroupRequest, Timeouts
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED, MAX_TAKERS
+from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
+from callsheet.scheduler.core.state.waiting_takers import MAX_TAKERS
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import GroupRequest, RefusalCode, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.words.model import GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.staleness import StalenessPolicy
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from callsheet.scheduler.core.state.chores import at_once
-from callsheet.scheduler.core.state.ledger import LEAST_LIVES, HeldMemory, booked_mib
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
 from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState
@@ -25,7 +25,6 @@ from tests.support.core_requests import action_request, fixed, kept
 from tests.support.core_world import CoreWorld, FakeManager, service
 
 DEMAND = 600
-
 
 PLANNERS: dict[str, Callable[[], ReviewingPlanner]] = {
     "first come": FirstComePlanner,

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.machine import handle, next_deadline
-from callsheet.scheduler.core.state.ledger import TokenBucket
+from callsheet.scheduler.core.state.quotas import TokenBucket
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import QuotaDescription, ServiceState
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason

@@ -9,7 +9,8 @@ import pytest
 from callsheet.scheduler.core.hosted.rollouts import FIRST_RETRY_S
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.service.codec.status_answers import rollout_status
 from callsheet.v1 import weights_pb2

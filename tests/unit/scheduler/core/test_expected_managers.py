@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.deploy.roles import expected_roles
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
-from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    ActionState,
-    FailureKind,
-    RefusalCode,
-    RefusedError,
-    Timeouts,
-)
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, Timeouts
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given

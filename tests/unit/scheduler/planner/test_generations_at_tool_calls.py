@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.events import Plan
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.generations import PATIENCE_S

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.words.model import ActionKind
-from callsheet.scheduler.planner.answers.explain import MAX_HOLDERS, Holder, Liveness, explain, holders
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.holders import MAX_HOLDERS, Holder, Liveness, holders
 from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import action_request, fixed, job_request, kept

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import ActionKind, RefusalCode, RefusedError
-from callsheet.scheduler.planner.answers.what_if import Comparison, Lives, ask, idle_like, question_of
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.planner.answers.remaining import Lives
+from callsheet.scheduler.planner.answers.what_if import Comparison, ask, idle_like, question_of
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.service.codec.admin_explain import what_if_response
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from callsheet.scheduler.core.jobs.retention import keep, last_action_over
+from callsheet.scheduler.core.jobs.final_close import last_action_over
+from callsheet.scheduler.core.jobs.retention import keep
 from callsheet.scheduler.core.state.entities import (
     Action,
     Attempt,
@@ -56,6 +57,14 @@ _DIED_BEFORE = replace(
     kind=FailureKind.ENV,
     message="the sandbox of the trajectory died while a command ran in it; reset it to go on with a fresh one",
 )
+
+_STATE_OF_RESULT: dict[type, ActionState] = {
+    AttemptSucceeded: ActionState.SUCCEEDED,
+    AttemptFailed: ActionState.FAILED,
+    AttemptCancelled: ActionState.CANCELLED,
+    Cancellation: ActionState.CANCELLED,
+    Expiry: ActionState.EXPIRED,
+}
 
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
@@ -347,15 +356,6 @@ def cancel(state: SchedulerState, action: Action, reason: str, now: float) -> No
         finish(state, action, Cancellation(reason), now)
     else:
         stop_attempt(state, action.attempt, reason, now)
-
-
-_STATE_OF_RESULT: dict[type, ActionState] = {
-    AttemptSucceeded: ActionState.SUCCEEDED,
-    AttemptFailed: ActionState.FAILED,
-    AttemptCancelled: ActionState.CANCELLED,
-    Cancellation: ActionState.CANCELLED,
-    Expiry: ActionState.EXPIRED,
-}
 
 
 def finish(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.fleet.likeness import Place
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
@@ -33,6 +33,8 @@ MOST_FOLLOWING = 64
 # By how much of its cores a node may be busier than the emptiest one and still get the next sandbox with a set-up. Like
 # the weight of images in kube-scheduler: large nodes take siblings, small ones hardly.
 CROWDING = 0.05
+
+MOST_BEGUN = 4096
 
 
 class Members:
@@ -60,9 +62,6 @@ class Members:
         self._head = None
         self.left -= 1
         return member
-
-
-MOST_BEGUN = 4096
 
 
 class BegunSetUps:
