@@ -21,6 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 # A server's side of TLS: its certificate is read anew when its files have changed.
 _log = structlog.get_logger(__name__)
 
+_MOST_CONNECTIONS = 16_384
+
 
 def following_context(cert: Path, key: Path) -> ssl.SSLContext:
     """Returns what handshakes are made with; each of them looks whether the files have changed.
@@ -66,9 +68,6 @@ def _stamps(*paths: Path) -> list[tuple[int, int]]:
     """What changes when a file does; of one that is not there, nothing."""
     found = [path.stat() for path in paths if path.exists()]
     return [(status.st_ino, status.st_mtime_ns) for status in found]
-
-
-_MOST_CONNECTIONS = 16_384
 
 
 class EmbeddedServer(uvicorn.Server):

@@ -16,6 +16,14 @@ from callsheet.client.words.commands import Command
 from callsheet.environments.bash_replies import CommandReport
 from callsheet.environments.games.frozen_lake import PLAY_PROGRAM, play
 
+_MOST_LOOKS = 8
+_HANGING_S = 1.0
+_LOOKING = frozenset({"ls", "grep", "head", "sed"})
+
+EDIT_PROGRAM = "tools/replace_line.py"
+
+MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -34,12 +42,6 @@ class Decision:
 
 Policy: TypeAlias = Generator[Decision, CommandReport, None]
 """Sent the observation of each turn; returns when the agent is done."""
-
-_MOST_LOOKS = 8
-_HANGING_S = 1.0
-_LOOKING = frozenset({"ls", "grep", "head", "sed"})
-
-EDIT_PROGRAM = "tools/replace_line.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,6 @@ def _show(assignment: CodingAssignment, around: int) -> Command:
 def _edit(assignment: CodingAssignment, text: str) -> Decision:
     target = f"{assignment.project}/{assignment.path}"
     return Decision("edit", Command.argv("python3", "-I", "-S", EDIT_PROGRAM, target, str(assignment.line), text))
-
-
-MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 
 def shortest_move(rows: Sequence[str]) -> str | None:

@@ -21,6 +21,8 @@ _COLUMNS: tuple[Column, ...] = (
     ("load", "load_1m", ".1f"),
 )
 
+_PROCESSES = ("scheduler", "manager", "client", "gateway", "rest")
+
 
 @dataclass(frozen=True, slots=True)
 class LoopFigures:
@@ -284,6 +286,3 @@ class DispatchReport(BenchmarkReport):
 
     def _machine(self) -> str:
         return f"{self.machine['cores']} cores, {self.machine['processor']}, Python {self.machine['python']}"
-
-
-_PROCESSES = ("scheduler", "manager", "client", "gateway", "rest")

@@ -36,6 +36,18 @@ _TRUE = Command.argv("true")
 _CHATS_OF_TRAJECTORY = 50
 _RESETS_AT_ONCE = 8
 
+_ROLES = {
+    MeasuredKind.NOOP: Role.NOOP,
+    MeasuredKind.ENV_STEP: Role.SANDBOX,
+    MeasuredKind.ENV_RESET: Role.SANDBOX,
+    MeasuredKind.GENERATE: Role.INFERENCE,
+    MeasuredKind.CHAT: Role.INFERENCE,
+}
+_SCRIPT = {"replies": [{"random_tokens": TOKENS, "cut": True, "repeat": True}]}
+_READY_S = 300.0
+
+_MESSAGES = "callsheet_messages_total{"
+
 
 @dataclass(slots=True)
 class ActionsOfKind(ABC):
@@ -139,17 +151,6 @@ def _overhead_s(outcome: Outcome[Any]) -> float:
     return outcome.timeline.overhead_s
 
 
-_ROLES = {
-    MeasuredKind.NOOP: Role.NOOP,
-    MeasuredKind.ENV_STEP: Role.SANDBOX,
-    MeasuredKind.ENV_RESET: Role.SANDBOX,
-    MeasuredKind.GENERATE: Role.INFERENCE,
-    MeasuredKind.CHAT: Role.INFERENCE,
-}
-_SCRIPT = {"replies": [{"random_tokens": TOKENS, "cut": True, "repeat": True}]}
-_READY_S = 300.0
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredService:
     """A running service.
@@ -176,9 +177,6 @@ class MeasuredService:
         async with self.work.http.get(self.metrics_url) as answer:
             page = await answer.text()
         return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(_MESSAGES))
-
-
-_MESSAGES = "callsheet_messages_total{"
 
 
 def give_own_core(processes: Mapping[str, int]) -> None:

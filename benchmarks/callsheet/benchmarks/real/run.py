@@ -55,6 +55,11 @@ NOTES = {
 }
 """What is to be known of a policy's figures."""
 
+Progress = Callable[[str], None]
+_PROBES = 20
+# What actions have in the scenario already.
+_NO_DELAYS = CallsheetSettings(overheads=OverheadModel(dispatch_s=0.0, commit_s=0.0, sandbox_s=0.0))
+
 
 class ServiceCpu:
     """CPU time of the processes that serve, from now on: this one, and all below it that are there now.
@@ -83,12 +88,6 @@ def _times(process: psutil.Process) -> tuple[float, float]:
     """CPU seconds of a process, and of its ended children that were waited for."""
     times = process.cpu_times()
     return times.user + times.system, times.children_user + times.children_system
-
-
-Progress = Callable[[str], None]
-_PROBES = 20
-# What actions have in the scenario already.
-_NO_DELAYS = CallsheetSettings(overheads=OverheadModel(dispatch_s=0.0, commit_s=0.0, sandbox_s=0.0))
 
 
 async def run_real(settings: RealSettings, progress: Progress = lambda _: None) -> RealReport:

@@ -12,6 +12,11 @@ from enum import Enum
 
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
+# Three years. Beyond that the deadlines strike that stand for "never" in the simulator's requests.
+LONGEST_S = 1e8
+# Attempts of an action that fail and are made again; the retries of requests are bounded too.
+MOST_FAILS = 100
+
 
 class Mode(Enum):
     """Whether finished trajectories are replaced."""
@@ -247,12 +252,6 @@ class Scenario:
     def warm_up_s(self) -> float:
         """What of a sustained run counts for nothing: trajectories that started together drift apart first."""
         return 0.25 * self.horizon_s if self.mode is Mode.SUSTAINED else 0.0
-
-
-# Three years. Beyond that the deadlines strike that stand for "never" in the simulator's requests.
-LONGEST_S = 1e8
-# Attempts of an action that fail and are made again; the retries of requests are bounded too.
-MOST_FAILS = 100
 
 
 def check_scenario(scenario: Scenario) -> None:

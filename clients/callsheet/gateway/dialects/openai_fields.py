@@ -37,6 +37,15 @@ REFUSED_SAMPLING: Final[dict[str, Refusal]] = {
 }
 """What would change how tokens are drawn; the names beyond OpenAI's own are those of vLLM and SGLang."""
 
+_ERROR_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
 
 def sampling(body: Fields, *, max_tokens: Sequence[str], log_probs: bool) -> AskedSampling:
     """How a caller wants to sample.
@@ -89,16 +98,6 @@ def usage(reply: ChatReply) -> dict[str, Any]:
         "total_tokens": reply.prompt_tokens + reply.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
     }
-
-
-_ERROR_TYPES: Final[Mapping[int, str]] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    429: "rate_limit_error",
-    503: "service_unavailable_error",
-}
 
 
 def error(status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -18,6 +18,13 @@ PREFIX: Final = "cs-"
 SECRET_BYTES: Final = 32
 MAX_LIFETIME_S: Final = 30 * 86_400.0
 
+_RULES: Final[dict[str, tuple[tuple[type, ...], Any, str]]] = {
+    "temperature": ((int, float), lambda value: 0 <= value < float("inf"), "a number of at least 0"),
+    "top_p": ((int, float), lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "top_k": ((int,), lambda value: value >= 0, "a whole number of at least 0"),
+    "max_tokens": ((int,), lambda value: value >= 1, "a whole number of at least 1"),
+}
+
 
 class KeyRefusedError(Exception):
     """What was presented is no key, or one that has expired; the message repeats nothing of it."""
@@ -47,14 +54,6 @@ class ForcedSampling:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not holds(value)):
                 raise ValueError(f"sampling.{name}: {value!r:.100}: must be {rule}")
-
-
-_RULES: Final[dict[str, tuple[tuple[type, ...], Any, str]]] = {
-    "temperature": ((int, float), lambda value: 0 <= value < float("inf"), "a number of at least 0"),
-    "top_p": ((int, float), lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    "top_k": ((int,), lambda value: value >= 0, "a whole number of at least 0"),
-    "max_tokens": ((int,), lambda value: value >= 1, "a whole number of at least 1"),
-}
 
 
 @dataclass(frozen=True, slots=True)

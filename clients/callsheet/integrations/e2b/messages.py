@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_camel
 
 Body = dict[str, Any]
+KEEP_ALIVE: Body = {"event": {"keepalive": {}}}
 
 
 class Message(BaseModel):
@@ -207,6 +208,3 @@ def end_event(exit_code: int, error: str) -> Body:
     if error:
         end["error"] = error
     return {"event": {"end": end}}
-
-
-KEEP_ALIVE: Body = {"event": {"keepalive": {}}}

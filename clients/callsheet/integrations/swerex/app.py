@@ -36,6 +36,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _MODE = 0o777
 _DEFAULT_MODE = 0o644
 _DIRECTORY_MODE = 0o755
+_TRANSFERRED = 511
+_ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
+_VERBS: dict[str, tuple[TypeAdapter[Any], Callable[[Runtime, Any], Awaitable[protocol.Response]]]] = {
+    "create_session": (TypeAdapter(protocol.CreateSession), Runtime.create_session),
+    "run_in_session": (protocol.SESSION_ACTION, Runtime.run_in_session),
+    "close_session": (TypeAdapter(protocol.CloseSession), Runtime.close_session),
+    "execute": (TypeAdapter(protocol.Execute), Runtime.execute),
+    "read_file": (TypeAdapter(protocol.ReadFile), Runtime.read_file),
+    "write_file": (TypeAdapter(protocol.WriteFile), Runtime.write_file),
+}
 
 
 def tar_of_zip(content: bytes, limit: int) -> bytes:
@@ -80,18 +90,6 @@ def _pack(archive: zipfile.ZipFile) -> bytes:
             entry.mode = (member.external_attr >> 16) & _MODE or _DEFAULT_MODE
             tar.addfile(entry, io.BytesIO(data))
     return packed.getvalue()
-
-
-_TRANSFERRED = 511
-_ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
-_VERBS: dict[str, tuple[TypeAdapter[Any], Callable[[Runtime, Any], Awaitable[protocol.Response]]]] = {
-    "create_session": (TypeAdapter(protocol.CreateSession), Runtime.create_session),
-    "run_in_session": (protocol.SESSION_ACTION, Runtime.run_in_session),
-    "close_session": (TypeAdapter(protocol.CloseSession), Runtime.close_session),
-    "execute": (TypeAdapter(protocol.Execute), Runtime.execute),
-    "read_file": (TypeAdapter(protocol.ReadFile), Runtime.read_file),
-    "write_file": (TypeAdapter(protocol.WriteFile), Runtime.write_file),
-}
 
 
 def make_app(runtimes: Runtimes, settings: FacadeSettings) -> Starlette:

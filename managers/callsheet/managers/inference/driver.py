@@ -50,6 +50,10 @@ __all__ = [
     "WeightUpdateError",
 ]
 
+MAX_STOP_TEXTS = 64
+MAX_STOP_CHARACTERS = 1024
+_SEED_END = 1 << 64
+
 
 class FinishReason(Enum):
     """Why a generation ended."""
@@ -66,11 +70,6 @@ class LogProbsMode(Enum):
     """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy: 0."""
     RAW = "raw"
     """Of the model's own output at temperature 1, over its whole vocabulary."""
-
-
-MAX_STOP_TEXTS = 64
-MAX_STOP_CHARACTERS = 1024
-_SEED_END = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

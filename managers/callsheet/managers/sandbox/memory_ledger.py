@@ -19,6 +19,10 @@ from enum import Enum
 from math import inf, nextafter
 from typing import Final
 
+FIRST_PATIENCE_S: Final = 2.0
+"""Seconds for which one that waits first lets others pass that keep it waiting. Most demands are small and most actions
+short, so a node is not idle until a large one has its memory. With 8 s simulated coding on 2 GB a core took longer."""
+
 
 class Stay(Enum):
     """How long a sandbox stays: for its trajectory, for one attempt, or until its memory is wanted by others."""
@@ -43,11 +47,6 @@ class MemoryTerms:
     guaranteed: bool = False
     beside: str = ""
     expected_s: float = 0.0
-
-
-FIRST_PATIENCE_S: Final = 2.0
-"""Seconds for which one that waits first lets others pass that keep it waiting. Most demands are small and most actions
-short, so a node is not idle until a large one has its memory. With 8 s simulated coding on 2 GB a core took longer."""
 
 
 @dataclass(slots=True, eq=False)

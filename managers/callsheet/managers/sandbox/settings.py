@@ -23,6 +23,12 @@ FEWEST_MEMORY_MIB = 8
 
 _MANAGER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
+NOT_ISOLATED = (
+    "NOT ISOLATED: with --isolation none commands run as this manager's user, and may read and change what that user "
+    "may, its tokens included: only for code that you trust"
+)
+"""What a manager and `up` say where nothing keeps commands in."""
+
 
 class Isolation(Enum):
     """What keeps the commands of a sandbox away from the machine and from each other."""
@@ -30,13 +36,6 @@ class Isolation(Enum):
     BUBBLEWRAP = "bubblewrap"
     DOCKER = "docker"
     NONE = "none"
-
-
-NOT_ISOLATED = (
-    "NOT ISOLATED: with --isolation none commands run as this manager's user, and may read and change what that user "
-    "may, its tokens included: only for code that you trust"
-)
-"""What a manager and `up` say where nothing keeps commands in."""
 
 
 class CoreSharing(Enum):

@@ -19,6 +19,10 @@ _MINUTE_S = 60.0
 _BURST_SHARE = 0.03
 _EXACTLY = 1e-9
 
+ASK_AGAIN_S = 0.02
+"""When to ask again for one of the calls at once: nothing tells when another manager's ends."""
+_ENOUGH = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -84,11 +88,6 @@ def paced(per_minute: float, burst: int, largest: int) -> Rate:
         return Rate(per_second, max(largest, int(burst - per_second * TRANSIT_S)))
     kept = max(largest, int(per_minute * _BURST_SHARE))
     return Rate((per_minute + 1 - kept) / (_MINUTE_S + TRANSIT_S) * (1 - _EXACTLY), kept)
-
-
-ASK_AGAIN_S = 0.02
-"""When to ask again for one of the calls at once: nothing tells when another manager's ends."""
-_ENOUGH = 1e-9
 
 
 class QuotaStore(ABC):

@@ -42,7 +42,6 @@ STATUS_DESCRIPTOR = 8
 _INTERRUPTED = 143
 _LONGEST_STATUS = 3
 
-
 # A signal makes the step return: it is read by `.`, and what it waits for is killed by the agent meanwhile.
 SHELL_START = f"trap 'return {_INTERRUPTED} 2>/dev/null' USR1\n".encode()
 SHELL_ARGUMENTS = (
@@ -50,6 +49,12 @@ SHELL_ARGUMENTS = (
     "-c",
     "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc -s; fi; exec sh -s",
 )
+
+MOST_SESSIONS = 8
+# A step that is to end is interrupted for so long before its session is killed.
+_INTERRUPT_SECONDS = 1.0
+# How long what was killed may take to end.
+_END_SECONDS = 1.0
 
 
 def shell_step(text: str, marker: str, environment: Mapping[str, str] | None = None) -> bytes:
@@ -167,13 +172,6 @@ class StatusPipe(ReadPipe):
             self._scanner = None
             self._end.status = status
             self._end.reached.set()
-
-
-MOST_SESSIONS = 8
-# A step that is to end is interrupted for so long before its session is killed.
-_INTERRUPT_SECONDS = 1.0
-# How long what was killed may take to end.
-_END_SECONDS = 1.0
 
 
 @dataclass(slots=True)

@@ -25,6 +25,13 @@ _CHECKS = 2
 # All turns that end stalls take at most this part of the node.
 _TURNS_PART = 0.02
 
+_TINY = 1e-9
+# Claims and turns are noticed this much late rather than early, when rounding would hide them.
+_LATE_S = 1e-6
+# A command that used less than was thought is reviewed again after this part of its clock, so that reviews stay few.
+_REVIEW_PART = 0.1
+_LEAST_USE = 0.25
+
 
 def check_after_s(settings: NodeSharingSettings) -> float:
     """Returns after how many seconds in the background a command's progress is looked at."""
@@ -34,14 +41,6 @@ def check_after_s(settings: NodeSharingSettings) -> float:
 def turn(cores: float, commands: int, settings: NodeSharingSettings) -> float:
     """Returns the CPU seconds of a turn that ends a stall: so short that all commands can have theirs in time."""
     return min(settings.quantum_s, _TURNS_PART * check_after_s(settings) * cores / commands)
-
-
-_TINY = 1e-9
-# Claims and turns are noticed this much late rather than early, when rounding would hide them.
-_LATE_S = 1e-6
-# A command that used less than was thought is reviewed again after this part of its clock, so that reviews stay few.
-_REVIEW_PART = 0.1
-_LEAST_USE = 0.25
 
 
 class NodeSharing:

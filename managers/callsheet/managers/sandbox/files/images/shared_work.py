@@ -13,6 +13,8 @@ from callsheet.managers.clock import waiting
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.timing.waits import Cause
 
+_MOST_SERVED = 4096
+
 
 class Interest:
     """The jobs that wait for the work of a task. Who comes later to wait for it lends it a turn of its own job."""
@@ -109,9 +111,6 @@ class Turns:
             if len(self._served) >= _MOST_SERVED:
                 self._served.clear()
             self._served[job] = self._given
-
-
-_MOST_SERVED = 4096
 
 
 @dataclass(slots=True)
