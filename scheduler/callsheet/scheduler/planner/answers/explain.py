@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.jobs.pacing import PacingGate
-from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Action, Trajectory
 from callsheet.scheduler.core.state.ready import ReadyQueue
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
@@ -25,17 +24,6 @@ class Explanation:
     reason: WaitReason
     sentence: str
     shortages: tuple[Shortage, ...] = ()
-
-
-def explain(
-    state: SchedulerState,
-    action: Action,
-    now: float,
-    planner: Reviewer,
-    sees_job: Callable[[str], bool] = lambda _: True,
-) -> Explanation:
-    """Says why an action is where it is; see `explain_in_parts`."""
-    return at_once(explain_in_parts(state, action, now, planner, sees_job))
 
 
 def explain_in_parts(

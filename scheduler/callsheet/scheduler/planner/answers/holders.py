@@ -6,7 +6,6 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manager, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.work.servability import service_of
@@ -48,11 +47,6 @@ def liveness_of(job: Job, now: float) -> Liveness:
     """Returns whether client sessions hold a job, and how long it lives on where none does."""
     ends_at = None if job.lease.expired else job.lease.ends_at
     return Liveness(len(job.lease.sessions), None if ends_at is None else max(0.0, ends_at - now))
-
-
-def holders(state: SchedulerState, action: Action, explanation: Explanation, now: float) -> tuple[Holder, ...]:
-    """Returns the holders of the units that an action lacks; see `holders_in_parts`."""
-    return at_once(holders_in_parts(state, action, explanation, now))
 
 
 def holders_in_parts(

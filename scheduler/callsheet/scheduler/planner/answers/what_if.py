@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from callsheet.scheduler.core.fleet.membership import update_reserve
-from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.quotas import TokenBucket
@@ -139,22 +138,6 @@ class Question:
         return Comparison(self.pool, self.nodes, self.more, self.behind, before, after)
 
 
-def question_of(
-    state: SchedulerState, now: float, predictors: Predictors, lives: Lives | None = None
-) -> PlanningInstance:
-    """Returns the question of a round, with the units that are expected back.
-
-    Args:
-        state: The core; not changed.
-        now: Seconds since the epoch.
-        predictors: What actions are expected to take.
-        lives: How long what runs is going to run on; None asks the predictors.
-    """
-    look = at_once(_look_at(state, predictors))
-    returns = at_once(returns_of(look.fleet, lives or Lives(predictors, now)))
-    return at_once(_question_about(state, look, look.fleet, returns, now))
-
-
 class _Look(NamedTuple):
     """A core's fleet as it is now, what runs there and was free to go anywhere, and what to expect."""
 
@@ -243,11 +226,6 @@ def idle_like(state: SchedulerState, like: Node, now: float) -> SchedulerState:
     )
     update_reserve(idle, node)
     return idle
-
-
-def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors) -> Question:
-    """Asks what more nodes would do; see `ask_in_parts`."""
-    return at_once(ask_in_parts(state, pool, more, now, predictors))
 
 
 def ask_in_parts(
