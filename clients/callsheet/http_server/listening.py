@@ -1,4 +1,4 @@
-"""Where a server listens, and a uvicorn that leaves signals to the program around it."""
+"""Addresses of a server, and a uvicorn that leaves signals to the program around it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 def _stamps(*paths: Path) -> list[tuple[int, int]]:
-    """What changes when a file does; of one that is not there, nothing."""
+    """Returns stamps that change when a file does; none for a missing file."""
     found = [path.stat() for path in paths if path.exists()]
     return [(status.st_ino, status.st_mtime_ns) for status in found]
 

@@ -12,7 +12,7 @@ _BYTES = [bytes((value,)) for value in range(256)]
 
 
 def tag(number: int) -> bytes:
-    """What begins an embedded message (or bytes, or text) that is the field of this number."""
+    """Returns the beginning of an embedded message (or bytes, or text) that is the field of this number."""
     return _varint(number << 3 | _LENGTH_DELIMITED)
 
 

@@ -112,7 +112,7 @@ class DeadRun:
             return await list_actions(self._state, request, self._now, self._planner)
 
     async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
-        """Where an action was, as far as the journal tells."""
+        """Returns the last state of an action, as far as the journal has it."""
         with _refusing():
             told = await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
             await anyio.to_thread.run_sync(self._history.complete_ended, told)
@@ -121,14 +121,14 @@ class DeadRun:
     async def list_closed_jobs(
         self, request: admin_service_pb2.ListClosedJobsRequest
     ) -> admin_service_pb2.ListClosedJobsResponse:
-        """What became of jobs that were closed."""
+        """Lists the ends of jobs that were closed."""
         with _refusing():
             return await anyio.to_thread.run_sync(self._history.closed_jobs, request)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
-        """What became of trajectories."""
+        """Lists the history of trajectories."""
         with _refusing():
             page = await anyio.to_thread.run_sync(self._history.trajectories, request, self._now)
             await in_turns(complete_trajectories(self._state, request.job_id, page, self._now))
@@ -137,7 +137,7 @@ class DeadRun:
     async def list_action_history(
         self, request: admin_service_pb2.ListActionHistoryRequest
     ) -> admin_service_pb2.ListActionHistoryResponse:
-        """What became of actions."""
+        """Lists the history of actions."""
         with _refusing():
             page = await anyio.to_thread.run_sync(self._history.actions, request)
             await in_turns(complete_actions(self._state, page, self._now, brief=request.brief))

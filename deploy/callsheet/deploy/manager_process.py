@@ -39,7 +39,7 @@ def loop_without_epoll() -> asyncio.AbstractEventLoop:
 
 @dataclass(frozen=True, slots=True)
 class ManagerOptions:
-    """What managers of all kinds are told; the attributes are the options of the same names."""
+    """Options of managers of all kinds; the attributes are the options of the same names."""
 
     scheduler: Address = DEFAULT_ADDRESS
     manager_id: Annotated[

@@ -1,4 +1,4 @@
-"""What a local stack consists of. No I/O."""
+"""Settings of a local stack. No I/O."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ class StackSettings:
 
     @property
     def sandbox(self) -> SandboxSettings:
-        """What was given says of sandboxes."""
+        """Given options of sandboxes."""
         return self.of(SandboxSettings)
 
     @property
     def inference(self) -> InferenceSettings:
-        """What was given says of engines."""
+        """Given options of engines."""
         return self.of(InferenceSettings)
 
     def of(self, kind: type[S]) -> S:
@@ -167,7 +167,7 @@ class StackSettings:
 
 
 def taken_by(kind: type, given: Mapping[str, object]) -> dict[str, object]:
-    """What managers of a kind take of what a stack was given: not what has another meaning for them."""
+    """Returns the options of a stack that managers of a kind take, without those of another meaning for them."""
     return {
         each.name: given[each.name]
         for each in declared_options(kind)

@@ -13,7 +13,7 @@ _MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)
 
 @dataclass(frozen=True, slots=True)
 class DemoMode:
-    """What each kind of action demands.
+    """Demands of each kind of action.
 
     Attributes:
         name: For people and job ids.

@@ -1,4 +1,4 @@
-"""What agents of the demo do next, as generators that are pure but for the random stream they are given.
+"""Moves of the demo's agents, as generators that are pure but for the random stream they are given.
 
 No weights of a language model can be shipped, so decisions are scripted, with mistakes drawn from a seed. A policy
 yields its next turn and is sent what came of it; it ends when the agent is done.
@@ -46,7 +46,7 @@ Policy: TypeAlias = Generator[Decision, CommandReport, None]
 
 @dataclass(frozen=True, slots=True)
 class CodingAssignment:
-    """What a coding agent works on.
+    """Task of a coding agent.
 
     Attributes:
         project: Directory of the package, relative to the sandbox's working directory.

@@ -1,4 +1,4 @@
-"""What the dispatch benchmark found."""
+"""Results of the dispatch benchmark."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class CallsheetFigures:
 
 @dataclass(frozen=True, slots=True)
 class RawFigures:
-    """What grpc.aio alone does with messages of the same size.
+    """Figures of plain grpc.aio with messages of the same size.
 
     Attributes:
         raw_stream_items_per_s: Items per second echoed on one stream, as many in a message as Callsheet's client had.

@@ -28,7 +28,7 @@ from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from typing_extensions import override
 
 TOKENS = 64
-"""Of a prompt and of a reply."""
+"""Tokens of a prompt, and of a reply."""
 _PROMPT = tuple(range(1, TOKENS + 1))
 _SAMPLING = Sampling(max_new_tokens=TOKENS)
 _TRUE = Command.argv("true")
@@ -166,7 +166,7 @@ class MeasuredService:
     metrics_url: str
 
     def uses(self) -> dict[str, Use]:
-        """What each process has used so far, and "rest", which is all below the manager: agents and what makes them."""
+        """Returns the use of each process so far, and "rest", the use of all processes below the manager."""
         manager = psutil.Process(self.processes["manager"])
         ended = manager.cpu_times()
         rest = tree_cpu_s(manager.children()) + ended.children_user + ended.children_system

@@ -36,7 +36,7 @@ class RolloutFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a policy's actions demand.
+    """Demands of a policy's actions.
 
     Attributes:
         reset: Of env_reset.
@@ -179,4 +179,4 @@ POLICIES: Final = (
     RealPolicy("os_sharing", "os_sharing", _SHARED, {str(Role.SANDBOX): ("--share-cores", "plain")}),
     RealPolicy("callsheet_asleep", "callsheet", _SHARED, sleeps=True),
 )
-"""What runs through the service. Ray runs beside it, asleep as well."""
+"""Policies that run through the service. Ray runs beside them, asleep as well."""

@@ -53,7 +53,7 @@ NOTES = {
     "ray_shared": "tasks of a tenth of a logical core, so that all run at once and the system shares the cores",
     "ray": "its commands sleep likewise, in tasks of one logical core",
 }
-"""What is to be known of a policy's figures."""
+"""Notes on a policy's figures."""
 
 Progress = Callable[[str], None]
 _PROBES = 20

@@ -210,7 +210,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class SandboxMeasurements:
-    """What one number of sandboxes gave.
+    """Measurements with one number of sandboxes.
 
     Attributes:
         fill_s: Seconds to make all of them, several at once.

@@ -219,7 +219,7 @@ class SandboxBenchReport(BenchmarkReport):
 
     @property
     def bars(self) -> Sequence[Bar]:
-        """What the service may add to a command of a second."""
+        """Limits on the overhead of the service for a command of a second."""
         name = "overhead of a 1 s action, {} live"
         return [Bar(name.format(each.sandboxes), each.overhead_share, at_most=MOST_OVERHEAD) for each in self.results]
 

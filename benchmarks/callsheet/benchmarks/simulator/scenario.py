@@ -1,4 +1,4 @@
-"""What a simulation is given: trajectories drawn ahead of time, and the machines they run on.
+"""Input of a simulation: trajectories drawn ahead of time, and the machines they run on.
 
 Everything random is drawn here, before a run, from the seed: all policies meet the very same trajectories. Times are in
 seconds, memory in MB, widths and cores in cores.
@@ -19,7 +19,7 @@ MOST_FAILS = 100
 
 
 class Mode(Enum):
-    """Whether finished trajectories are replaced."""
+    """Modes of a simulation: finished trajectories are replaced, or not."""
 
     ONESHOT = "oneshot"
     SUSTAINED = "sustained"
@@ -250,7 +250,7 @@ class Scenario:
 
     @property
     def warm_up_s(self) -> float:
-        """What of a sustained run counts for nothing: trajectories that started together drift apart first."""
+        """Seconds of a sustained run that do not count: trajectories that started together drift apart first."""
         return 0.25 * self.horizon_s if self.mode is Mode.SUSTAINED else 0.0
 
 

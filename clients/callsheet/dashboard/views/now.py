@@ -1,4 +1,4 @@
-"""What there is now: jobs, what waits and why, what is held of each node, and failures."""
+"""The present state: jobs, waiting actions and their reasons, held units of each node, and failures."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from callsheet.options.temporary_directories import temporary_directory
 FETCH_TIMEOUT_S = 180.0
 
 TEST_REQUIREMENTS = ("pytest==8.4.2",)
-"""What the test suites need beside the package itself."""
+"""Requirements of the test suites beside the package itself."""
 
 
 class SourceReleaseError(RuntimeError):
@@ -86,7 +86,7 @@ PACKAGES = (
 
 
 def default_cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where inputs are kept between runs: below XDG_CACHE_HOME, else below ~/.cache."""
+    """Returns the directory that keeps inputs between runs: below XDG_CACHE_HOME, else below ~/.cache."""
     configured = Path(environment.get("XDG_CACHE_HOME", ""))
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "callsheet"

@@ -46,7 +46,7 @@ _ERROR_TYPES: Final[Mapping[int, str]] = {
 
 
 def read(body: Mapping[str, Any]) -> ChatRequest:
-    """What a caller asks for, of either path.
+    """Reads the request of a caller, of either path.
 
     Raises:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
@@ -114,7 +114,7 @@ def _tool_choice(fields: Fields, tools: Sequence[Tool]) -> str:
 
 
 def _template_arguments(fields: Fields) -> Mapping[str, Any]:
-    """Whether the model thinks, and how hard; a budget in tokens is nothing that templates know."""
+    """Returns whether the model thinks, and how hard; a budget in tokens is nothing that templates know."""
     arguments: dict[str, Any] = {}
     if thinking := fields.object("thinking"):
         kind = thinking.choice("type", ("adaptive", "between_tools", "disabled", "enabled"))

@@ -1,4 +1,4 @@
-"""What OpenAI's protocols have in common: fields that sample, fields that are refused, and errors."""
+"""Common parts of OpenAI's protocols: fields that sample, fields that are refused, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED_SAMPLING: Final[dict[str, Refusal]] = {
     "regex": Refusal(_FREE),
     "ebnf": Refusal(_FREE),
 }
-"""What would change how tokens are drawn; the names beyond OpenAI's own are those of vLLM and SGLang."""
+"""Fields that would change how tokens are drawn; names beyond OpenAI's own are those of vLLM and SGLang."""
 
 _ERROR_TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",

@@ -27,7 +27,7 @@ _RULES: Final[dict[str, tuple[tuple[type, ...], Any, str]]] = {
 
 
 class KeyRefusedError(Exception):
-    """What was presented is no key, or one that has expired; the message repeats nothing of it."""
+    """The presented text is no key, or an expired one; the message repeats nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ForcedSampling:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryKey:
-    """What a key says.
+    """Content of a key.
 
     Attributes:
         job_id: The job.
@@ -113,7 +113,7 @@ def read_key(text: str, secret: bytes, now: float) -> TrajectoryKey:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text looks like a key, so that nobody need be asked whether it is a token."""
+    """Returns whether a text looks like a key, so that nobody need be asked whether it is a token."""
     return text.startswith(PREFIX) and "." in text
 
 

@@ -68,7 +68,7 @@ class SelectProcess(Message):
 
 
 class ProcessInput(Message):
-    """What a process is to read."""
+    """Input for a process."""
 
     stdin: Content | None = None
     pty: Content | None = None
@@ -130,7 +130,7 @@ class MovePath(Message):
 
 
 class AutoResume(BaseModel):
-    """Whether a request wakes a sandbox that was paused as its time was over."""
+    """Setting for sandboxes that were paused because their time was over: a request wakes them, or does not."""
 
     enabled: bool = False
 

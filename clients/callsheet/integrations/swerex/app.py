@@ -134,7 +134,7 @@ class _Endpoints:
         return JSONResponse(response)
 
     async def is_alive(self, request: Request) -> Response:
-        """Whether requests are served; the first question makes the sandbox begin. Never waits, requests do.
+        """Returns whether requests are served; the first question makes the sandbox begin. Never waits, requests do.
 
         A sandbox on its way counts: after a "no" SWE-ReX's client blocks its event loop for a while before it asks
         again, so that several clients of one loop would keep each other from ever hearing a "yes".

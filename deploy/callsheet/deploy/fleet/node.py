@@ -123,7 +123,7 @@ def _locked(path: Path, *, wait_s: float) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrder:
-    """What runs on a node.
+    """Processes that run on a node.
 
     Attributes:
         name: The node's, and its manager's id.
@@ -147,7 +147,7 @@ class NodeOrder:
 
 
 class NodePhase(StrEnum):
-    """Where a node stands.
+    """Phases in the life of a node.
 
     WAITING: its provider has no machine for it yet. STARTING: its manager has not registered yet. SILENT: its provider
     cannot say now, and it may run. ENDED: nothing of it runs, nor will again.

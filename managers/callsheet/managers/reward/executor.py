@@ -52,7 +52,7 @@ class ScorerExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """What the model is: "weights" says "random" where no trained ones were given."""
+        """Describes the model: "weights" is "random" if no trained ones were given."""
         return {"weights": "random" if self._settings.weights is None else "file"}
 
     @override

@@ -27,11 +27,11 @@ NOT_ISOLATED = (
     "NOT ISOLATED: with --isolation none commands run as this manager's user, and may read and change what that user "
     "may, its tokens included: only for code that you trust"
 )
-"""What a manager and `up` say where nothing keeps commands in."""
+"""Warning of a manager and of `up` if nothing keeps commands in."""
 
 
 class Isolation(Enum):
-    """What keeps the commands of a sandbox away from the machine and from each other."""
+    """Ways to keep the commands of a sandbox away from the machine and from each other."""
 
     BUBBLEWRAP = "bubblewrap"
     DOCKER = "docker"
@@ -39,7 +39,7 @@ class Isolation(Enum):
 
 
 class CoreSharing(Enum):
-    """Whether all sandboxes of a manager share its cores.
+    """Ways to divide the cores of a manager among its sandboxes.
 
     RANKED lets node sharing rank their commands, PLAIN leaves it to the operating system. With RESERVED each
     command has cores of its own.

@@ -34,7 +34,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuota:
-    """What may be spent of a key, or of a key at one model.
+    """Quota of a key, or of a key at one model.
 
     Attributes:
         name: "KEY" or "KEY/MODEL".
@@ -51,7 +51,7 @@ class KeyQuota:
 
 @dataclass(frozen=True, slots=True)
 class ToldLimits:
-    """What an answer of a provider says about its limits.
+    """Limits that an answer of a provider reports.
 
     Attributes:
         blocked_s: Seconds in which it takes no call.
@@ -91,7 +91,7 @@ def paced(per_minute: float, burst: int, largest: int) -> Rate:
 
 
 class QuotaStore(ABC):
-    """What was spent of quotas, and what providers said of them."""
+    """Spending on quotas, and the limits that providers reported."""
 
     @abstractmethod
     async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:

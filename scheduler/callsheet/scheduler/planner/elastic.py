@@ -103,7 +103,7 @@ class ElasticPlan(Plan):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """What a round decided at once, and the question that a solver has to answer for the rest, if there is one."""
+    """Decisions that a round made at once, and the question for a solver about the rest, if there is one."""
 
     plan: ElasticPlan
     question: Snapshot | None = None
@@ -170,7 +170,7 @@ class ElasticPlanner:
         return plan
 
     def review(self, state: SchedulerState, now: float) -> Review:
-        """What the next round would do; see `Reviewer.review`."""
+        """Reviews the next round; see `Reviewer.review`."""
         begun = self._begun.copy()
         self._claims.judge(state, now)
         claims, self._engines.claims = self._engines.claims, self._engines.claims.copy()
@@ -351,7 +351,7 @@ class ElasticPlanner:
         return ElasticPlan(assigned, truncated=capped, report=report, question=question)
 
     def _alike_together(self, question: Snapshot, solution: Solution) -> list[Started]:
-        """What to start, urgent classes first, and of those what takes the same of the same nodes in a row."""
+        """Orders the starts: urgent classes first, and those that take the same of the same nodes in a row."""
         classes = question.instance.classes
         order: dict[Hashable, int] = {}
         places = [order.setdefault(self._offers.of(each.option).alike, len(order)) for each in solution.started]

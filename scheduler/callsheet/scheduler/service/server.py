@@ -85,7 +85,7 @@ JOURNALLED: Final = RequestDecoder(
     weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
     result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
 )
-"""Of what the journal has of requests."""
+"""Decoder of the requests that the journal has."""
 
 
 class JournalFailedError(RuntimeError):

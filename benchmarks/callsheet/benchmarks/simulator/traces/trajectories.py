@@ -31,7 +31,7 @@ _SAME = (
     *("label", "parallel_fraction", "max_width", "adaptive", "peak_memory_mb", "service", "quota", "tokens"),
     *("timeout_s", "fails"),
 )
-"""What an action of a trace and the simulator's have in common."""
+"""Common fields of an action of a trace and of the simulator's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What runs in a sandbox as a job of its agent: its start, its end, and how it is made to end."""
+"""Jobs of a sandbox's agent: their start, their end, and how they are made to end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ForkWindow:
 
     @property
     def open(self) -> bool:
-        """Whether a look is due."""
+        """True if a look is due."""
         return self._changed_at is not None
 
     def changed(self, now: float) -> None:

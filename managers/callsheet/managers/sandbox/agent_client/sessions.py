@@ -37,7 +37,7 @@ from callsheet.managers.sandbox.errors import CannotExecuteError, SandboxLostErr
 # What a step prints never counts. The marker is random and not known inside before the step's own text has been run,
 # so that what runs in a session can at worst spoil the session's own result.
 STATUS_DESCRIPTOR = 8
-"""Where an interpreter says that a step ended; the steps come on its standard input."""
+"""Descriptor to which an interpreter reports the end of a step; the steps come on its standard input."""
 
 _INTERRUPTED = 143
 _LONGEST_STATUS = 3
@@ -98,7 +98,7 @@ class StatusScanner:
 
 
 class StepPipe:
-    """Where a session reads its steps."""
+    """Pipe from which a session reads its steps."""
 
     def __init__(self) -> None:
         """Must be made and used on the event loop's thread."""
@@ -152,7 +152,7 @@ class StepEnd:
 
 
 class StatusPipe(ReadPipe):
-    """Where a session says that a step ended. What it says is untrusted, and read at any time so that nobody blocks."""
+    """Pipe on which a session reports the end of a step. It is untrusted, and read at once so that nobody blocks."""
 
     def __init__(self) -> None:
         """Must be made and used on the event loop's thread."""

@@ -70,7 +70,7 @@ class BaseSandboxExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """What the backend isolates and limits, and how cores are shared."""
+        """Describes the isolation and the limits of the backend, and how cores are shared."""
         return {**self._backend.capabilities(), "core_sharing": self._settings.core_sharing.value}
 
     @override

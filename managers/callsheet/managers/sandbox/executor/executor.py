@@ -171,7 +171,7 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What it takes to begin a sandbox without and with each image, and the set-ups that are kept for it."""
+        """Reports the costs of beginning a sandbox without and with each image, and the set-ups kept for it."""
         images = self.provisioner.images
         plain = self._state(SANDBOX_SERVICE)
         states = {"": plain}

@@ -167,7 +167,7 @@ def _trial() -> tuple[select.epoll, int]:
 
 
 def is_there_room() -> bool:
-    """Whether this user may watch one more file."""
+    """Returns whether this user may watch one more file."""
     watcher, file = _trial()
     try:
         watcher.register(file, select.EPOLLIN)

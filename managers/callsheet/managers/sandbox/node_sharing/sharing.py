@@ -44,7 +44,7 @@ def turn(cores: float, commands: int, settings: NodeSharingSettings) -> float:
 
 
 class NodeSharing:
-    """Which commands of a node are in the foreground.
+    """Chooses the commands of a node that are in the foreground.
 
     Commands are admitted until their predicted use fills the cores: by levels of attained CPU, and within a level first
     come, first served. The others stay runnable in the background. One of a lower level takes the place of one of a
@@ -297,7 +297,7 @@ class NodeSharing:
             self._begin_quantum(member, level_of(member.weighted_s, self._settings))
 
     def _must_yield(self, member: RunningCommand) -> bool:
-        """Whether a command at the end of its quantum gives its place to one before it in order, or to nobody."""
+        """Returns whether a command at the end of its quantum gives up its place to an earlier one, or to none."""
         level = level_of(member.weighted_s, self._settings)
         if self._use > self._limit and (level > NEW_LEVEL or member.turn):
             return True

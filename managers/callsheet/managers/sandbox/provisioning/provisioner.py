@@ -160,7 +160,7 @@ class _FilesGoneError(SandboxCreateError):
 
 
 class _NotKeptError(Exception):
-    """What a set-up left cannot be begun with again."""
+    """The result of a set-up cannot be kept for another beginning."""
 
 
 # What befalls the one that runs a set-up is told to all who wait for it; after anything else the next of them runs it.

@@ -1,4 +1,4 @@
-"""What is asked of services whose instances come and go, as far as their managers cannot see it.
+"""Demand for services whose instances come and go, as far as their managers cannot see it.
 
 A manager of models decides which of them lie in memory, by what it was sent. It does not know of actions that wait
 here, nor of those that trajectories under way will come to ask for. So it is told both after its heartbeats: a model

@@ -128,7 +128,7 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
 
 
 def _can_copy(state: SchedulerState, action: Action, trajectory: Trajectory) -> bool:
-    """Whether the manager that holds a sandbox can copy it; one that has not registered again yet, can."""
+    """Returns whether the manager that holds a sandbox can copy it; one that has not registered again yet, can."""
     manager = state.managers.get(trajectory.manager_id)
     service = manager.services.get(action.request.service) if manager is not None else None
     return service is None or service.description.copies_sandboxes
@@ -310,7 +310,7 @@ def fail_or_retry(state: SchedulerState, action: Action, failed: AttemptFailed, 
 
 
 def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
-    """Whether an attempt that may have begun may be followed by another one. What a quota refused was not done."""
+    """Returns whether another attempt may follow one that may have begun. A call that a quota refused never began."""
     if request.changes_sandbox:
         return False
     return not request.called_once or failed.kind is FailureKind.QUOTA

@@ -105,7 +105,7 @@ def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[],
 
 
 class _Books:
-    """What is decided and what is left of an instance while its stages are solved."""
+    """Decisions about an instance, and the rest of it, while its stages are solved."""
 
     def __init__(self, instance: PlanningInstance, costs: OptionCosts) -> None:
         self._instance = instance

@@ -223,7 +223,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     async def GetServerInfo(  # noqa: N802
         self, request: client_service_pb2.GetServerInfoRequest, context: Context
     ) -> client_service_pb2.GetServerInfoResponse:
-        """What this scheduler is and which clients it serves."""
+        """Describes this scheduler and the clients that it serves."""
         _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
         identity = caller()
         if request.token_id:
@@ -313,7 +313,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     async def ListBuffer(  # noqa: N802
         self, request: client_service_pb2.ListBufferRequest, context: Context
     ) -> client_service_pb2.ListBufferResponse:
-        """What is in a job's buffer."""
+        """Lists the trajectories in a job's buffer."""
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
             return await list_buffer(self._loop.state, request, self._loop.clock.now())

@@ -1,4 +1,4 @@
-"""Whose turn it is to ask registries: a bounded number at a time, each registry at its own pace."""
+"""Gives turns to ask registries: a bounded number at a time, each registry at its own pace."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def interest() -> Interest:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Who waits for a turn; `job` is the one whose turn it is, once it is given."""
+    """Waiters for a turn; `job` is the one whose turn it is, once it is given."""
 
     interest: Interest
     given: anyio.Event = field(default_factory=anyio.Event)
@@ -115,7 +115,7 @@ class Turns:
 
 @dataclass(slots=True)
 class _Running:
-    """What is under way; `error` is for those who wait."""
+    """Work that is under way; `error` is for its waiters."""
 
     interest: Interest = field(default_factory=interest)
     done: anyio.Event = field(default_factory=anyio.Event)

@@ -127,7 +127,7 @@ class RunningContainer:
 
 
 class _Place:
-    """What a sandbox has on this side: a pool user, and a directory that its container sees. All methods block."""
+    """Place of a sandbox on this side: a pool user, and a directory that its container sees. All methods block."""
 
     def __init__(self, directory: Path, users: UserPool) -> None:
         """Takes a user; raises SandboxCreateError when there is none."""
@@ -214,7 +214,7 @@ class DockerBackend(AgentBackend):
         return self._images
 
     def capabilities(self) -> Mapping[str, str]:
-        """What containers isolate, and what limits them."""
+        """Describes the isolation and the limits of containers."""
         layout = container_layout(os.getpid()) if self._settings.use_control_groups else None
         grouped = layout is not None
         return {
