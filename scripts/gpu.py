@@ -32,7 +32,8 @@ from callsheet.managers.inference.torch_engine.loading import load_own_model
 from callsheet.managers.inference.torch_engine.settings import Dtype, TorchSettings
 from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec, ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import ModelAnswer
 from safetensors.torch import load_file
 

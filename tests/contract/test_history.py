@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from callsheet.scheduler.core.words.costs import Account, Cost
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.records import (
     ActionDispatched,
     ActionFinished,
@@ -21,6 +20,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryClosed,
     TrajectoryOpened,
 )
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.history import reader as reader_module
 from callsheet.scheduler.history.reader import CONTENT_BYTES, READ_BYTES, HistoryReader
 from callsheet.scheduler.store.closed_jobs import ClosedJobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.state.summaries import entry, trajectory_entry
+from callsheet.scheduler.core.state.forgotten_ids import entry, trajectory_entry
 from callsheet.scheduler.core.words.model import ActionState, TrajectoryEnd
 from callsheet.scheduler.core.words.records import (
     ActionFinished,

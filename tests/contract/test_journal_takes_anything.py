@@ -13,7 +13,7 @@ from callsheet.scheduler.core.state.scheduler_state import CoreSettings, Schedul
 from callsheet.scheduler.core.step import Stepper
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import CoreCommand, Dispatch, Persist
-from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
 from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, encode_command

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from callsheet.scheduler.core.state.forgotten_ids import entry
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.summaries import entry
-from callsheet.scheduler.core.words.model import ActionKey, ActionState, RefusalCode
+from callsheet.scheduler.core.words.model import ActionKey, ActionState
 from callsheet.scheduler.core.words.records import ActionFinished, JobOpened, WorkForgotten
+from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.codec.requests import UnaryReply
-from callsheet.scheduler.service.payloads.claims import PayloadClaims, PayloadRights
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 

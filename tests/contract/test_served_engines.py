@@ -14,6 +14,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import torch
+from callsheet.managers.inference.build import build_inference_manager
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineDriver,
@@ -28,7 +29,6 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.executor import build_inference_manager
 from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
 from callsheet.managers.inference.openai_engine.driver import read_server as openai_server
@@ -36,13 +36,7 @@ from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.driver import attach_sglang
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.weights import (
-    DiskWeights,
-    FirstWeights,
-    GroupWeights,
-    TensorSpec,
-    TensorWeights,
-)
+from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights, TensorSpec, TensorWeights
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1.manager_service_pb2 import NodeSpec
 from safetensors.torch import save_file

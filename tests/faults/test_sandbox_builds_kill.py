@@ -11,7 +11,9 @@ from pathlib import Path
 
 import anyio
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.provisioning_settings import BuildSettings, ProvisioningSettings, RegistrySettings
+from callsheet.managers.sandbox.build_settings import BuildSettings
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.binaries import require_program

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.executor import Executor
-from callsheet.managers.reward.executor import build_reward_executor
+from callsheet.managers.reward.build import build_reward_executor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings

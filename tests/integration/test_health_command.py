@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 from callsheet.deploy.compose_files import Owner, write_compose_files
 from callsheet.deploy.tokens import issue
-from callsheet.managers.session import HealthFile
+from callsheet.managers.health_file import HealthFile
 from callsheet.managers.supervision.processes import ChildProcess, ProcessFailedError, ProcessSpec, run_process
 from typer.testing import Result
 

@@ -14,8 +14,9 @@ import pytest
 from aiohttp import web
 from callsheet.managers.executor import AttemptResult, Broken, Completed
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec, ModelTask, ServerEngine
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask, ServerEngine
 from callsheet.managers.reward.hosted.residency import ModelStage
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.attempts_of_models import attempt_of

@@ -19,8 +19,9 @@ from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec, ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
 from callsheet.managers.reward.hosted.residency import ModelStage
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 from safetensors.torch import load_file, save_file
 

@@ -14,14 +14,11 @@ import anyio.lowlevel
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.build_settings import BuildSettings, BuildsFor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.network.destinations import Destination
-from callsheet.managers.sandbox.provisioning_settings import (
-    BuildSettings,
-    BuildsFor,
-    ProvisioningSettings,
-    RegistrySettings,
-)
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 

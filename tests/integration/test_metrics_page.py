@@ -20,8 +20,9 @@ from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.access.identity import OF_ONE_SUBJECT, Scope
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, TokenFile, issue_token
-from callsheet.scheduler.core.words.model import RefusalCode
+from callsheet.scheduler.access.token_file import TokenFile
+from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, issue_token
+from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.web.server import MAX_CONNECTIONS, MAX_HEAD_BYTES, MetricsServer
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -27,10 +27,12 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.files.images.builds import build_images
+from callsheet.managers.sandbox.files.images.errors import ImageNotFoundError
 from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.files.images.oci import ImageNotFoundError, digest_of
-from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings, RegistrySettings
+from callsheet.managers.sandbox.files.images.oci import digest_of
+from callsheet.managers.sandbox.files.images.sources import build_images
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 

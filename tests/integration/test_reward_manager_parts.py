@@ -10,7 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.executor import Attempt, AttemptResult, Completed, Stopped
-from callsheet.managers.reward.executor import RewardExecutor, build_reward_executor
+from callsheet.managers.reward.build import build_reward_executor
+from callsheet.managers.reward.executor import RewardExecutor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.managers.sandbox.build import build_test_suite_executor
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings

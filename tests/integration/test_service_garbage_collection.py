@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 
 import pytest
-from callsheet.scheduler.service.server import THRESHOLDS
+from callsheet.scheduler.service.garbage_collection import THRESHOLDS
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 from tests.support.raw_service import running_service

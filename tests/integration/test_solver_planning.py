@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import Plan
 from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, Proposal
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.question.instance import PlanningInstance

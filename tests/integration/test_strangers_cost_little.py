@@ -17,7 +17,7 @@ from callsheet.deploy import tokens
 from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.service.limits import guard
-from callsheet.scheduler.service.limits.guard import MAX_TRANSFERS
+from callsheet.scheduler.service.limits.peer_limits import MAX_TRANSFERS
 from callsheet.scheduler.service.limits.settings import LimitSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import action_pb2, client_service_pb2, payload_service_pb2

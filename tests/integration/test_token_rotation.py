@@ -11,7 +11,8 @@ import grpc.aio
 import pytest
 from callsheet.client import Client, ClientOptions, RefusedError, Succeeded, ToolCall, Unservable
 from callsheet.client.errors import InvalidArgumentError
-from callsheet.credentials.channel import Credentials, FileToken
+from callsheet.credentials.channel import Credentials
+from callsheet.credentials.token import FileToken
 from callsheet.deploy import tokens
 from callsheet.scheduler.access.identity import Scope
 from callsheet.v1 import client_service_pb2

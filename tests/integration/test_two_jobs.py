@@ -31,8 +31,8 @@ from callsheet.deploy import tokens
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
-from callsheet.managers.models.hf_directory import TransformerConfig
-from callsheet.managers.sandbox.provisioning_settings import BuildsFor
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.sandbox.build_settings import BuildsFor
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.v1 import (
     action_pb2,

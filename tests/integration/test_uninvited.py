@@ -17,15 +17,8 @@ import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
 from callsheet.managers.supervision.processes import ProcessSpec, run_process
-from callsheet.scheduler.access.identity import OPEN_TO_ALL, SCOPES
-from callsheet.v1 import (
-    action_pb2,
-    admin_service_pb2,
-    client_service_pb2,
-    common_pb2,
-    job_pb2,
-    payload_service_pb2,
-)
+from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
+from callsheet.v1 import action_pb2, admin_service_pb2, client_service_pb2, common_pb2, job_pb2, payload_service_pb2
 
 from tests.support.certificates import Authority
 from tests.support.every_rpc import JOB, MANAGER, code_of, open_rpcs, path_of, requests_of, rpcs

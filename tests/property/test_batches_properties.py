@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.jobs.batches import GROUP_IDLE_S
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import GroupRequest, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.words.model import GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusedError
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test

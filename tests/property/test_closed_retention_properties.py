@@ -6,15 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    GroupRequest,
-    Opening,
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-    TrajectoryRequest,
-)
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, Opening, TrajectoryEnd, TrajectoryRequest
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.work.trajectories import REDUNDANT
 from hypothesis import settings
 from hypothesis import strategies as st

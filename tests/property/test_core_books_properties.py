@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from callsheet.scheduler.core.state.entities import Action, Job
 from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.scheduler_state import ReadyQueue
+from callsheet.scheduler.core.state.ready import ReadyQueue
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.words.registration import NodeDescription
 from hypothesis import given, settings

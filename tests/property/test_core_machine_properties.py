@@ -10,9 +10,9 @@ import math
 from functools import partial
 
 import pytest
-from callsheet.scheduler.core.state.ledger import LEAST_LIVES
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.events import Assignment, Plan, PlanReady
+from callsheet.scheduler.core.words.events import PlanReady
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
@@ -24,6 +24,7 @@ from callsheet.scheduler.core.words.model import (
     Token,
     TrajectoryEnd,
 )
+from callsheet.scheduler.core.words.plan import Assignment, Plan
 from callsheet.scheduler.core.words.registration import SandboxRef
 from hypothesis import Phase, settings
 from hypothesis import strategies as st

@@ -10,7 +10,8 @@ import pytest
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.costs import Cost
-from callsheet.scheduler.core.words.model import ActionKind, FailureKind, RefusedError, Token, TrajectoryEnd
+from callsheet.scheduler.core.words.model import ActionKind, FailureKind, Token, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

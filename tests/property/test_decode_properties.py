@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionRequest, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionRequest
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.codec.manager_wire import (
     decode_item,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import Plan
 from callsheet.scheduler.core.words.model import ActionKey, ActionState
-from callsheet.scheduler.planner.answers.explain import Explanation, explain
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.planner.answers.explain import Explanation, explain_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
@@ -53,7 +54,7 @@ def explanations(world: CoreWorld) -> dict[ActionKey, Explanation]:
         for action in job.actions.values()
         if isinstance(action, Action) and action.state is ActionState.QUEUED
     ]
-    return {action.key: explain(world.state, action, world.now, planner) for action in queued}
+    return {action.key: at_once(explain_in_parts(world.state, action, world.now, planner)) for action in queued}
 
 
 def checked(world: CoreWorld) -> Callable[[], Plan]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import ceil
 
 import pytest
-from callsheet.scheduler.core.state.ledger import LEAST_LIVES
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES
 from callsheet.scheduler.core.words.model import MEMORY, ActionKind
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner

@@ -7,13 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 from callsheet.scheduler.core.words.model import Demand, ResourceDemand, SpeedUp, Timeouts
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.question.instance import (
-    MARGINAL_EFFICIENCY_FLOOR,
-    Option,
-    PlanningInstance,
-    choose_units,
-    option_costs,
-)
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance
+from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR, choose_units, option_costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

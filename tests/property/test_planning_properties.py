@@ -6,18 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
-from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance, option_costs
+from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
+from callsheet.scheduler.planner.question.price import option_costs
 from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget, bounding_rows
+from callsheet.scheduler.planner.solvers.greedy import greedy, unbounded_optimum
 from callsheet.scheduler.planner.solvers.solve import Solution, solve, solve_stage
-from callsheet.scheduler.planner.solvers.stage import greedy, unbounded_optimum
 from hypothesis import given, settings
 
-from tests.support.planning_instances import (
-    instances,
-    one_stage,
-    optimum,
-    optimum_of_all_options,
-)
+from tests.support.planning_instances import instances, one_stage, optimum, optimum_of_all_options
 from tests.support.samples import examples
 
 AMPLE = Budget(seconds=1.0, deterministic=True)

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 from callsheet.scheduler.core.words.commands import Dispatch
-from callsheet.scheduler.core.words.model import ActionState, RefusedError, Token
+from callsheet.scheduler.core.words.model import ActionState, Token
+from callsheet.scheduler.core.words.refusals import RefusedError
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from callsheet.managers.reward.scores import plan_batches
+from callsheet.managers.reward.batches import plan_batches
 from hypothesis import given
 from hypothesis import strategies as st
 

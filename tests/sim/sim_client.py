@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Opened, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Opened, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.sim.sim_parts import JOB_GRACE, Link, Timeline, action_request, job_request, trajectory_request
 

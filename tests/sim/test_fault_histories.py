@@ -8,7 +8,7 @@ import random
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind
-from callsheet.scheduler.core.work.submission import EXPIRED
+from callsheet.scheduler.core.work.job_expiry import EXPIRED
 
 from tests.sim.sim_parts import action_request
 from tests.sim.sim_world import Misfortune, World

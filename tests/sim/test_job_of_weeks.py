@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from callsheet.scheduler.core.state.forgotten_ids import ENTRY_BYTES
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
-from callsheet.scheduler.core.state.summaries import ENTRY_BYTES
-from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.support.core_requests import action_request, job_request, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld

@@ -23,7 +23,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.gateway.chat import ChatRequest, Message
 from callsheet.gateway.conversations.samples import Sample
 from callsheet.gateway.conversations.turns import Drift
-from callsheet.managers.inference.scripted_engine.script import ScriptVocabulary
+from callsheet.managers.inference.scripted_engine.vocabulary import ScriptVocabulary
 
 from tests.soak.planned_conversations import KEY, PlannedConversation, play, script_of
 from tests.support.gateways import CHAT

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from callsheet.managers.inference.scripted_engine.script import TokenizerVocabulary
+from callsheet.managers.inference.scripted_engine.vocabulary import TokenizerVocabulary
 from tokenizers import Tokenizer
 
 from tests.soak.gateway_play import play_through_gateway

@@ -24,14 +24,14 @@ from callsheet.client.words.weights import Source, UpdateModeName
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import Executor
+from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine
-from callsheet.managers.inference.executor import build_inference_executor
 from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.managers.supervision.processes import ProcessSpec, command_module, run_process

@@ -11,15 +11,8 @@ from collections.abc import Callable
 from callsheet.scheduler.core.state.entities import Action, FinishedAction
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import CoreCommand
-from callsheet.scheduler.core.words.model import (
-    MEMORY,
-    ActionKey,
-    ActionKind,
-    ActionRequest,
-    ActionState,
-    RefusedError,
-    Token,
-)
+from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionRequest, ActionState, Token
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import NodeDescription
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 

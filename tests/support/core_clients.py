@@ -9,19 +9,19 @@ from math import inf
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import CoreCommand
 from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsOffer
-from callsheet.scheduler.core.words.events import CoreChange, Plan
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
     JobRequest,
     Opened,
-    RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
     TrajectoryResult,
 )
-from callsheet.scheduler.core.words.registration import Watcher
+from callsheet.scheduler.core.words.peers import Watcher
+from callsheet.scheduler.core.words.plan import CoreChange, Plan
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.events import Plan
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, GeneratedTokens, GenerationSize
+from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens, GenerationSize
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.words.registration import ServiceDescription
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge

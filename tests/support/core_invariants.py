@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from callsheet.scheduler.core.hosted.rollouts import engines_of
 from callsheet.scheduler.core.jobs.batches import is_over
 from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, Buffer
+from callsheet.scheduler.core.state.closed_trajectories import ClosedTogether
 from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job, Manager, Trajectory
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.summaries import ClosedTogether
 from callsheet.scheduler.core.words.costs import Account
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionState, TrajectoryEnd

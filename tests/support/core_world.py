@@ -18,8 +18,8 @@ from callsheet.scheduler.core.state.scheduler_state import CoreSettings, Schedul
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
 from callsheet.scheduler.core.words.costs import Cost, held_for
-from callsheet.scheduler.core.words.events import Assignment, Plan
 from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.plan import Assignment, Plan
 from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver
-from callsheet.managers.inference.scripted_engine.script import ByteVocabulary, EngineScript, ScriptedReply
+from callsheet.managers.inference.scripted_engine.script import EngineScript, ScriptedReply
+from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from transformers import PreTrainedModel
 
 from tests.support import hf_models

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import Plan
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.round.review import Review
 

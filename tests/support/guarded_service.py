@@ -15,7 +15,8 @@ import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, TokenFile, issue_token, revoked
+from callsheet.scheduler.access.token_file import TokenFile
+from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, issue_token, revoked
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import (
     action_pb2,

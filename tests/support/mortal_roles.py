@@ -350,7 +350,7 @@ async def _reward_work(world: World) -> None:
 
 async def _weights_work(world: World) -> None:
     """An update that waits for a reply, with its tensors in a file."""
-    from callsheet.managers.models.hf_directory import TransformerConfig
+    from callsheet.managers.models.config import TransformerConfig
     from safetensors.torch import save
 
     from tests.support.torch_models import small_model

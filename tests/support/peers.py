@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.words.model import Opened, RefusedError
+from callsheet.scheduler.core.words.model import Opened
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 
 class Peer(str):

@@ -12,8 +12,8 @@ from callsheet.scheduler.planner.question.instance import (
     PlanningClass,
     PlanningInstance,
     ResourceRow,
-    option_costs,
 )
+from callsheet.scheduler.planner.question.price import option_costs
 from callsheet.scheduler.planner.solvers.stage import Counts, Leftovers, Stage, make_stage
 from hypothesis import strategies as st
 

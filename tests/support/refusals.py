@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 
 def refusal(decode: Callable[[], object], code: RefusalCode = RefusalCode.INVALID_ARGUMENT) -> RefusedError:

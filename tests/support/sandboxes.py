@@ -18,8 +18,8 @@ from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, Sand
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.isolation.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE, SOCKET_NAME
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from callsheet.managers.inference.driver import GenerateRequest, Generation, Sampling
 from callsheet.managers.inference.torch_engine.engine import TorchEngine
-from callsheet.managers.models.hf_directory import CONFIG_FILE, WEIGHTS_FILE, TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE
 from callsheet.managers.models.transformer import LanguageModel, initialise
 from torch import nn
 

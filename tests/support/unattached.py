@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from callsheet.scheduler.core.words.model import ActionKey
+from callsheet.scheduler.core.words.peers import Watcher
 from callsheet.scheduler.core.words.records import Record
-from callsheet.scheduler.core.words.registration import Watcher
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.store.writer import GroupCommitWriter
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.events import Event, ManagerHeartbeat, ManagerJoined, ReplyTo
-from callsheet.scheduler.core.words.model import Opened, RefusedError
+from callsheet.scheduler.core.words.model import Opened
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription
 
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 from callsheet.client.codec.fields import is_number
 from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import instance, optional
-from callsheet.credentials.channel import SYSTEM, Credentials, checked_token
+from callsheet.credentials.channel import SYSTEM, Credentials
+from callsheet.credentials.token import checked_token
 
 _GATEWAY_RULE: Final = "a URL that begins with http:// or https://"
 _SECONDS: Final = (

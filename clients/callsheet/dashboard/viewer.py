@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from callsheet.client.errors import RefusalCode, refused
-from callsheet.credentials.channel import checked_token
 from callsheet.credentials.sandboxes import is_sandbox, plain_address
+from callsheet.credentials.token import checked_token
 from callsheet.dashboard.source import Source
 
 TOKEN_COOKIE: Final = "callsheet_token"

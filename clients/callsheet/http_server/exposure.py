@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from callsheet.options.common import check_exposure
 from callsheet.options.declaration import PathRule, Setting
+from callsheet.options.listening import check_exposure
 
 _FILE = PathRule(file=True, directory=False, exists=True)
 

@@ -1,4 +1,4 @@
-"""Where a server listens, and a uvicorn that leaves signals to the program around it."""
+"""Addresses of a server, and a uvicorn that leaves signals to the program around it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 # A server's side of TLS: its certificate is read anew when its files have changed.
 _log = structlog.get_logger(__name__)
+
+_MOST_CONNECTIONS = 16_384
 
 
 def following_context(cert: Path, key: Path) -> ssl.SSLContext:
@@ -63,12 +65,9 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 def _stamps(*paths: Path) -> list[tuple[int, int]]:
-    """What changes when a file does; of one that is not there, nothing."""
+    """Returns stamps that change when a file does; none for a missing file."""
     found = [path.stat() for path in paths if path.exists()]
     return [(status.st_ino, status.st_mtime_ns) for status in found]
-
-
-_MOST_CONNECTIONS = 16_384
 
 
 class EmbeddedServer(uvicorn.Server):

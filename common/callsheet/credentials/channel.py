@@ -2,213 +2,57 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import grpc.aio
+from callsheet.credentials.renewal import RenewedChannel
 from callsheet.credentials.secret_files import secret_file
-
-# When a certificate is valid, beside what this machine's clock says. Pure.
-
-_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
-# The validity of X.509 in DER: a sequence of two times, each with two digits of its year or with four.
-_TIME = rb"(?:\x17\x0d(\d{12})|\x18\x0f(\d{14}))Z"
-_VALIDITY = re.compile(rb"\x30." + _TIME + _TIME, re.DOTALL)
-_FORMAT = "%Y-%m-%d %H:%M:%S UTC"
-
-
-def clock_text(now: datetime) -> str:
-    """Returns a time as messages tell it."""
-    return now.astimezone(UTC).strftime(_FORMAT)
-
-
-def why_not_valid(pem: bytes, now: datetime) -> str | None:
-    """Returns why the first certificate is not valid at a time; None if it is, or if its validity cannot be read."""
-    try:
-        block = pem.partition(_BEGIN)[2].partition(_END)[0]
-        found = _VALIDITY.search(base64.b64decode(block))
-        if found is None:
-            return None
-        begins, ends = _time(found[1], found[2]), _time(found[3], found[4])
-    except (binascii.Error, ValueError):
-        return None
-    if begins <= now <= ends:
-        return None
-    cure = "set the clock, or wait" if now < begins else "renew it, or set the clock"
-    return f"valid from {clock_text(begins)} until {clock_text(ends)}, but the clock says {clock_text(now)}: {cure}"
-
-
-def _time(short: bytes | None, full: bytes | None) -> datetime:
-    digits = full if full is not None else (b"20" if (short or b"") < b"50" else b"19") + (short or b"")
-    return datetime.strptime(digits.decode(), "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-
-
-# The token of a process: checked before gRPC sees it, and read anew where it comes from a file.
+from callsheet.credentials.token import FileToken, checked_token
+from callsheet.credentials.validity import clock_text, why_not_valid
 
 _log = logging.getLogger("callsheet.credentials")
-
-
-def checked_token(text: str) -> str:
-    """A token without the space around it.
-
-    Raises:
-        ValueError: It is none; the message gives the rule and nothing of the text.
-    """
-    token = text.strip()
-    if not token:
-        raise ValueError("is empty: it must hold a token")
-    if not (token.isascii() and token.isprintable() and " " not in token):
-        raise ValueError("holds no token: it must be one word of ASCII characters")
-    return token
-
-
-def read_token(path: str) -> str:
-    """The token that a file holds.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It holds none.
-    """
-    return checked_token(secret_file(path).read_text(encoding="utf-8"))
-
-
-def why(error: OSError | ValueError) -> str:
-    """Why a file gave no token, without anything of what it holds."""
-    if isinstance(error, OSError):
-        return f"it cannot be read: {error.strerror}"
-    return "it is no text" if isinstance(error, UnicodeDecodeError) else f"it {error}"
-
-
-class FileToken:
-    """A token in a file. One that was read is good until the file holds another: it may be on its way just now."""
-
-    def __init__(self) -> None:
-        self._token: str | None = None
-        self._readable = True
-
-    def read(self, path: str) -> str:
-        """What the file holds now, or the last one where that cannot be read; the log says so once.
-
-        Raises:
-            OSError: It cannot be read, and never was.
-            ValueError: It holds no token, and never did.
-        """
-        try:
-            self._token = read_token(path)
-            self._readable = True
-        except (OSError, ValueError) as error:
-            if self._token is None:
-                if isinstance(error, OSError):
-                    raise
-                raise ValueError(f"token_file: {path}: {why(error)}") from None
-            if self._readable:
-                _log.warning("no new token file=%s reason=%s", path, why(error))
-            self._readable = False
-        return self._token
-
-
-# A channel that follows its files: when certificates have changed, new calls go over a new connection.
-
-
-class RenewedChannel(grpc.aio.Channel):
-    """Opens a channel anew when one of its files has changed.
-
-    Calls that run go on where they began, and what is not used any more closes its connection when it is idle. A file
-    that cannot be read just then, as it is being replaced, leaves all as it is; the log
-    says so once.
-    """
-
-    def __init__(self, open_channel: Callable[[], grpc.aio.Channel], files: Sequence[Path]) -> None:
-        """Opens the first one.
-
-        Raises:
-            OSError: A file cannot be read; its error names it.
-        """
-        self._open = open_channel
-        self._files = files
-        self._readable = True
-        self._stamp = self._stamped()
-        self._channels = [open_channel()]
-
-    async def __aenter__(self) -> RenewedChannel:
-        """Returns itself."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Closes it."""
-        await self.close()
-
-    async def close(self, grace: float | None = None) -> None:
-        """See `grpc.aio.Channel.close`."""
-        for channel in self._channels:
-            await channel.close(grace)
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """See `grpc.aio.Channel.get_state`."""
-        return self._current().get_state(try_to_connect)
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """See `grpc.aio.Channel.wait_for_state_change`."""
-        await self._current().wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        """See `grpc.aio.Channel.channel_ready`."""
-        await self._current().channel_ready()
-
-    def unary_unary(self, *of: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel.unary_unary`."""
-        return self._later("unary_unary", of, options)
-
-    def unary_stream(self, *of: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel.unary_stream`."""
-        return self._later("unary_stream", of, options)
-
-    def stream_unary(self, *of: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel.stream_unary`."""
-        return self._later("stream_unary", of, options)
-
-    def stream_stream(self, *of: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel.stream_stream`."""
-        return self._later("stream_stream", of, options)
-
-    def _later(self, arity: str, of: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
-        """A method that looks at each call which channel it goes over."""
-
-        def call(*arguments: Any, **how: Any) -> Any:
-            return getattr(self._current(), arity)(*of, **options)(*arguments, **how)
-
-        return call
-
-    def _current(self) -> grpc.aio.Channel:
-        try:
-            stamp = self._stamped()
-            if stamp != self._stamp:
-                self._channels.append(self._open())
-                self._stamp = stamp
-            self._readable = True
-        except OSError as error:
-            # What is open goes on, and the next call looks again.
-            if self._readable:
-                _log.warning("certificates cannot be read anew file=%s reason=%s", error.filename, error.strerror)
-            self._readable = False
-        return self._channels[-1]
-
-    def _stamped(self) -> list[tuple[int, int]]:
-        return [(status.st_ino, status.st_mtime_ns) for status in (path.stat() for path in self._files)]
-
 
 SYSTEM: Final = "system"
 """In place of a file of authorities: those that the operating system trusts."""
 
 Metadata = tuple[tuple[str, str], ...]
+
+_HINTS: Final = (
+    (
+        "certificate is not yet valid",
+        "the scheduler's certificate is valid from a later time on than this machine's clock says, {clock}: set the "
+        "clock of this machine, or of the one that made the certificate",
+    ),
+    (
+        "certificate has expired",
+        "the scheduler's certificate was valid until an earlier time than this machine's clock says, {clock}: renew "
+        "it, or set the clock",
+    ),
+    ("CERTIFICATE_VERIFY_FAILED", "the scheduler's certificate is not of the authorities in CALLSHEET_TLS_CA"),
+    ("Hostname Verification", "the scheduler's certificate is for other names than the one that was dialled"),
+    (
+        "security handshaker",
+        "what CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY name must be certificates and a key that fit, "
+        "as PEM",
+    ),
+    ("WRONG_VERSION_NUMBER", "the scheduler does not use TLS: do without CALLSHEET_TLS_CA"),
+    *(
+        (
+            words,
+            "if the scheduler uses TLS, name its authorities in CALLSHEET_TLS_CA, and a certificate of your own in "
+            "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one: of its authorities, and valid by its clock "
+            "(this one says {clock})",
+        )
+        # A peer that speaks TLS closes other connections without a word.
+        for words in ("Socket closed", "SSL", "handshake")
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +114,7 @@ class Credentials:
         return grpc.ssl_channel_credentials(roots, key, chain)
 
     def metadata(self) -> Metadata:
-        """What each rpc carries. gRPC's own call credentials would start a thread for each.
+        """Returns the metadata of each rpc. gRPC's own call credentials would start a thread for each.
 
         Raises:
             OSError: The token's file cannot be read, and never was; its error names it.
@@ -282,39 +126,7 @@ class Credentials:
         return (("authorization", f"Bearer {checked_token(token)}"),) if token else ()
 
 
-_HINTS: Final = (
-    (
-        "certificate is not yet valid",
-        "the scheduler's certificate is valid from a later time on than this machine's clock says, {clock}: set the "
-        "clock of this machine, or of the one that made the certificate",
-    ),
-    (
-        "certificate has expired",
-        "the scheduler's certificate was valid until an earlier time than this machine's clock says, {clock}: renew "
-        "it, or set the clock",
-    ),
-    ("CERTIFICATE_VERIFY_FAILED", "the scheduler's certificate is not of the authorities in CALLSHEET_TLS_CA"),
-    ("Hostname Verification", "the scheduler's certificate is for other names than the one that was dialled"),
-    (
-        "security handshaker",
-        "what CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY name must be certificates and a key that fit, "
-        "as PEM",
-    ),
-    ("WRONG_VERSION_NUMBER", "the scheduler does not use TLS: do without CALLSHEET_TLS_CA"),
-    *(
-        (
-            words,
-            "if the scheduler uses TLS, name its authorities in CALLSHEET_TLS_CA, and a certificate of your own in "
-            "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one: of its authorities, and valid by its clock "
-            "(this one says {clock})",
-        )
-        # A peer that speaks TLS closes other connections without a word.
-        for words in ("Socket closed", "SSL", "handshake")
-    ),
-)
-
-
 def explained(details: str) -> str:
-    """What gRPC says of a connection that failed, and what to do about it where that is known."""
+    """Returns gRPC's text about a failed connection, with the cure if it is known."""
     hint = next((hint for words, hint in _HINTS if words in details), None)
     return details if hint is None else f"{details}; {hint.format(clock=clock_text(datetime.now(UTC)))}"

@@ -8,10 +8,11 @@ that many messages have in common are encoded once. Source: https://protobuf.dev
 from __future__ import annotations
 
 _LENGTH_DELIMITED = 2
+_BYTES = [bytes((value,)) for value in range(256)]
 
 
 def tag(number: int) -> bytes:
-    """What begins an embedded message (or bytes, or text) that is the field of this number."""
+    """Returns the beginning of an embedded message (or bytes, or text) that is the field of this number."""
     return _varint(number << 3 | _LENGTH_DELIMITED)
 
 
@@ -27,6 +28,3 @@ def _varint(value: int) -> bytes:
     if value < 0x4000:
         return _BYTES[value & 0x7F | 0x80] + _BYTES[value >> 7]
     return _BYTES[value & 0x7F | 0x80] + _varint(value >> 7)
-
-
-_BYTES = [bytes((value,)) for value in range(256)]

@@ -88,7 +88,8 @@ def describe_own_model(settings: StackSettings) -> str | None:
     if script is not None:
         return f"the service {DEFAULT_SERVICE} answers by {script} with the tokens of {directory}"
     from callsheet.managers.inference.torch_engine.settings import Dtype, served_dtype
-    from callsheet.managers.models.hf_directory import WeightsError, read_model_directory
+    from callsheet.managers.models.config_file import WeightsError
+    from callsheet.managers.models.hf_directory import read_model_directory
 
     try:
         described = read_model_directory(directory)

@@ -21,8 +21,8 @@ from callsheet.scheduler.core.state.announced_managers import LostManager
 from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.costs import read_prices
-from callsheet.scheduler.core.words.model import RefusedError
 from callsheet.scheduler.core.words.recovered import Recovered
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.history.live import complete_actions, complete_trajectories
 from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.first_come import FirstComePlanner
@@ -38,6 +38,10 @@ from callsheet.scheduler.store.read_only import DeadJournal
 from callsheet.v1 import admin_service_pb2, client_service_pb2, payload_service_pb2
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 from sqlalchemy.exc import SQLAlchemyError
+
+_CHUNK: Final = 1024 * 1024
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_OVER: Final = "is of a run that is over: nothing can be changed"
 
 
 class DeadRun:
@@ -108,7 +112,7 @@ class DeadRun:
             return await list_actions(self._state, request, self._now, self._planner)
 
     async def explain(self, request: admin_service_pb2.ExplainRequest) -> admin_service_pb2.ExplainResponse:
-        """Where an action was, as far as the journal tells."""
+        """Returns the last state of an action, as far as the journal has it."""
         with _refusing():
             told = await explanation_of(self._state, request.key, self._now, self._predictors, self._planner)
             await anyio.to_thread.run_sync(self._history.complete_ended, told)
@@ -117,14 +121,14 @@ class DeadRun:
     async def list_closed_jobs(
         self, request: admin_service_pb2.ListClosedJobsRequest
     ) -> admin_service_pb2.ListClosedJobsResponse:
-        """What became of jobs that were closed."""
+        """Lists the ends of jobs that were closed."""
         with _refusing():
             return await anyio.to_thread.run_sync(self._history.closed_jobs, request)
 
     async def list_trajectory_history(
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
-        """What became of trajectories."""
+        """Lists the history of trajectories."""
         with _refusing():
             page = await anyio.to_thread.run_sync(self._history.trajectories, request, self._now)
             await in_turns(complete_trajectories(self._state, request.job_id, page, self._now))
@@ -133,7 +137,7 @@ class DeadRun:
     async def list_action_history(
         self, request: admin_service_pb2.ListActionHistoryRequest
     ) -> admin_service_pb2.ListActionHistoryResponse:
-        """What became of actions."""
+        """Lists the history of actions."""
         with _refusing():
             page = await anyio.to_thread.run_sync(self._history.actions, request)
             await in_turns(complete_actions(self._state, page, self._now, brief=request.brief))
@@ -185,11 +189,6 @@ def opened(data_dir: Path, database_url: str | None = None, *, prices: Iterable[
         raise ValueError(f"{error}{'; show what runs by --scheduler' if runs else ''}") from error
     with closing(run):
         yield run
-
-
-_CHUNK: Final = 1024 * 1024
-_SHA256: Final = re.compile("[0-9a-f]{64}")
-_OVER: Final = "is of a run that is over: nothing can be changed"
 
 
 @contextmanager

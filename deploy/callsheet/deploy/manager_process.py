@@ -29,18 +29,17 @@ from callsheet.managers.supervision.remains import own_temporary_files
 from callsheet.options.common import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevel, LogLevelOption
 from callsheet.options.declaration import PathRule, Setting
 
+S = TypeVar("S")
+
 
 def loop_without_epoll() -> asyncio.AbstractEventLoop:
     """Returns an event loop that goes on when its user may watch no further file by epoll."""
     return asyncio.SelectorEventLoop(selectors.PollSelector())
 
 
-S = TypeVar("S")
-
-
 @dataclass(frozen=True, slots=True)
 class ManagerOptions:
-    """What managers of all kinds are told; the attributes are the options of the same names."""
+    """Options of managers of all kinds; the attributes are the options of the same names."""
 
     scheduler: Address = DEFAULT_ADDRESS
     manager_id: Annotated[

@@ -1,4 +1,4 @@
-"""What a local stack consists of. No I/O."""
+"""Settings of a local stack. No I/O."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ _NONE = "none"
 STACK_RESTARTS = RestartRule(initial_s=0.2, longest_s=10.0, healthy_after_s=30.0, first_failures=0, most_failures=8)
 """A first start that fails ends the stack, and so do nine failures of a process in a row."""
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
+S = TypeVar("S")
+OF_MANAGERS = OptionsOf(
+    (SandboxSettings, InferenceSettings, RewardManagerSettings, ToolsSettings), frozenset({"data_dir"})
+)
+_OFFERED = OF_MANAGERS.options()
+
+_OF_THE_MACHINE: Final = frozenset({"isolation", "share_cores"})
 
 
 def auto_or_none(text: str) -> str | None:
@@ -42,13 +49,6 @@ def auto_or_none(text: str) -> str | None:
     if text == _NONE:
         return None
     return text if text == AUTO_GATEWAY else host_and_port(text)
-
-
-S = TypeVar("S")
-OF_MANAGERS = OptionsOf(
-    (SandboxSettings, InferenceSettings, RewardManagerSettings, ToolsSettings), frozenset({"data_dir"})
-)
-_OFFERED = OF_MANAGERS.options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +131,12 @@ class StackSettings:
 
     @property
     def sandbox(self) -> SandboxSettings:
-        """What was given says of sandboxes."""
+        """Given options of sandboxes."""
         return self.of(SandboxSettings)
 
     @property
     def inference(self) -> InferenceSettings:
-        """What was given says of engines."""
+        """Given options of engines."""
         return self.of(InferenceSettings)
 
     def of(self, kind: type[S]) -> S:
@@ -167,15 +167,12 @@ class StackSettings:
 
 
 def taken_by(kind: type, given: Mapping[str, object]) -> dict[str, object]:
-    """What managers of a kind take of what a stack was given: not what has another meaning for them."""
+    """Returns the options of a stack that managers of a kind take, without those of another meaning for them."""
     return {
         each.name: given[each.name]
         for each in declared_options(kind)
         if each.name in given and (each.name not in _OFFERED or _OFFERED[each.name].type == each.type | None)
     }
-
-
-_OF_THE_MACHINE: Final = frozenset({"isolation", "share_cores"})
 
 
 def check_taken(given: Mapping[str, object], managers: Iterable[str]) -> None:

@@ -13,16 +13,8 @@ from pathlib import Path
 from callsheet.options.private_files import make_private_directory, write_private_file
 from callsheet.scheduler.access.audit import append_lines, audit_line
 from callsheet.scheduler.access.identity import Scope
-from callsheet.scheduler.access.tokens import (
-    ID_BYTES,
-    PREFIX,
-    SECRET_BYTES,
-    TokenFile,
-    TokenFileError,
-    TokenRecord,
-    issue_token,
-    revoked,
-)
+from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
+from callsheet.scheduler.access.tokens import ID_BYTES, PREFIX, SECRET_BYTES, TokenRecord, issue_token, revoked
 
 __all__ = ["SCOPES", "TokenFileError", "issue", "listed", "revoke"]
 

@@ -18,6 +18,17 @@ MAX_BATCH_BYTES = 1 << 20
 
 _ITEM = tag(manager_service_pb2.ManagerSessionRequest.ITEMS_FIELD_NUMBER)
 
+START_HELD_S = 0.02
+"""How long the start of an attempt is held back: what is shorter is told by one message instead of two."""
+# Items waiting beyond which what attempts print is dropped: their ends must not wait for it.
+MAX_ITEMS_BEFORE_OUTPUT = 64
+
+ManagerItem = manager_service_pb2.ManagerItem
+HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat()).SerializeToString()
+DRAINING = ManagerItem(draining=manager_service_pb2.Draining()).SerializeToString()
+
+_ENDED = tag(ManagerItem.ENDED_FIELD_NUMBER)
+
 
 class Outbox:
     """Encoded items waiting to be written to one stream, cut into batches that the contract allows."""
@@ -89,17 +100,6 @@ class UnacknowledgedEnds:
     def items(self) -> list[bytes]:
         """Returns all kept ends, the oldest first."""
         return list(self._ends.values())
-
-
-ManagerItem = manager_service_pb2.ManagerItem
-START_HELD_S = 0.02
-"""How long the start of an attempt is held back: what is shorter is told by one message instead of two."""
-# Items waiting beyond which what attempts print is dropped: their ends must not wait for it.
-MAX_ITEMS_BEFORE_OUTPUT = 64
-HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat()).SerializeToString()
-DRAINING = ManagerItem(draining=manager_service_pb2.Draining()).SerializeToString()
-
-_ENDED = tag(ManagerItem.ENDED_FIELD_NUMBER)
 
 
 class Mailbox:

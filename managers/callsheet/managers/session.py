@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from callsheet.credentials.channel import explained
 from callsheet.managers.cancellation import cancellation_requested
+from callsheet.managers.health_file import HealthFile
 from callsheet.managers.manager import Manager
 from callsheet.managers.reports import Mailbox
 from callsheet.managers.settings import ManagerSettings
@@ -19,50 +20,6 @@ from callsheet.v1 import manager_service_pb2
 
 if TYPE_CHECKING:
     Call = grpc.aio.StreamStreamCall[bytes, manager_service_pb2.ManagerSessionResponse]
-import os
-from pathlib import Path
-
-import structlog
-from structlog.typing import FilteringBoundLogger
-
-log: FilteringBoundLogger = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class HealthFile:
-    """Is there while a manager is registered, and was written at its last heartbeat.
-
-    A manager dials and listens nowhere, so that nobody can ask it. What cannot be written is logged and no error: the
-    watcher will notice.
-
-    Attributes:
-        path: None for none.
-    """
-
-    path: Path | None
-
-    def renew(self) -> None:
-        """Notes that the manager is well now."""
-        if self.path is None:
-            return
-        try:
-            # It may be where others can put a link or a pipe in its place.
-            descriptor = os.open(
-                self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
-            )
-            os.utime(descriptor)
-            os.close(descriptor)
-        except OSError as error:
-            log.warning("health_file_not_written", path=str(self.path), error=str(error))
-
-    def remove(self) -> None:
-        """Notes that it is not registered any more."""
-        if self.path is None:
-            return
-        try:
-            self.path.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("health_file_not_removed", path=str(self.path), error=str(error))
 
 
 _SERVICE = manager_service_pb2.DESCRIPTOR.services_by_name["ManagerService"]

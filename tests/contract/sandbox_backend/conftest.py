@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 
 from tests.support.sandboxes import Variant, open_backend, settings_for, spec_for, variants

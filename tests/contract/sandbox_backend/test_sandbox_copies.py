@@ -17,7 +17,7 @@ from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import FileSpec
 from callsheet.managers.sandbox.errors import CopyRefusedError, FileRefusedError, StoppedError
 from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.provisioning.archives import unpack_copy
 from callsheet.managers.sandbox.settings import SandboxSettings
 

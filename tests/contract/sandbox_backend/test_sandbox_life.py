@@ -9,7 +9,7 @@ import anyio
 import pytest
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import run, running_commands, shell, spec_for, until_sleepers_are, variants

@@ -10,7 +10,7 @@ import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.files.root_filesystem import remove_directory
+from callsheet.managers.sandbox.files.directories import remove_directory
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandbox_attempts import attempt_of, reset, step, suite

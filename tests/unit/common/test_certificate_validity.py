@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-from callsheet.credentials.channel import Credentials, why_not_valid
+from callsheet.credentials.channel import Credentials
+from callsheet.credentials.validity import why_not_valid
 from callsheet.scheduler.service.rpc.tls import CertificateFiles
 from structlog.testing import capture_logs
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.credentials.channel import Credentials, read_token
+from callsheet.credentials.channel import Credentials
+from callsheet.credentials.token import read_token
 from callsheet.http_server.listening import following_context
 from callsheet.managers.tools.settings import KeyTable, ToolsSettings, read_secret
 from callsheet.options.declaration import from_values

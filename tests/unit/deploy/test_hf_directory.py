@@ -17,7 +17,8 @@ from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import Dtype, TorchSettings, served_context, served_dtype
-from callsheet.managers.models.hf_directory import WeightsError, end_tokens, read_model_directory
+from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.models.hf_directory import end_tokens, read_model_directory
 
 from tests.support.hf_models import byte_level_tokenizer, model_directory, save_model, seeded_model
 

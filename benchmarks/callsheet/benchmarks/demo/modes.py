@@ -8,11 +8,12 @@ from callsheet.client.words.options import Demand, Hold, Resource
 from callsheet.managers.sandbox.settings import CoreSharing
 
 SANDBOX_MEMORY_MIB = 192
+_MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoMode:
-    """What each kind of action demands.
+    """Demands of each kind of action.
 
     Attributes:
         name: For people and job ids.
@@ -33,8 +34,6 @@ class DemoMode:
     holds_core: bool
     tokens_per_s: float = 100.0
 
-
-_MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)
 
 CALLSHEET = DemoMode(
     name="callsheet",

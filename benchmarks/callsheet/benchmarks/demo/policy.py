@@ -1,4 +1,4 @@
-"""What agents of the demo do next, as generators that are pure but for the random stream they are given.
+"""Moves of the demo's agents, as generators that are pure but for the random stream they are given.
 
 No weights of a language model can be shipped, so decisions are scripted, with mistakes drawn from a seed. A policy
 yields its next turn and is sent what came of it; it ends when the agent is done.
@@ -15,6 +15,14 @@ from typing import TypeAlias
 from callsheet.client.words.commands import Command
 from callsheet.environments.bash_replies import CommandReport
 from callsheet.environments.games.frozen_lake import PLAY_PROGRAM, play
+
+_MOST_LOOKS = 8
+_HANGING_S = 1.0
+_LOOKING = frozenset({"ls", "grep", "head", "sed"})
+
+EDIT_PROGRAM = "tools/replace_line.py"
+
+MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +43,10 @@ class Decision:
 Policy: TypeAlias = Generator[Decision, CommandReport, None]
 """Sent the observation of each turn; returns when the agent is done."""
 
-_MOST_LOOKS = 8
-_HANGING_S = 1.0
-_LOOKING = frozenset({"ls", "grep", "head", "sed"})
-
-EDIT_PROGRAM = "tools/replace_line.py"
-
 
 @dataclass(frozen=True, slots=True)
 class CodingAssignment:
-    """What a coding agent works on.
+    """Task of a coding agent.
 
     Attributes:
         project: Directory of the package, relative to the sandbox's working directory.
@@ -113,9 +115,6 @@ def _show(assignment: CodingAssignment, around: int) -> Command:
 def _edit(assignment: CodingAssignment, text: str) -> Decision:
     target = f"{assignment.project}/{assignment.path}"
     return Decision("edit", Command.argv("python3", "-I", "-S", EDIT_PROGRAM, target, str(assignment.line), text))
-
-
-MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 
 def shortest_move(rows: Sequence[str]) -> str | None:

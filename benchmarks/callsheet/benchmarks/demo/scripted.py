@@ -16,6 +16,7 @@ from callsheet.managers.inference import tokenizer
 
 PROMPT_LIMIT = 1024
 OBSERVATION_LIMIT = 400
+_DONE: Message = {"role": "assistant", "content": "I am done."}
 
 
 def thinking_tokens(rng: random.Random) -> int:
@@ -60,9 +61,6 @@ class DemoConversation:
         if len(self._later) - self._left_out > room:
             self._left_out = len(self._later) - room // 2
         return [*self._introduction, *self._later[self._left_out :]]
-
-
-_DONE: Message = {"role": "assistant", "content": "I am done."}
 
 
 class ScriptedPolicy:

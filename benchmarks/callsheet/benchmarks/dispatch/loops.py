@@ -21,6 +21,11 @@ from callsheet.benchmarks.measuring.statistics import percentile
 One = Callable[[int], Awaitable[float]]
 """Does one action in a lane, of which none needs to be waited for; returns its overhead in seconds."""
 _DEADLINE_S = 300.0
+CEILING_P99_MS = 100.0
+_STEEPNESS = 1.25
+# Of the measured seconds: before them, and after them with the counting of system calls, which costs some time itself.
+_WARM_UP = 0.3
+_COUNTED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +124,6 @@ class OpenLoad(ActionLoad):
     async def _count(self, lane: int, due: float) -> None:
         await self._do(lane, due)
         self._under_way -= 1
-
-
-CEILING_P99_MS = 100.0
-_STEEPNESS = 1.25
-# Of the measured seconds: before them, and after them with the counting of system calls, which costs some time itself.
-_WARM_UP = 0.3
-_COUNTED = 0.3
 
 
 async def measure_loops(service: MeasuredService, settings: DispatchSettings, progress: Progress) -> list[LoopFigures]:

@@ -1,4 +1,4 @@
-"""What the dispatch benchmark found."""
+"""Results of the dispatch benchmark."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _COLUMNS: tuple[Column, ...] = (
     ("left out", "left_out", "d"),
     ("load", "load_1m", ".1f"),
 )
+
+_PROCESSES = ("scheduler", "manager", "client", "gateway", "rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class CallsheetFigures:
 
 @dataclass(frozen=True, slots=True)
 class RawFigures:
-    """What grpc.aio alone does with messages of the same size.
+    """Figures of plain grpc.aio with messages of the same size.
 
     Attributes:
         raw_stream_items_per_s: Items per second echoed on one stream, as many in a message as Callsheet's client had.
@@ -284,6 +286,3 @@ class DispatchReport(BenchmarkReport):
 
     def _machine(self) -> str:
         return f"{self.machine['cores']} cores, {self.machine['processor']}, Python {self.machine['python']}"
-
-
-_PROCESSES = ("scheduler", "manager", "client", "gateway", "rest")

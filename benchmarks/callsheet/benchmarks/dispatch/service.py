@@ -28,13 +28,25 @@ from callsheet.managers.supervision.processes import ProcessSpec, run_process
 from typing_extensions import override
 
 TOKENS = 64
-"""Of a prompt and of a reply."""
+"""Tokens of a prompt, and of a reply."""
 _PROMPT = tuple(range(1, TOKENS + 1))
 _SAMPLING = Sampling(max_new_tokens=TOKENS)
 _TRUE = Command.argv("true")
 # The gateway bounds them; a new one is opened as often as by an agent with so many turns.
 _CHATS_OF_TRAJECTORY = 50
 _RESETS_AT_ONCE = 8
+
+_ROLES = {
+    MeasuredKind.NOOP: Role.NOOP,
+    MeasuredKind.ENV_STEP: Role.SANDBOX,
+    MeasuredKind.ENV_RESET: Role.SANDBOX,
+    MeasuredKind.GENERATE: Role.INFERENCE,
+    MeasuredKind.CHAT: Role.INFERENCE,
+}
+_SCRIPT = {"replies": [{"random_tokens": TOKENS, "cut": True, "repeat": True}]}
+_READY_S = 300.0
+
+_MESSAGES = "callsheet_messages_total{"
 
 
 @dataclass(slots=True)
@@ -139,17 +151,6 @@ def _overhead_s(outcome: Outcome[Any]) -> float:
     return outcome.timeline.overhead_s
 
 
-_ROLES = {
-    MeasuredKind.NOOP: Role.NOOP,
-    MeasuredKind.ENV_STEP: Role.SANDBOX,
-    MeasuredKind.ENV_RESET: Role.SANDBOX,
-    MeasuredKind.GENERATE: Role.INFERENCE,
-    MeasuredKind.CHAT: Role.INFERENCE,
-}
-_SCRIPT = {"replies": [{"random_tokens": TOKENS, "cut": True, "repeat": True}]}
-_READY_S = 300.0
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredService:
     """A running service.
@@ -165,7 +166,7 @@ class MeasuredService:
     metrics_url: str
 
     def uses(self) -> dict[str, Use]:
-        """What each process has used so far, and "rest", which is all below the manager: agents and what makes them."""
+        """Returns the use of each process so far, and "rest", the use of all processes below the manager."""
         manager = psutil.Process(self.processes["manager"])
         ended = manager.cpu_times()
         rest = tree_cpu_s(manager.children()) + ended.children_user + ended.children_system
@@ -176,9 +177,6 @@ class MeasuredService:
         async with self.work.http.get(self.metrics_url) as answer:
             page = await answer.text()
         return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(_MESSAGES))
-
-
-_MESSAGES = "callsheet_messages_total{"
 
 
 def give_own_core(processes: Mapping[str, int]) -> None:

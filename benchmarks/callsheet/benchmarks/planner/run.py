@@ -19,7 +19,8 @@ from callsheet.benchmarks.peers import TO_CLIENT, joining, manager_of
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.runner import Bar, BenchmarkReport, Column, figures_table
 from callsheet.scheduler.core.machine import handle
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, CoreSettings, SchedulerState
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.commands import Dispatch, OutcomeFacts
 from callsheet.scheduler.core.words.events import (
     AttemptEnded,
@@ -46,7 +47,7 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
-from callsheet.scheduler.service.server import short_pauses
+from callsheet.scheduler.service.garbage_collection import short_pauses
 from rich.table import Table
 
 GPU = "gpu"
@@ -69,6 +70,16 @@ _COLUMNS: tuple[Column, ...] = (
     ("starts", "starts_per_round", ".0f"),
 )
 
+_REWARDS = frozenset({ActionKind.REWARD, ActionKind.TOOL_CALL})
+_ENGINE = frozenset({ActionKind.GENERATE})
+
+DONE = AttemptSucceeded(b"")
+# The core's clock; a round comes every so many seconds.
+START = 1_000_000.0
+STEP_S = 0.05
+# Events handed to the core at once.
+BATCH = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class PoolKind:
@@ -89,8 +100,6 @@ class PoolKind:
         return NodeDescription(name, capacity, (tuple(range(self.cores)),) if self.cores else ())
 
 
-_REWARDS = frozenset({ActionKind.REWARD, ActionKind.TOOL_CALL})
-_ENGINE = frozenset({ActionKind.GENERATE})
 POOL_KINDS = (
     PoolKind("tests", _REWARDS, cores=8, memory=32_768),
     PoolKind("tests", _REWARDS, cores=16, memory=32_768),
@@ -165,14 +174,6 @@ def _draw_demand(kind: PoolKind, draw: random.Random) -> Demand:
     fewest = draw.choice([1, 1, 1, 2])
     most = fewest * draw.choice([1, 4, 8])
     return Demand((ResourceDemand(CPU, fewest, most, SpeedUp(draw.uniform(0.3, 0.98))), memory))
-
-
-DONE = AttemptSucceeded(b"")
-# The core's clock; a round comes every so many seconds.
-START = 1_000_000.0
-STEP_S = 0.05
-# Events handed to the core at once.
-BATCH = 10_000
 
 
 def run_planner_bench(settings: PlannerBenchSettings, progress: Progress) -> PlannerBenchReport:

@@ -20,6 +20,14 @@ from callsheet.deploy.roles import Role
 _BURNER: Final = SandboxFile("burner.py", Path(burner.__file__).read_bytes())
 _DEADLINE_S = 900.0
 _TIMEOUTS = Timeouts(schedule_to_start_s=_DEADLINE_S, start_to_close_s=_DEADLINE_S, schedule_to_close_s=_DEADLINE_S)
+_MEMORY_MIB: Final = 64
+_MEMORY: Final = Resource("memory", _MEMORY_MIB, hold=Hold.TRAJECTORY)
+_ONE_CORE: Final = Demand(cpu=1)
+
+_WHOLE_CORES: Final[Mapping[str, tuple[str, ...]]] = {
+    Role.SCHEDULER: ("--planner", "first-come"),
+    Role.SANDBOX: ("--share-cores", "reserved"),
+}
 
 
 class RolloutFailedError(Exception):
@@ -28,7 +36,7 @@ class RolloutFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a policy's actions demand.
+    """Demands of a policy's actions.
 
     Attributes:
         reset: Of env_reset.
@@ -140,11 +148,6 @@ def _ran_s(timeline: Timeline) -> float:
     return timeline.ended_at - timeline.started_at
 
 
-_MEMORY_MIB: Final = 64
-_MEMORY: Final = Resource("memory", _MEMORY_MIB, hold=Hold.TRAJECTORY)
-_ONE_CORE: Final = Demand(cpu=1)
-
-
 @dataclass(frozen=True, slots=True)
 class RealPolicy:
     """One policy.
@@ -163,10 +166,6 @@ class RealPolicy:
 
 
 _SHARED: Final = Demands(reset=Demand(_MEMORY, cpu=1), step=_ONE_CORE)
-_WHOLE_CORES: Final[Mapping[str, tuple[str, ...]]] = {
-    Role.SCHEDULER: ("--planner", "first-come"),
-    Role.SANDBOX: ("--share-cores", "reserved"),
-}
 
 POLICIES: Final = (
     RealPolicy("callsheet", "callsheet", _SHARED),
@@ -180,4 +179,4 @@ POLICIES: Final = (
     RealPolicy("os_sharing", "os_sharing", _SHARED, {str(Role.SANDBOX): ("--share-cores", "plain")}),
     RealPolicy("callsheet_asleep", "callsheet", _SHARED, sleeps=True),
 )
-"""What runs through the service. Ray runs beside it, asleep as well."""
+"""Policies that run through the service. Ray runs beside them, asleep as well."""

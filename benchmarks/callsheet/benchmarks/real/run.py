@@ -53,7 +53,12 @@ NOTES = {
     "ray_shared": "tasks of a tenth of a logical core, so that all run at once and the system shares the cores",
     "ray": "its commands sleep likewise, in tasks of one logical core",
 }
-"""What is to be known of a policy's figures."""
+"""Notes on a policy's figures."""
+
+Progress = Callable[[str], None]
+_PROBES = 20
+# What actions have in the scenario already.
+_NO_DELAYS = CallsheetSettings(overheads=OverheadModel(dispatch_s=0.0, commit_s=0.0, sandbox_s=0.0))
 
 
 class ServiceCpu:
@@ -83,12 +88,6 @@ def _times(process: psutil.Process) -> tuple[float, float]:
     """CPU seconds of a process, and of its ended children that were waited for."""
     times = process.cpu_times()
     return times.user + times.system, times.children_user + times.children_system
-
-
-Progress = Callable[[str], None]
-_PROBES = 20
-# What actions have in the scenario already.
-_NO_DELAYS = CallsheetSettings(overheads=OverheadModel(dispatch_s=0.0, commit_s=0.0, sandbox_s=0.0))
 
 
 async def run_real(settings: RealSettings, progress: Progress = lambda _: None) -> RealReport:

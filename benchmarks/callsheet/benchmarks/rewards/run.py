@@ -40,9 +40,10 @@ from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.node import describe_node
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec
+from callsheet.managers.reward.hosted.model_spec import ModelSpec
 from callsheet.managers.reward.hosted.places import aligned
 from callsheet.managers.reward.hosted.roster import HostCounts
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.managers.runtime import run_manager

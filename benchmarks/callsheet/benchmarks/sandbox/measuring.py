@@ -30,14 +30,29 @@ from callsheet.managers.sandbox.backend import CommandSpec, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend, build_sandbox_executor
 from callsheet.managers.sandbox.cgroups.layout import find_layout
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2
 
 _WAIT_S = 60.0
 _ECHO = b"here\n"
+_MIB = 1 << 20
+_TOOL = "bwrap"
+
+T = TypeVar("T")
+_TRUE = CommandSpec(("true",))
+# Something in the background that does nothing, and a command that uses all it gets.
+_NAP = CommandSpec(("/bin/sh", "-c", "sleep 86400 >/dev/null 2>&1 &"))
+_BUSY = CommandSpec(("/bin/sh", "-c", "while :; do :; done"))
+# Ten megabytes, in one file and in a thousand.
+_LARGE = CommandSpec(("/bin/sh", "-c", "head -c 10000000 /dev/urandom > large"))
+_SPLIT = "rm large; mkdir many; cd many; head -c 10000000 /dev/urandom | split -b 10000 -a 3"
+_MANY = CommandSpec(("/bin/sh", "-c", _SPLIT))
+_CLEAN = CommandSpec(("rm", "-r", "many"))
+_FILLER = "filler"
+_MAKER = "maker"
 
 
 class BareToolError(Exception):
@@ -112,10 +127,6 @@ def exec_s(isolation: Isolation) -> float:
     return took
 
 
-_MIB = 1 << 20
-_TOOL = "bwrap"
-
-
 @dataclass(frozen=True, slots=True)
 class IdleMemory:
     """Means over sandboxes, in MiB.
@@ -178,20 +189,6 @@ def _charge_of_group(process: str) -> Path | None:
     return layout.core.parent / "memory.current"
 
 
-T = TypeVar("T")
-_TRUE = CommandSpec(("true",))
-# Something in the background that does nothing, and a command that uses all it gets.
-_NAP = CommandSpec(("/bin/sh", "-c", "sleep 86400 >/dev/null 2>&1 &"))
-_BUSY = CommandSpec(("/bin/sh", "-c", "while :; do :; done"))
-# Ten megabytes, in one file and in a thousand.
-_LARGE = CommandSpec(("/bin/sh", "-c", "head -c 10000000 /dev/urandom > large"))
-_SPLIT = "rm large; mkdir many; cd many; head -c 10000000 /dev/urandom | split -b 10000 -a 3"
-_MANY = CommandSpec(("/bin/sh", "-c", _SPLIT))
-_CLEAN = CommandSpec(("rm", "-r", "many"))
-_FILLER = "filler"
-_MAKER = "maker"
-
-
 @dataclass(slots=True)
 class Samples:
     """Seconds that each verb took, and the bare tool's; one entry a sample."""
@@ -213,7 +210,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class SandboxMeasurements:
-    """What one number of sandboxes gave.
+    """Measurements with one number of sandboxes.
 
     Attributes:
         fill_s: Seconds to make all of them, several at once.

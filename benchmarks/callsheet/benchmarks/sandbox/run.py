@@ -22,12 +22,7 @@ from callsheet.benchmarks.measuring.statistics import percentile, rounded
 from callsheet.benchmarks.runner import Bar, BenchmarkReport, new_table
 from callsheet.benchmarks.sandbox.measuring import SandboxMeasurements, measure
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
-from callsheet.client import (
-    Client,
-    Command,
-    Job,
-    Trajectory,
-)
+from callsheet.client import Client, Command, Job, Trajectory
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
@@ -38,6 +33,8 @@ from callsheet.options.temporary_directories import temporary_directory
 from rich.console import RenderableType
 
 LONG_ACTION_S = 1.0
+MOST_OVERHEAD = 0.03
+_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy", "score", "score_large", "score_many")
 
 
 @dataclass(slots=True)
@@ -103,10 +100,6 @@ async def _step_s(trajectory: Trajectory, command: Command) -> float:
     if succeeded(outcome).exit_code != 0:
         raise NotMeasurableError(f"{command} ended with {outcome}")
     return took
-
-
-MOST_OVERHEAD = 0.03
-_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy", "score", "score_large", "score_many")
 
 
 async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress = lambda _: None) -> SandboxBenchReport:
@@ -226,7 +219,7 @@ class SandboxBenchReport(BenchmarkReport):
 
     @property
     def bars(self) -> Sequence[Bar]:
-        """What the service may add to a command of a second."""
+        """Limits on the overhead of the service for a command of a second."""
         name = "overhead of a 1 s action, {} live"
         return [Bar(name.format(each.sandboxes), each.overhead_share, at_most=MOST_OVERHEAD) for each in self.results]
 

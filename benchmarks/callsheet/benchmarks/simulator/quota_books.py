@@ -7,7 +7,7 @@ from math import inf
 from typing import Final
 
 from callsheet.benchmarks.simulator.scenario import Quota
-from callsheet.scheduler.core.state.ledger import TokenBucket
+from callsheet.scheduler.core.state.quotas import TokenBucket
 from callsheet.scheduler.core.words.registration import QuotaDescription
 
 CALLS: Final = "calls"

@@ -1,4 +1,4 @@
-"""What a simulation is given: trajectories drawn ahead of time, and the machines they run on.
+"""Input of a simulation: trajectories drawn ahead of time, and the machines they run on.
 
 Everything random is drawn here, before a run, from the seed: all policies meet the very same trajectories. Times are in
 seconds, memory in MB, widths and cores in cores.
@@ -12,9 +12,14 @@ from enum import Enum
 
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
+# Three years. Beyond that the deadlines strike that stand for "never" in the simulator's requests.
+LONGEST_S = 1e8
+# Attempts of an action that fail and are made again; the retries of requests are bounded too.
+MOST_FAILS = 100
+
 
 class Mode(Enum):
-    """Whether finished trajectories are replaced."""
+    """Modes of a simulation: finished trajectories are replaced, or not."""
 
     ONESHOT = "oneshot"
     SUSTAINED = "sustained"
@@ -245,14 +250,8 @@ class Scenario:
 
     @property
     def warm_up_s(self) -> float:
-        """What of a sustained run counts for nothing: trajectories that started together drift apart first."""
+        """Seconds of a sustained run that do not count: trajectories that started together drift apart first."""
         return 0.25 * self.horizon_s if self.mode is Mode.SUSTAINED else 0.0
-
-
-# Three years. Beyond that the deadlines strike that stand for "never" in the simulator's requests.
-LONGEST_S = 1e8
-# Attempts of an action that fail and are made again; the retries of requests are bounded too.
-MOST_FAILS = 100
 
 
 def check_scenario(scenario: Scenario) -> None:

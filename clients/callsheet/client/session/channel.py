@@ -34,7 +34,8 @@ from callsheet.client.errors import (
 )
 from callsheet.client.settings import ClientOptions
 from callsheet.client.words.outcomes import Outcome
-from callsheet.credentials.channel import explained, read_token, why
+from callsheet.credentials.channel import explained
+from callsheet.credentials.token import read_token, why
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import common_pb2, outcome_pb2, payload_service_pb2, payload_service_pb2_grpc
 from callsheet.v1.google_rpc import status_pb2

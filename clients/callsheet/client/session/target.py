@@ -9,7 +9,8 @@ from typing import Final
 from callsheet.client.errors import invalid
 from callsheet.client.settings import ClientOptions, Tls
 from callsheet.client.words.arguments import instance
-from callsheet.credentials.channel import SYSTEM, checked_token, read_token, why
+from callsheet.credentials.channel import SYSTEM
+from callsheet.credentials.token import checked_token, read_token, why
 
 DEFAULT_TARGET: Final = "127.0.0.1:7077"
 """Where `callsheet up` serves by default."""

@@ -1,4 +1,4 @@
-"""What there is now: jobs, what waits and why, what is held of each node, and failures."""
+"""The present state: jobs, waiting actions and their reasons, held units of each node, and failures."""
 
 from __future__ import annotations
 
@@ -40,6 +40,15 @@ _MOST_JOBS: Final = 50
 _MOST_NODES: Final = 100
 _MOST_LOST: Final = 20
 _ENDED: Final = ("succeeded", "failed", "cancelled", "expired")
+
+NO_JOB: Final = (
+    "No job is open. On a terminal of this machine, callsheet demo runs rollouts that need no GPU; "
+    "callsheet submit runs single commands; in Python, Client(...).job(...) opens a job."
+)
+NO_MANAGER: Final = (
+    "No manager has registered, so nothing can run. callsheet up starts managers with the scheduler; "
+    "callsheet manager sandbox --scheduler HOST:PORT adds one, and callsheet logs tells why one does not start."
+)
 
 
 async def look(asked: Asked) -> View:
@@ -87,16 +96,6 @@ def now_view(found: Seen, waiting: OldestActions, now: float, *, is_over: bool =
     blocks.append(WebForm("/job", "Look", (FormField("job", "A job by its id, also a closed one", ""),)))
     waits = number(states["queued"])
     return View("Now", blocks, f"{number(len(found.jobs))} jobs are open; {waits} actions wait.")
-
-
-NO_JOB: Final = (
-    "No job is open. On a terminal of this machine, callsheet demo runs rollouts that need no GPU; "
-    "callsheet submit runs single commands; in Python, Client(...).job(...) opens a job."
-)
-NO_MANAGER: Final = (
-    "No manager has registered, so nothing can run. callsheet up starts managers with the scheduler; "
-    "callsheet manager sandbox --scheduler HOST:PORT adds one, and callsheet logs tells why one does not start."
-)
 
 
 def _scheduler(status: admin_service_pb2.GetStatusResponse, now: float) -> Facts:

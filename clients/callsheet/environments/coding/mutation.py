@@ -24,9 +24,35 @@ from typing import Any
 from callsheet.environments import coding
 from callsheet.environments.coding.packages import SourceRelease
 
+_COMPARISONS = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+}
+_ARITHMETIC = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "+",
+    ast.FloorDiv: "*",
+    ast.Div: "*",
+    ast.Mod: "+",
+}
+
+# Environments are made in threads, and Python 3.11 counts the depth of one tree for all of them: SystemError.
+_PARSING = threading.Lock()
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 class MutationOperator(Enum):
-    """What a mutation changes."""
+    """The kind of change that a mutation makes."""
 
     ARITHMETIC = "arithmetic operator"
     COMPARISON = "comparison"
@@ -73,28 +99,6 @@ class Mutation:
         if found != self.original:
             raise MutationError(f"line {self.line}: expected {self.original!r}, found {found!r}")
         return source[: self.start] + self.replacement + source[self.end :]
-
-
-_COMPARISONS = {
-    ast.Lt: "<=",
-    ast.LtE: "<",
-    ast.Gt: ">=",
-    ast.GtE: ">",
-    ast.Eq: "!=",
-    ast.NotEq: "==",
-    ast.In: "not in",
-    ast.NotIn: "in",
-    ast.Is: "is not",
-    ast.IsNot: "is",
-}
-_ARITHMETIC = {
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "+",
-    ast.FloorDiv: "*",
-    ast.Div: "*",
-    ast.Mod: "+",
-}
 
 
 class _Text:
@@ -177,10 +181,6 @@ def _return_sites(node: ast.Return, text: _Text) -> Iterator[Site]:
             yield MutationOperator.RETURN_SWAP, start, end, swapped
 
 
-# Environments are made in threads, and Python 3.11 counts the depth of one tree for all of them: SystemError.
-_PARSING = threading.Lock()
-
-
 def _parsed(source: str) -> ast.Module:
     with _PARSING:
         return ast.parse(source)
@@ -198,7 +198,6 @@ _SITES: dict[type[ast.AST], Callable[[Any, _Text], Iterator[Site]]] = {
     ast.Constant: _constant_sites,
     ast.Return: _return_sites,
 }
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _with_descendants(node: ast.AST) -> Iterator[ast.AST]:
@@ -244,7 +243,7 @@ class _FunctionAlone:
         self._tree = _parsed(self._head + self._source)
 
     def changes_one_node(self, mutation: Mutation) -> bool:
-        """Whether the mutation stays on its line, parses, and leaves every node but one as it was.
+        """Returns whether the mutation stays on its line, parses, and leaves every node but one as it was.
 
         Precedence can turn a plain splice into more: ``a * b % c`` with ``+`` for ``*`` regroups the rest.
         """

@@ -15,6 +15,9 @@ from callsheet.options.temporary_directories import temporary_directory
 
 FETCH_TIMEOUT_S = 180.0
 
+TEST_REQUIREMENTS = ("pytest==8.4.2",)
+"""Requirements of the test suites beside the package itself."""
+
 
 class SourceReleaseError(RuntimeError):
     """A source release is missing or is not what was pinned."""
@@ -81,12 +84,9 @@ PACKAGES = (
 )
 """All of them pass all of their tests on Python 3.11 to 3.13, in one to two seconds on one core."""
 
-TEST_REQUIREMENTS = ("pytest==8.4.2",)
-"""What the test suites need beside the package itself."""
-
 
 def default_cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where inputs are kept between runs: below XDG_CACHE_HOME, else below ~/.cache."""
+    """Returns the directory that keeps inputs between runs: below XDG_CACHE_HOME, else below ~/.cache."""
     configured = Path(environment.get("XDG_CACHE_HOME", ""))
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "callsheet"

@@ -33,6 +33,18 @@ _NEEDS: Final = {
     "entrypoint": "a program that begins with the container",
 }
 _WAITING: Final = ("sleep", "tail -f /dev/null")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
+# What Harbor keeps from its agents as well.
+_CANARY: Final = "canary"
+_OWN_VARIABLES: Final = "CALLSHEET_"
+# What is opened here by its name; what else a directory has is archived as it is, links as links.
+_READ: Final = (
+    *("task.toml", "task.yaml", "instruction.md", "Dockerfile", "run-tests.sh", "solution.sh", "steps"),
+    *("environment", "environment/Dockerfile", "tests", "tests/test.sh", "solution", "solution/solve.sh"),
+)
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# Terminal-Bench names no sizes.
+_USUAL_MEMORY_MIB: Final = 2048
 
 
 def check_compose(task: str, directory: Path) -> None:
@@ -88,20 +100,6 @@ def parse_yaml(task: str, file: Path) -> Any:
         return yaml.safe_load(file.read_bytes())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise HarborTaskError(f"task {task!r}: {file.name}: {error}") from error
-
-
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
-# What Harbor keeps from its agents as well.
-_CANARY: Final = "canary"
-_OWN_VARIABLES: Final = "CALLSHEET_"
-# What is opened here by its name; what else a directory has is archived as it is, links as links.
-_READ: Final = (
-    *("task.toml", "task.yaml", "instruction.md", "Dockerfile", "run-tests.sh", "solution.sh", "steps"),
-    *("environment", "environment/Dockerfile", "tests", "tests/test.sh", "solution", "solution/solve.sh"),
-)
-_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Terminal-Bench names no sizes.
-_USUAL_MEMORY_MIB: Final = 2048
 
 
 def find_tasks(path: Path) -> list[Path]:

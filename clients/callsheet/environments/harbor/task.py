@@ -1,4 +1,4 @@
-"""What a task folder says, whichever format it has, as Callsheet takes it, and the commands that it is run by.
+"""A task folder of either format as Callsheet takes it, and the commands that run it.
 
 Nothing here reads files.
 """
@@ -15,6 +15,90 @@ from typing import Any, Final, TypeAlias
 from callsheet.client import Command
 
 Table: TypeAlias = Mapping[str, Any]
+TESTS: Final = "/tests"
+LOGS: Final = "/logs"
+
+# Rewards begin with an empty home; Harbor's tests may use tools below that of the image's user.
+_HOME: Final = """\
+eval "HOME=~$USER"
+case $HOME in /*) ;; *) [ "$USER" = root ] && HOME=/root || HOME=/ ;; esac
+export HOME
+"""
+# The shell itself reads the results, because any program of the image may be the agent's.
+_RUN: Final = f"""\
+{_HOME}nl='
+'
+%s 2>&1
+status=$?
+"""
+# A script that timeout(1) or a signal ended has judged nothing, whatever it wrote.
+_ENDED: Final = "case $status in 124 | 129 | 130 | 131 | 137 | 143) exit $status ;; esac"
+# What else a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
+# object of numbers, and reward.txt is a number alone; anything else is left to be refused.
+_HARBOR: Final = f"""\
+{_RUN}{_ENDED}
+for name in reward.json reward.txt; do
+    [ -e {LOGS}/verifier/$name ] || continue
+    found=
+    while IFS= read -r line || [ -n "$line" ]; do found=$found$line$nl; done <{LOGS}/verifier/$name
+    case $name$found in
+        reward.txt*"{{"*) found="reward.txt: no number" ;;
+        reward.txt* | reward.json*"{{"*) ;;
+        *) found="reward.json: no object" ;;
+    esac
+    printf %%s "$found" >"$1"
+    exit
+done
+case $status in 126 | 127) exit $status ;; esac
+"""
+_LOG: Final = f"{LOGS}/verifier/test-stdout.txt"
+# All tests of pytest's summaries must have passed, and there must be one. A test of several runs counts once, and has
+# failed if it failed in one of them. If a run states a count, its lines must be as many: then they were not cut, and
+# nobody else wrote some. Without a summary there is no score.
+_TERMINAL_BENCH: Final = f"""\
+{_RUN.replace("%s", f"%s >{_LOG}")}passed=0 failed=0 summary=0 broken=0 lines=0 good=$nl bad=$nl
+escape=$(printf '\\033[')
+while IFS= read -r line || [ -n "$line" ]; do
+    printf '%%s\\n' "$line"
+    # Colours. An image may have no sed.
+    while case $line in *"$escape"*[mK]*) ;; *) false ;; esac; do
+        after=${{line#*"$escape"}} line=${{line%%%%"$escape"*}}
+        line=$line${{after#*[mK]}}
+    done
+    case "$summary$line" in
+        ?=*" short test summary info ="*) summary=1 lines=0 ;;
+        "1PASSED "*)
+            name=${{line#* }} lines=$((lines + 1))
+            case $good$bad in *"$nl$name$nl"*) ;; *) good=$good$name$nl passed=$((passed + 1)) ;; esac
+            ;;
+        "1FAILED "* | "1ERROR "*)
+            name=${{line#* }} name=${{name%%%% - *}}
+            case $bad in
+                *"$nl$name$nl"*) continue ;;
+            esac
+            bad=$bad$name$nl failed=$((failed + 1))
+            case $good in *"$nl$name$nl"*) passed=$((passed - 1)) ;; esac
+            ;;
+        1!!!*) broken=1 ;;
+        1[=0-9]*" passed"*" in "*s*)
+            stated=${{line%%%% passed*}}
+            case ${{stated##*[!0-9]}} in "" | $lines) ;; *) broken=1 ;; esac
+            ;;
+    esac
+done <{_LOG}
+{_ENDED}
+if [ $failed -gt 0 ]; then
+    score=0
+elif [ $passed -eq 0 ]; then
+    exit 0
+elif [ $status -ne 0 ] || [ $broken -eq 1 ]; then
+    echo "the summary is not that of tests which came to their end" >&2
+    exit 3
+else
+    score=1
+fi
+echo "{{\\"score\\": $score, \\"passed\\": $passed, \\"failed\\": $failed}}" >"$1"
+"""
 
 
 class HarborTaskError(ValueError):
@@ -22,7 +106,7 @@ class HarborTaskError(ValueError):
 
 
 class TaskFormat(Enum):
-    """Whose format a folder has."""
+    """Formats of task folders."""
 
     HARBOR = "harbor"
     """task.toml, instruction.md, environment/, tests/test.sh, solution/solve.sh."""
@@ -153,90 +237,7 @@ class Section:
             raise self.wrong(key, value, f"it needs {need}, which sandboxes here do not have")
 
 
-TESTS: Final = "/tests"
-LOGS: Final = "/logs"
 SOLUTION: Final = {TaskFormat.HARBOR: "/solution", TaskFormat.TERMINAL_BENCH: "/oracle"}
-# Rewards begin with an empty home; Harbor's tests may use tools below that of the image's user.
-_HOME: Final = """\
-eval "HOME=~$USER"
-case $HOME in /*) ;; *) [ "$USER" = root ] && HOME=/root || HOME=/ ;; esac
-export HOME
-"""
-# The shell itself reads the results, because any program of the image may be the agent's.
-_RUN: Final = f"""\
-{_HOME}nl='
-'
-%s 2>&1
-status=$?
-"""
-# A script that timeout(1) or a signal ended has judged nothing, whatever it wrote.
-_ENDED: Final = "case $status in 124 | 129 | 130 | 131 | 137 | 143) exit $status ;; esac"
-# What else a script ends with says nothing: the reward is what it wrote. As in Harbor reward.json comes first and is an
-# object of numbers, and reward.txt is a number alone; anything else is left to be refused.
-_HARBOR: Final = f"""\
-{_RUN}{_ENDED}
-for name in reward.json reward.txt; do
-    [ -e {LOGS}/verifier/$name ] || continue
-    found=
-    while IFS= read -r line || [ -n "$line" ]; do found=$found$line$nl; done <{LOGS}/verifier/$name
-    case $name$found in
-        reward.txt*"{{"*) found="reward.txt: no number" ;;
-        reward.txt* | reward.json*"{{"*) ;;
-        *) found="reward.json: no object" ;;
-    esac
-    printf %%s "$found" >"$1"
-    exit
-done
-case $status in 126 | 127) exit $status ;; esac
-"""
-_LOG: Final = f"{LOGS}/verifier/test-stdout.txt"
-# All tests of pytest's summaries must have passed, and there must be one. A test of several runs counts once, and has
-# failed if it failed in one of them. If a run states a count, its lines must be as many: then they were not cut, and
-# nobody else wrote some. Without a summary there is no score.
-_TERMINAL_BENCH: Final = f"""\
-{_RUN.replace("%s", f"%s >{_LOG}")}passed=0 failed=0 summary=0 broken=0 lines=0 good=$nl bad=$nl
-escape=$(printf '\\033[')
-while IFS= read -r line || [ -n "$line" ]; do
-    printf '%%s\\n' "$line"
-    # Colours. An image may have no sed.
-    while case $line in *"$escape"*[mK]*) ;; *) false ;; esac; do
-        after=${{line#*"$escape"}} line=${{line%%%%"$escape"*}}
-        line=$line${{after#*[mK]}}
-    done
-    case "$summary$line" in
-        ?=*" short test summary info ="*) summary=1 lines=0 ;;
-        "1PASSED "*)
-            name=${{line#* }} lines=$((lines + 1))
-            case $good$bad in *"$nl$name$nl"*) ;; *) good=$good$name$nl passed=$((passed + 1)) ;; esac
-            ;;
-        "1FAILED "* | "1ERROR "*)
-            name=${{line#* }} name=${{name%%%% - *}}
-            case $bad in
-                *"$nl$name$nl"*) continue ;;
-            esac
-            bad=$bad$name$nl failed=$((failed + 1))
-            case $good in *"$nl$name$nl"*) passed=$((passed - 1)) ;; esac
-            ;;
-        1!!!*) broken=1 ;;
-        1[=0-9]*" passed"*" in "*s*)
-            stated=${{line%%%% passed*}}
-            case ${{stated##*[!0-9]}} in "" | $lines) ;; *) broken=1 ;; esac
-            ;;
-    esac
-done <{_LOG}
-{_ENDED}
-if [ $failed -gt 0 ]; then
-    score=0
-elif [ $passed -eq 0 ]; then
-    exit 0
-elif [ $status -ne 0 ] || [ $broken -eq 1 ]; then
-    echo "the summary is not that of tests which came to their end" >&2
-    exit 3
-else
-    score=1
-fi
-echo "{{\\"score\\": $score, \\"passed\\": $passed, \\"failed\\": $failed}}" >"$1"
-"""
 
 
 def started(script: str, text: bytes) -> str:

@@ -32,9 +32,21 @@ _STOP_REASONS: Final[Mapping[ReplyEnd, str]] = {
     ReplyEnd.TOOL_CALLS: "tool_use",
 }
 
+_ERROR_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
 
 def read(body: Mapping[str, Any]) -> ChatRequest:
-    """What a caller asks for, of either path.
+    """Reads the request of a caller, of either path.
 
     Raises:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
@@ -102,7 +114,7 @@ def _tool_choice(fields: Fields, tools: Sequence[Tool]) -> str:
 
 
 def _template_arguments(fields: Fields) -> Mapping[str, Any]:
-    """Whether the model thinks, and how hard; a budget in tokens is nothing that templates know."""
+    """Returns whether the model thinks, and how hard; a budget in tokens is nothing that templates know."""
     arguments: dict[str, Any] = {}
     if thinking := fields.object("thinking"):
         kind = thinking.choice("type", ("adaptive", "between_tools", "disabled", "enabled"))
@@ -187,19 +199,6 @@ def _thinking_deltas(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for piece in pieces(block["thinking"]):
         yield {"type": "thinking_delta", "thinking": piece}
     yield {"type": "signature_delta", "signature": block["signature"]}
-
-
-_ERROR_TYPES: Final[Mapping[int, str]] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
 
 
 def error(status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What OpenAI's protocols have in common: fields that sample, fields that are refused, and errors."""
+"""Common parts of OpenAI's protocols: fields that sample, fields that are refused, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,16 @@ REFUSED_SAMPLING: Final[dict[str, Refusal]] = {
     "regex": Refusal(_FREE),
     "ebnf": Refusal(_FREE),
 }
-"""What would change how tokens are drawn; the names beyond OpenAI's own are those of vLLM and SGLang."""
+"""Fields that would change how tokens are drawn; names beyond OpenAI's own are those of vLLM and SGLang."""
+
+_ERROR_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
 
 
 def sampling(body: Fields, *, max_tokens: Sequence[str], log_probs: bool) -> AskedSampling:
@@ -89,16 +98,6 @@ def usage(reply: ChatReply) -> dict[str, Any]:
         "total_tokens": reply.prompt_tokens + reply.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
     }
-
-
-_ERROR_TYPES: Final[Mapping[int, str]] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    429: "rate_limit_error",
-    503: "service_unavailable_error",
-}
 
 
 def error(status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -18,9 +18,33 @@ from callsheet.gateway.model_json import read_json
 
 # The items of a response's output: reasoning, a text, and calls of tools.
 ENCRYPTED: Final = "reasoning.encrypted_content"
-"""What `include` has if the caller wants reasoning in a form that it gives back."""
+"""Value of `include` with which a caller asks for reasoning in a form that it gives back."""
 
 _FUNCTION: Final = "function"
+
+# The events by which a stream of OpenAI's responses tells an item of the output.
+_ARGUMENTS: Final[Mapping[str, tuple[str, str]]] = {
+    "function_call": ("arguments", "response.function_call_arguments"),
+    "custom_tool_call": ("input", "response.custom_tool_call_input"),
+}
+_PARTS: Final[Mapping[str, str]] = {
+    "output_text": "response.output_text",
+    "reasoning_text": "response.reasoning_text",
+}
+
+__all__ = ["REFUSED", "answer", "error", "events", "read"]
+
+_WHOLE: Final = "left out, as nothing is kept between calls: send the whole conversation"
+REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
+    "background": Refusal("false, as answers are not kept", (False,)),
+    "context_management": Refusal("left out, as conversations are not edited", ([],)),
+    "conversation": Refusal(_WHOLE),
+    "previous_response_id": Refusal(_WHOLE),
+    "prompt": Refusal("left out, as no templates of prompts are kept"),
+    "truncation": Refusal("disabled, as conversations are not edited", ("disabled",)),
+}
+"""The fields that are refused, unless their values change nothing."""
+_LOG_PROBS: Final = "message.output_text.logprobs"
 
 
 def output_items(request: ChatRequest, reply: ChatReply) -> list[dict[str, Any]]:
@@ -75,17 +99,6 @@ def _object(arguments: str) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-# The events by which a stream of OpenAI's responses tells an item of the output.
-_ARGUMENTS: Final[Mapping[str, tuple[str, str]]] = {
-    "function_call": ("arguments", "response.function_call_arguments"),
-    "custom_tool_call": ("input", "response.custom_tool_call_input"),
-}
-_PARTS: Final[Mapping[str, str]] = {
-    "output_text": "response.output_text",
-    "reasoning_text": "response.reasoning_text",
-}
-
-
 def item_events(index: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The events of an item, without their numbers; `index` is its place in the output."""
     place = {"output_index": index, "item_id": item["id"]}
@@ -121,23 +134,8 @@ def _text_events(
     yield {"type": f"{kind}.done", **place, name: text, **more}
 
 
-__all__ = ["REFUSED", "answer", "error", "events", "read"]
-
-_WHOLE: Final = "left out, as nothing is kept between calls: send the whole conversation"
-REFUSED: Final[Mapping[str, Refusal]] = REFUSED_SAMPLING | {
-    "background": Refusal("false, as answers are not kept", (False,)),
-    "context_management": Refusal("left out, as conversations are not edited", ([],)),
-    "conversation": Refusal(_WHOLE),
-    "previous_response_id": Refusal(_WHOLE),
-    "prompt": Refusal("left out, as no templates of prompts are kept"),
-    "truncation": Refusal("disabled, as conversations are not edited", ("disabled",)),
-}
-"""The fields that are refused, unless their values change nothing."""
-_LOG_PROBS: Final = "message.output_text.logprobs"
-
-
 def read(body: Mapping[str, Any]) -> ChatRequest:
-    """What a caller asks for.
+    """Reads the request of a caller.
 
     `parallel_tool_calls`, `max_tool_calls` and `text.verbosity` are not obeyed: the reply stays as it was sampled.
 

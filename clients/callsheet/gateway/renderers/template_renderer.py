@@ -21,6 +21,13 @@ _HIDDEN: Final = tuple(byte for byte in range(256) if byte not in _SHOWN)
 _BYTES: Final = {chr(byte): byte for byte in _SHOWN} | {chr(0x100 + place): byte for place, byte in enumerate(_HIDDEN)}
 _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 
+_SENTINEL: Final = "q7Zk0vSentinelX3"
+"""A text that stands for a reply; no message has it."""
+# A tokenizer takes up to 260 bytes of memory for one.
+MOST_CHARACTERS: Final = 4 << 20
+_TAIL_TOKENS: Final = 8
+"""Tokens at the end of a prompt in which an opened reasoning would be seen."""
+
 
 def token_bytes(written: str, text: str) -> bytes:
     """Returns the bytes of a token.
@@ -35,14 +42,6 @@ def token_bytes(written: str, text: str) -> bytes:
         return bytes(_BYTES[letter] for letter in written)
     # A decoder leaves out the space at the begin of a text.
     return (f" {text}" if written.startswith(_SPACE) and not text.startswith(" ") else text).encode()
-
-
-_SENTINEL: Final = "q7Zk0vSentinelX3"
-"""A text that stands for a reply; no message has it."""
-# A tokenizer takes up to 260 bytes of memory for one.
-MOST_CHARACTERS: Final = 4 << 20
-_TAIL_TOKENS: Final = 8
-"""Tokens at the end of a prompt in which an opened reasoning would be seen."""
 
 
 class TemplateRenderer:

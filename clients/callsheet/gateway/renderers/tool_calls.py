@@ -24,6 +24,18 @@ _END_PARAMETER: Final = "</parameter>"
 _PARAMETER_MARKER: Final = re.compile(f"{_PARAMETER}|{_END_PARAMETER}")
 _LONGEST_NAME: Final = 256
 
+ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
+"""The text beside the calls, and the calls."""
+
+_CALL: Final = "<tool_call>"
+_END_CALL: Final = "</tool_call>"
+_MARKER: Final = re.compile(f"{_CALL}|{_END_CALL}")
+_END: Final = re.compile(rf"</function>\s*{_END_CALL}")
+_SPACE: Final = re.compile(r"\s*")
+# What is looked at of one reply: ids of calls have three digits, and each look may read on to the reply's end.
+_MOST_CALLS: Final = 1000
+_PYTHON_TAG: Final = "<|python_tag|>"
+
 
 def read_function(body: str) -> tuple[str, list[tuple[str, str]]] | None:
     """Returns the name and the parameters of a call, or None where a text is no whole call."""
@@ -69,10 +81,6 @@ def _by_lines(text: str) -> list[tuple[str, str]]:
     return [(name, value.rpartition(_END_PARAMETER)[0] or value) for name, value in named]
 
 
-ParsedCalls = tuple[str, tuple[WrittenCall, ...]]
-"""The text beside the calls, and the calls."""
-
-
 class ToolFormat(Enum):
     """How a model writes a call."""
 
@@ -84,16 +92,6 @@ class ToolFormat(Enum):
     """The reply is `{"name": ..., "parameters": {...}}`, several with `;` between them: Llama 3."""
     NONE = "none"
     """No call is looked for."""
-
-
-_CALL: Final = "<tool_call>"
-_END_CALL: Final = "</tool_call>"
-_MARKER: Final = re.compile(f"{_CALL}|{_END_CALL}")
-_END: Final = re.compile(rf"</function>\s*{_END_CALL}")
-_SPACE: Final = re.compile(r"\s*")
-# What is looked at of one reply: ids of calls have three digits, and each look may read on to the reply's end.
-_MOST_CALLS: Final = 1000
-_PYTHON_TAG: Final = "<|python_tag|>"
 
 
 def detect(template: str) -> ToolFormat:

@@ -31,13 +31,20 @@ from callsheet.gateway.server.generations import generate
 from callsheet.gateway.server.live_trajectories import LiveTrajectories, LiveTrajectory
 from callsheet.gateway.server.models import ServedModels
 from callsheet.gateway.server.retries import CallEntry, CallMark, CallState, RunningCall, repeated
-from callsheet.gateway.server.sampling import (
-    generated_of,
-    reply_tokens,
-    sampling_of,
-)
+from callsheet.gateway.server.sampling import generated_of, reply_tokens, sampling_of
 from callsheet.gateway.server.settings import GatewaySettings
 from sqlalchemy.exc import SQLAlchemyError
+
+_BUSY_S: Final = 1.0
+_FULL_S: Final = 30.0
+_BROKEN: Final = 500
+_PREFIX: Final = "gateway-"
+# Tokens of a reply beyond which it is read and written in a thread, so that other calls go on meanwhile.
+LONG_REPLY: Final = 4096
+_log = structlog.get_logger(__name__)
+# The same of a request's body for its prompt.
+_SHORT_BYTES: Final = 4096
+T = TypeVar("T")
 
 
 # What is kept of a call's action before it is submitted, so that a retry submits the very same one. Pure.
@@ -91,18 +98,6 @@ def from_kept(kept: Mapping[str, Any], request: ChatRequest, conversation: Conve
         }
     )
     return prepared, Generate(prepared.token_ids, sampling, kept["model"])
-
-
-_BUSY_S: Final = 1.0
-_FULL_S: Final = 30.0
-_BROKEN: Final = 500
-_PREFIX: Final = "gateway-"
-# Tokens of a reply beyond which it is read and written in a thread, so that other calls go on meanwhile.
-LONG_REPLY: Final = 4096
-_log = structlog.get_logger(__name__)
-# The same of a request's body for its prompt.
-_SHORT_BYTES: Final = 4096
-T = TypeVar("T")
 
 
 class Calls:

@@ -18,9 +18,16 @@ PREFIX: Final = "cs-"
 SECRET_BYTES: Final = 32
 MAX_LIFETIME_S: Final = 30 * 86_400.0
 
+_RULES: Final[dict[str, tuple[tuple[type, ...], Any, str]]] = {
+    "temperature": ((int, float), lambda value: 0 <= value < float("inf"), "a number of at least 0"),
+    "top_p": ((int, float), lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "top_k": ((int,), lambda value: value >= 0, "a whole number of at least 0"),
+    "max_tokens": ((int,), lambda value: value >= 1, "a whole number of at least 1"),
+}
+
 
 class KeyRefusedError(Exception):
-    """What was presented is no key, or one that has expired; the message repeats nothing of it."""
+    """The presented text is no key, or an expired one; the message repeats nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +56,9 @@ class ForcedSampling:
                 raise ValueError(f"sampling.{name}: {value!r:.100}: must be {rule}")
 
 
-_RULES: Final[dict[str, tuple[tuple[type, ...], Any, str]]] = {
-    "temperature": ((int, float), lambda value: 0 <= value < float("inf"), "a number of at least 0"),
-    "top_p": ((int, float), lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    "top_k": ((int,), lambda value: value >= 0, "a whole number of at least 0"),
-    "max_tokens": ((int,), lambda value: value >= 1, "a whole number of at least 1"),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class TrajectoryKey:
-    """What a key says.
+    """Content of a key.
 
     Attributes:
         job_id: The job.
@@ -114,7 +113,7 @@ def read_key(text: str, secret: bytes, now: float) -> TrajectoryKey:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text looks like a key, so that nobody need be asked whether it is a token."""
+    """Returns whether a text looks like a key, so that nobody need be asked whether it is a token."""
     return text.startswith(PREFIX) and "." in text
 
 

@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from callsheet.http_server.exposure import certificate, certificate_key, exposure_of
-from callsheet.options.common import (
-    DEFAULT_ADDRESS,
-    HOST_NAMES,
-    INSECURE,
-    Address,
-    DataDir,
-    host_and_port,
-)
+from callsheet.options.common import DEFAULT_ADDRESS, Address, DataDir, host_and_port
 from callsheet.options.declaration import AtLeast, Setting, check_least
+from callsheet.options.listening import HOST_NAMES, INSECURE
 
 DEFAULT_LISTEN = "127.0.0.1:7078"
 """Where a gateway listens unless told otherwise: the port after the scheduler's."""

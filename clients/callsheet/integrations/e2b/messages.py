@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_camel
 
 Body = dict[str, Any]
+KEEP_ALIVE: Body = {"event": {"keepalive": {}}}
 
 
 class Message(BaseModel):
@@ -67,7 +68,7 @@ class SelectProcess(Message):
 
 
 class ProcessInput(Message):
-    """What a process is to read."""
+    """Input for a process."""
 
     stdin: Content | None = None
     pty: Content | None = None
@@ -129,7 +130,7 @@ class MovePath(Message):
 
 
 class AutoResume(BaseModel):
-    """Whether a request wakes a sandbox that was paused as its time was over."""
+    """Setting for sandboxes that were paused because their time was over: a request wakes them, or does not."""
 
     enabled: bool = False
 
@@ -207,6 +208,3 @@ def end_event(exit_code: int, error: str) -> Body:
     if error:
         end["error"] = error
     return {"event": {"end": end}}
-
-
-KEEP_ALIVE: Body = {"event": {"keepalive": {}}}

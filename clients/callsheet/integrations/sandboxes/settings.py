@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from callsheet.http_server.exposure import certificate, certificate_key, exposure_of
-from callsheet.options.common import DEFAULT_ADDRESS, HOST_NAMES, INSECURE, Address, host_and_port
+from callsheet.options.common import DEFAULT_ADDRESS, Address, host_and_port
 from callsheet.options.declaration import AtLeast, Setting, check_least
+from callsheet.options.listening import HOST_NAMES, INSECURE
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _MODE = 0o777
 _DEFAULT_MODE = 0o644
 _DIRECTORY_MODE = 0o755
+_TRANSFERRED = 511
+_ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
+_VERBS: dict[str, tuple[TypeAdapter[Any], Callable[[Runtime, Any], Awaitable[protocol.Response]]]] = {
+    "create_session": (TypeAdapter(protocol.CreateSession), Runtime.create_session),
+    "run_in_session": (protocol.SESSION_ACTION, Runtime.run_in_session),
+    "close_session": (TypeAdapter(protocol.CloseSession), Runtime.close_session),
+    "execute": (TypeAdapter(protocol.Execute), Runtime.execute),
+    "read_file": (TypeAdapter(protocol.ReadFile), Runtime.read_file),
+    "write_file": (TypeAdapter(protocol.WriteFile), Runtime.write_file),
+}
 
 
 def tar_of_zip(content: bytes, limit: int) -> bytes:
@@ -82,18 +92,6 @@ def _pack(archive: zipfile.ZipFile) -> bytes:
     return packed.getvalue()
 
 
-_TRANSFERRED = 511
-_ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
-_VERBS: dict[str, tuple[TypeAdapter[Any], Callable[[Runtime, Any], Awaitable[protocol.Response]]]] = {
-    "create_session": (TypeAdapter(protocol.CreateSession), Runtime.create_session),
-    "run_in_session": (protocol.SESSION_ACTION, Runtime.run_in_session),
-    "close_session": (TypeAdapter(protocol.CloseSession), Runtime.close_session),
-    "execute": (TypeAdapter(protocol.Execute), Runtime.execute),
-    "read_file": (TypeAdapter(protocol.ReadFile), Runtime.read_file),
-    "write_file": (TypeAdapter(protocol.WriteFile), Runtime.write_file),
-}
-
-
 def make_app(runtimes: Runtimes, settings: FacadeSettings) -> Starlette:
     """Returns the application.
 
@@ -136,7 +134,7 @@ class _Endpoints:
         return JSONResponse(response)
 
     async def is_alive(self, request: Request) -> Response:
-        """Whether requests are served; the first question makes the sandbox begin. Never waits, requests do.
+        """Returns whether requests are served; the first question makes the sandbox begin. Never waits, requests do.
 
         A sandbox on its way counts: after a "no" SWE-ReX's client blocks its event loop for a while before it asks
         again, so that several clients of one loop would keep each other from ever hearing a "yes".

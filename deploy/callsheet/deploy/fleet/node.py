@@ -28,24 +28,21 @@ from pathlib import Path
 from typing import IO, Final
 
 from callsheet.deploy.child import TIE_VARIABLE
+from callsheet.managers.supervision.bounded_log import BoundedLog
 from callsheet.managers.supervision.parent import READY_VARIABLE
-from callsheet.managers.supervision.processes import BoundedLog, command_module, send_to_group
-from callsheet.managers.supervision.standing import (
-    ProcessPhase,
-    ProcessStanding,
-    RestartRule,
-    begun,
-    ended,
-    now_serves,
-)
+from callsheet.managers.supervision.processes import command_module, send_to_group
+from callsheet.managers.supervision.standing import ProcessPhase, ProcessStanding, RestartRule, begun, ended, now_serves
 from callsheet.options.common import default_data_dir
 from callsheet.options.private_files import make_own_directory, make_private_directory, write_private_file
 
 _log = logging.getLogger(__name__)
 _MOST_HOLDERS = 64
 
-
 _LOCK_WAIT_S: Final = 30.0
+RESTARTS: Final = RestartRule(initial_s=0.5, longest_s=30.0, healthy_after_s=30.0, first_failures=1, most_failures=4)
+# A shell that stays, as the last word keeps it from becoming what it runs.
+_SHELL: Final = ("/bin/sh", "-c", '"$@"; exit $?', "manager")
+_CHUNK: Final = 65_536
 
 
 def default_directory() -> Path:
@@ -124,15 +121,9 @@ def _locked(path: Path, *, wait_s: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-RESTARTS: Final = RestartRule(initial_s=0.5, longest_s=30.0, healthy_after_s=30.0, first_failures=1, most_failures=4)
-# A shell that stays, as the last word keeps it from becoming what it runs.
-_SHELL: Final = ("/bin/sh", "-c", '"$@"; exit $?', "manager")
-_CHUNK: Final = 65_536
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrder:
-    """What runs on a node.
+    """Processes that run on a node.
 
     Attributes:
         name: The node's, and its manager's id.
@@ -156,7 +147,7 @@ class NodeOrder:
 
 
 class NodePhase(StrEnum):
-    """Where a node stands.
+    """Phases in the life of a node.
 
     WAITING: its provider has no machine for it yet. STARTING: its manager has not registered yet. SILENT: its provider
     cannot say now, and it may run. ENDED: nothing of it runs, nor will again.

@@ -15,8 +15,9 @@ from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.stack import environment_of
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.tokens import TokenFileError, end_kept, renew_kept, token_path
-from callsheet.options.common import LogFormat, is_loopback
+from callsheet.options.common import LogFormat
 from callsheet.options.declaration import command_line
+from callsheet.options.listening import is_loopback
 
 _ANY_HOSTS = ("0.0.0.0", "[::]", "")
 

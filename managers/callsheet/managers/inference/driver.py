@@ -50,6 +50,10 @@ __all__ = [
     "WeightUpdateError",
 ]
 
+MAX_STOP_TEXTS = 64
+MAX_STOP_CHARACTERS = 1024
+_SEED_END = 1 << 64
+
 
 class FinishReason(Enum):
     """Why a generation ended."""
@@ -60,17 +64,12 @@ class FinishReason(Enum):
 
 
 class LogProbsMode(Enum):
-    """Of which distribution log-probabilities are."""
+    """Distributions that log-probabilities can be of."""
 
     SAMPLED = "sampled"
-    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy: 0."""
+    """The distribution that tokens were drawn from: after temperature, top_k and top_p. Greedy: 0."""
     RAW = "raw"
-    """Of the model's own output at temperature 1, over its whole vocabulary."""
-
-
-MAX_STOP_TEXTS = 64
-MAX_STOP_CHARACTERS = 1024
-_SEED_END = 1 << 64
+    """The model's own output at temperature 1, over its whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +152,7 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a request produced.
+    """Result of a request.
 
     Attributes:
         token_ids: New tokens.
@@ -198,7 +197,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class OthersLoad:
-    """What an engine has that did not come through its driver.
+    """Load of an engine that did not come through its driver.
 
     Attributes:
         sequences: Requests, running or waiting.
@@ -226,7 +225,7 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """Whether the engine lives. A paused engine is alive.
+    """Health of the engine. A paused engine is alive.
 
     Attributes:
         alive: Whether it can serve.
@@ -241,7 +240,7 @@ class EngineHealth:
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """What an engine can do.
+    """Abilities of an engine.
 
     Attributes:
         update_modes: Modes of `update_weights`.
@@ -282,7 +281,7 @@ class EngineDriver(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> EngineCapabilities:
-        """What it can do; constant."""
+        """Abilities of the engine; constant."""
 
     @property
     @abstractmethod
@@ -306,7 +305,7 @@ class EngineDriver(ABC):
 
     @property
     def others(self) -> OthersLoad:
-        """What others have on the engine, as far as it is known; never blocks."""
+        """Load of others on the engine, as far as it is known; never blocks."""
         return OthersLoad()
 
     @property

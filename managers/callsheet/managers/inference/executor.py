@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import anyio
@@ -33,13 +32,12 @@ from callsheet.managers.inference.driver import (
     Sampling,
     WeightUpdateError,
 )
-from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine, with_defaults
-from callsheet.managers.inference.settings import InferenceSettings, on_cores
+from callsheet.managers.inference.engine_kind import UnloadedEngine
+from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.update_orders import order_of, token_of
 from callsheet.managers.inference.weight_places import WeightPlaces
-from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper, order_of, token_of
+from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper
 from callsheet.managers.models.first_use import FirstUse, LoadError
-from callsheet.managers.settings import ManagerSettings
-from callsheet.options.declaration import from_texts
 from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
@@ -112,7 +110,7 @@ class InferenceExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """What the engine can do."""
+        """Describes the abilities of the engine."""
         driver, abilities = self.engine.value, self._abilities
         return {
             "prefix_cache": _yes_no(abilities.prefix_cache),
@@ -160,7 +158,7 @@ class InferenceExecutor(Executor):
         return Completed(succeeded, usage)
 
     def _usage(self, request: GenerateRequest, outcome: Generation | EngineError, share_s: float) -> outcome_pb2.Usage:
-        """What a request used; of what the engine has for itself it held its share of the time."""
+        """Returns the usage of a request: its share of the time of all that the engine holds."""
         usage = outcome_pb2.Usage()
         for resource, units in {**self._reserved, "gpu": self._gpus}.items():
             if units:
@@ -174,7 +172,7 @@ class InferenceExecutor(Executor):
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """Whether the engine can begin anything: not while it cannot be reached, or while somebody has paused it."""
+        """Reports whether the engine can begin a request: not while it is unreachable or paused."""
         driver = self.engine.value
         ready = driver is None or (driver.health.alive and not driver.health.paused)
         weights = self._weights.message(driver)
@@ -236,7 +234,7 @@ class InferenceExecutor(Executor):
 
     @property
     def _kv_tokens(self) -> int:
-        """What the engine's KV cache holds; of one that is not loaded yet, what its driver says beforehand."""
+        """Size of the engine's KV cache in tokens; before it is loaded, the size that its driver expects."""
         if self.engine.value is None:
             return int(self._description.capabilities.get("kv_cache_tokens", "0"))
         driver = self.engine.value
@@ -353,58 +351,10 @@ def _tell_nobody() -> None:
 
 
 def _context(driver: EngineDriver | None) -> Mapping[str, str]:
-    """What an engine tells of the longest sequence, which a gateway keeps conversations to."""
+    """Returns the engine's longest sequence, to which a gateway keeps conversations."""
     length = None if driver is None else driver.limits.context_length
     return {} if length is None else {"context_length": str(length)}
 
 
 def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
-
-
-# Puts an inference manager's executor together from its settings and its engine.
-
-
-def build_inference_manager(settings: InferenceSettings, manager: ManagerSettings) -> InferenceExecutor:
-    """Returns the executor of a manager on its node, with the engine that the settings name.
-
-    Raises:
-        ValueError: A setting breaks its rule, or there is no such engine.
-    """
-    settings = replace(settings, launch_name=manager.manager_id)
-    if not settings.served_apart:
-        # A server has cores of its own.
-        settings = on_cores(settings, manager.cores)
-    kind = ENGINE_KINDS.get(settings.engine)
-    engine = kind.build(from_texts(kind.settings, settings.engine_options), settings)
-    # Where callers need tokens, those who publish are not the operator.
-    tokens = manager.credentials.token or manager.credentials.token_file
-    return build_inference_executor(
-        settings, engine, bounded=bool(tokens), node_gpus=int(manager.node.capacity.get("gpu", 0))
-    )
-
-
-def build_inference_executor(
-    settings: InferenceSettings, engine: UnloadedEngine, *, bounded: bool = False, node_gpus: int = 0
-) -> InferenceExecutor:
-    """Returns the executor for `run_manager`, with the model loaded unless that is left to the first request.
-
-    Args:
-        settings: The manager's.
-        engine: What to load.
-        bounded: Whether published weights lie below `weights_below` also where that is empty.
-        node_gpus: GPUs that its node registers.
-
-    Raises:
-        ValueError: A setting breaks its rule.
-        WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
-    """
-    load = partial(_load, engine)
-    later = settings.load_at_first_use and not engine.attached
-    driver = FirstUse(load) if later else FirstUse.of(load())
-    places = WeightPlaces(settings.weights_below) if bounded or settings.weights_below else None
-    return InferenceExecutor(driver, engine, settings, places, node_gpus=node_gpus)
-
-
-def _load(engine: UnloadedEngine) -> EngineDriver:
-    return with_defaults(engine.load())

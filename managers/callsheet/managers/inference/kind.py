@@ -13,7 +13,7 @@ from callsheet.v1 import action_pb2
 
 
 def _build(settings: InferenceSettings, manager: ManagerSettings) -> Executor:
-    from callsheet.managers.inference.executor import build_inference_manager
+    from callsheet.managers.inference.build import build_inference_manager
 
     return build_inference_manager(settings, manager)
 

@@ -1,4 +1,4 @@
-"""Which weights an engine has, whether they are proved, and what that means for requests.
+"""Keeps track of an engine's weights: their version, their proof, and the consequences for requests.
 
 A request begins only under weights that are proved, or that the engine was started with. One that ran across an update
 is vouched for at its end: were the new weights not proved, its tokens are not given to anybody.
@@ -6,20 +6,16 @@ is vouched for at its end: were the new weights not proved, its tokens are not g
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from pathlib import Path
 from time import monotonic
 
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.executor import PayloadAccess
 from callsheet.managers.inference.driver import (
     EngineDriver,
     EngineError,
@@ -30,25 +26,9 @@ from callsheet.managers.inference.driver import (
     UnsupportedError,
     WeightUpdateError,
 )
-from callsheet.managers.inference.proof import (
-    CANARY_TOKENS,
-    USUAL_PROMPT,
-    CanaryAnswer,
-    Evidence,
-    objection,
-    warning,
-)
-from callsheet.managers.inference.weight_places import WeightPlaces
-from callsheet.managers.inference.weights import (
-    DiskWeights,
-    FirstWeights,
-    GroupWeights,
-    TensorSpec,
-    TensorWeights,
-    UpdateMode,
-    WeightSource,
-    WeightUpdate,
-)
+from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT, CanaryAnswer, Evidence, objection, warning
+from callsheet.managers.inference.update_orders import Token, UpdateOrder
+from callsheet.managers.inference.weights import FirstWeights, UpdateMode, WeightUpdate
 from callsheet.v1 import manager_service_pb2, weights_pb2
 
 log = structlog.get_logger(__name__)
@@ -59,42 +39,14 @@ READ_TIMEOUT_S = 30.0
 # Changes that a request in flight may have run across.
 _KEPT_ERAS = 64
 
-Token = tuple[int, int]
-
 
 class Standing(Enum):
-    """Whether an engine has weights that it may serve."""
+    """Standing of an engine's weights: those that it may serve, and those that it may not."""
 
     INITIAL = weights_pb2.WEIGHTS_STANDING_INITIAL
     PROVED = weights_pb2.WEIGHTS_STANDING_PROVED
     UPDATING = weights_pb2.WEIGHTS_STANDING_UPDATING
     UNPROVED = weights_pb2.WEIGHTS_STANDING_UNPROVED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateOrder:
-    """An update as the scheduler asks for it.
-
-    Attributes:
-        update: Its own token.
-        rollout: The token of the rollout that it is for.
-        prompt: Of the canary; empty takes the usual one.
-        expected: The trainer's own answer to it; None if it is not known.
-        reference: That of the first engine that was proved; None if there was none.
-        unchanged: Whether the weights are those of before.
-        timeout_s: The longest wait for a drain and for the update, each.
-    """
-
-    update: Token
-    rollout: Token
-    version: int
-    source: WeightSource
-    mode: UpdateMode
-    prompt: tuple[int, ...] = ()
-    expected: CanaryAnswer | None = None
-    reference: CanaryAnswer | None = None
-    unchanged: bool = False
-    timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +80,7 @@ class UpdateEnding:
 
 @dataclass(slots=True)
 class _Change:
-    """What an update did to an engine: whether its weights are certainly those of before, and why it failed, if so."""
+    """Effect of an update on an engine: whether its weights are certainly the old ones, and why it failed, if so."""
 
     failure: str = ""
     intact: bool = False
@@ -185,7 +137,7 @@ class WeightsKeeper:
         return told
 
     def _version_on(self, driver: EngineDriver | None) -> int:
-        """What an engine was started with it says itself."""
+        """Returns the version; of the weights that an engine was started with, the engine itself reports it."""
         return self.version if driver is None or self.standing is not Standing.INITIAL else driver.policy_version
 
     async def admit(self, driver: EngineDriver, stop: anyio.Event) -> BegunUnder | None:
@@ -386,83 +338,3 @@ def _fill_report(report: manager_service_pb2.UpdateReport, ending: UpdateEnding)
     if ending.answer is not None:
         report.canary.token_ids.extend(ending.answer.token_ids)
         report.canary.log_probs.extend(ending.answer.log_probs)
-
-
-_MODES = {
-    weights_pb2.UPDATE_MODE_DRAIN: UpdateMode.DRAIN,
-    weights_pb2.UPDATE_MODE_ABORT: UpdateMode.ABORT,
-    weights_pb2.UPDATE_MODE_KEEP: UpdateMode.KEEP,
-}
-
-
-def token_of(token: manager_service_pb2.FencingToken) -> Token:
-    """Returns a token as a tuple, which orders as tokens do."""
-    return token.epoch, token.sequence
-
-
-@asynccontextmanager
-async def order_of(
-    update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess, places: WeightPlaces | None = None
-) -> AsyncIterator[UpdateOrder]:
-    """Gives the order of an update. Tensors are in a file meanwhile.
-
-    Args:
-        update: The update.
-        payloads: Where tensors are read from.
-        places: Where all else may lie; None for anywhere.
-
-    Raises:
-        WeightUpdateError: They lie elsewhere.
-        PayloadError: They could not be read.
-        OSError: They could not be written.
-    """
-    plan = update.plan
-    if plan.source.WhichOneof("source") != "tensors":
-        source = _source(update)
-        if places is not None:
-            source = await anyio.to_thread.run_sync(places.bound, source, abandon_on_cancel=True)
-        yield _order(update, source)
-        return
-    content = await payloads.read(plan.source.tensors)
-    with tempfile.TemporaryDirectory(prefix="callsheet-weights-") as directory:
-        path = Path(directory) / "weights.safetensors"
-        await anyio.to_thread.run_sync(path.write_bytes, content)
-        yield _order(update, TensorWeights(path))
-
-
-def _source(update: manager_service_pb2.UpdateWeights) -> WeightSource:
-    source = update.plan.source
-    if source.WhichOneof("source") == "location":
-        return DiskWeights(source.location)
-    if source.WhichOneof("source") == "first":
-        return FirstWeights()
-    group = source.group
-    return GroupWeights(
-        address=group.address,
-        port=group.port,
-        group_name=group.group_name,
-        world_size=group.world_size,
-        rank=update.rank,
-        backend=group.backend,
-        tensors=tuple(TensorSpec(each.name, each.dtype, tuple(each.shape)) for each in group.tensors),
-    )
-
-
-def _order(update: manager_service_pb2.UpdateWeights, source: WeightSource) -> UpdateOrder:
-    canary = update.plan.canary
-    return UpdateOrder(
-        update=token_of(update.update),
-        rollout=token_of(update.rollout),
-        version=update.version,
-        source=source,
-        mode=_MODES[update.plan.mode],
-        prompt=tuple(canary.prompt_token_ids),
-        expected=_answer(canary.expected),
-        reference=_answer(update.reference),
-        unchanged=canary.unchanged,
-        timeout_s=update.plan.timeout.ToTimedelta().total_seconds(),
-    )
-
-
-def _answer(message: weights_pb2.CanaryAnswer) -> CanaryAnswer | None:
-    return CanaryAnswer.of(message.token_ids, message.log_probs) if message.token_ids else None

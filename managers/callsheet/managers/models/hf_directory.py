@@ -1,214 +1,15 @@
-"""A model on disk: its shape, its files and what it can take, without loading it. Imports nothing heavy."""
+"""A model's directory in Hugging Face's layout: its files and bounds, read without loading them."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-# The shape of a transformer. Imports nothing heavy.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerConfig:
-    """Shape of a transformer; what `config.json` beside its weights holds.
-
-    Attributes:
-        vocabulary_size: Token ids are 0 to `vocabulary_size - 1`.
-        context_length: The most tokens of one sequence, prompt and output together.
-        layers: Number of blocks.
-        width: Width of the residual stream; a multiple of `heads`, with an even quotient.
-        heads: Attention heads.
-        hidden_width: Width inside the feed-forward part.
-        rotary_base: Base of the rotary frequencies.
-        norm_epsilon: Added to the mean square in RMSNorm.
-    """
-
-    vocabulary_size: int = 259
-    context_length: int = 8192
-    layers: int = 3
-    width: int = 128
-    heads: int = 4
-    hidden_width: int = 352
-    rotary_base: float = 10_000.0
-    norm_epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "context_length", "layers", "width", "heads", "hidden_width"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
-        for name in ("rotary_base", "norm_epsilon"):
-            value = getattr(self, name)
-            if not isinstance(value, float | int) or not value > 0:
-                raise ValueError(f"{name} is {value!r}; it must be a number above 0")
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width is {self.width}; it must be a multiple of 2 x heads ({2 * self.heads})")
-
-    @property
-    def head_width(self) -> int:
-        """Width of one attention head."""
-        return self.width // self.heads
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values in float32 that one token takes in a KV cache."""
-        return self.layers * 2 * self.width * 4
-
-
-# The shape of a model on disk: `config.json` beside its weights. Imports nothing heavy.
-
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "weights.pt"
-
-
-class WeightsError(ValueError):
-    """A directory does not hold usable weights; the message names file, value and rule."""
-
-
-def read_config(directory: Path) -> TransformerConfig:
-    """Returns the shape in `config.json`.
-
-    Raises:
-        WeightsError: The file is missing, is not JSON, or has unknown keys or bad values.
-    """
-    path = directory / CONFIG_FILE
-    fields = read_json(path)
-    known = {field.name for field in dataclasses.fields(TransformerConfig)}
-    unknown = sorted(set(fields) - known)
-    if unknown:
-        raise WeightsError(f"{path}: unknown keys {unknown}; known are {sorted(known)}")
-    try:
-        return TransformerConfig(**fields)
-    except ValueError as error:
-        raise WeightsError(f"{path}: {error}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a file.
-
-    Raises:
-        WeightsError: The file is missing, or does not hold one JSON object.
-    """
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise WeightsError(f"{path}: is missing") from error
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise WeightsError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise WeightsError(f"{path}: holds {type(fields).__name__}; it must be one object")
-    return fields
-
-
-def check_weights(directory: Path) -> TransformerConfig:
-    """Returns the shape in `config.json`, once the weights are known to be beside it.
-
-    Raises:
-        WeightsError: One of the files is missing, or `config.json` is not right.
-    """
-    config = read_config(directory)
-    if not (directory / WEIGHTS_FILE).is_file():
-        raise WeightsError(f"{directory / WEIGHTS_FILE}: is missing")
-    return config
-
-
-# The safetensors files of a model's directory, known by their headers alone. Imports nothing heavy.
-
-TENSORS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-_MOST_HEADER_BYTES = 100 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor in a file.
-
-    Attributes:
-        dtype: As safetensors names it, for instance "F32".
-        shape: Its shape.
-        begin: Bytes before it in the file's data.
-        end: Bytes before what follows it.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class TensorsFile:
-    """A file of safetensors.
-
-    Attributes:
-        path: The file.
-        begin: Bytes before its data.
-        size: Bytes of its data.
-        tensors: What is in it, by name.
-    """
-
-    path: Path
-    begin: int
-    size: int
-    tensors: Mapping[str, StoredTensor]
-
-
-def read_tensor_files(directory: Path) -> list[TensorsFile]:
-    """Reads the headers of the files that hold a model's tensors.
-
-    Raises:
-        WeightsError: A file is missing, is none of safetensors, or was cut short.
-    """
-    return [_read(path) for path in _paths(directory)]
-
-
-def _paths(directory: Path) -> list[Path]:
-    if (directory / INDEX_FILE).is_file():
-        shards = read_json(directory / INDEX_FILE).get("weight_map")
-        if not isinstance(shards, Mapping) or not shards:
-            raise WeightsError(f"{directory / INDEX_FILE}: has no weight_map")
-        if strange := next((name for name in shards.values() if Path(str(name)).name != name), None):
-            raise WeightsError(f"{directory / INDEX_FILE}: {strange!r} is no name of a file beside it")
-        files = [directory / str(name) for name in sorted(set(shards.values()))]
-    else:
-        files = sorted(directory.glob("*.safetensors")) or [directory / TENSORS_FILE]
-    for file in files:
-        if not file.is_file():
-            other = next(iter(sorted(directory.glob("*.bin"))), None)
-            hint = f"; {other.name} is another format, save the model with safetensors" if other else ""
-            raise WeightsError(f"{file}: is missing{hint}")
-    return files
-
-
-def _read(path: Path) -> TensorsFile:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
-                raise WeightsError(f"{path}: is not a file of safetensors, or is cut short")
-            header = json.loads(file.read(length))
-        tensors = {
-            name: StoredTensor(entry["dtype"], tuple(map(int, entry["shape"])), *map(int, entry["data_offsets"]))
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except WeightsError:
-        raise
-    except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
-        raise WeightsError(f"{path}: is not a file of safetensors ({error})") from error
-    data = max((tensor.end for tensor in tensors.values()), default=0)
-    if 8 + length + data != size:
-        raise WeightsError(f"{path}: has {size} bytes instead of {8 + length + data}; it is cut short")
-    return TensorsFile(path, 8 + length, data, tensors)
-
+from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE, WeightsError, read_json
+from callsheet.managers.models.safetensors_files import read_tensor_files
 
 GENERATION_FILE = "generation_config.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -217,7 +18,7 @@ _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequen
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectory:
-    """What the files of a model say.
+    """Facts in the files of a model.
 
     Attributes:
         path: The directory.
@@ -308,50 +109,3 @@ def _first(names: tuple[str, ...], *places: Mapping[str, Any]) -> Any:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-# Which tokens a model can take. Imports nothing heavy.
-
-
-class SequenceBounds(Protocol):
-    """Which sequences a model can take."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Token ids are 0 to `vocabulary_size - 1`."""
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens of one sequence, prompt and output together."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenProblem:
-    """Why a model can never take these tokens: a stable word, and a sentence naming value and rule."""
-
-    reason: str
-    message: str
-
-
-def token_problem(token_ids: Sequence[int], bounds: SequenceBounds, new_tokens: int = 0) -> TokenProblem | None:
-    """Returns what is wrong with a sequence, or None.
-
-    Args:
-        token_ids: The sequence.
-        bounds: Of the model.
-        new_tokens: Room that must be left in the context.
-    """
-    if not token_ids:
-        return TokenProblem("no_tokens", "the sequence is empty; it must hold at least one token")
-    if min(token_ids) < 0 or max(token_ids) >= bounds.vocabulary_size:
-        bad = next(token for token in token_ids if not 0 <= token < bounds.vocabulary_size)
-        return TokenProblem(
-            "token_out_of_vocabulary", f"token id {bad} is not one of the model's 0 to {bounds.vocabulary_size - 1}"
-        )
-    most = bounds.context_length - new_tokens
-    if len(token_ids) > most:
-        return TokenProblem(
-            "prompt_too_long",
-            f"the sequence has {len(token_ids)} tokens; the model's context of {bounds.context_length} takes {most}",
-        )
-    return None

@@ -10,9 +10,9 @@ import anyio.to_thread
 from callsheet.managers.clock import waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
-from callsheet.managers.models.hf_directory import TransformerConfig, check_weights, token_problem
-from callsheet.managers.reward.hosted.model_spec import HostedSettings
+from callsheet.managers.models.requests import token_problem
 from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.timing.waits import Cause
@@ -52,7 +52,7 @@ class ScorerExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """What the model is: "weights" says "random" where no trained ones were given."""
+        """Describes the model: "weights" is "random" if no trained ones were given."""
         return {"weights": "random" if self._settings.weights is None else "file"}
 
     @override
@@ -211,35 +211,3 @@ def _result(answer: ModelScore | ScorerError | None, usage: outcome_pb2.Usage) -
     succeeded = outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=answer.value))
     usage.cpu_s = answer.cpu_s
     return Completed(succeeded, usage)
-
-
-# Puts a reward manager's executor together from its settings. Torch is imported when the model is loaded.
-
-
-def build_reward_executor(
-    settings: RewardSettings, test_suite: Executor | None = None, hosted: HostedSettings | None = None
-) -> RewardExecutor:
-    """Returns the executor for `run_manager`, with the model loaded unless that is left to the first request.
-
-    Args:
-        settings: The scoring model; unused where models are hosted.
-        test_suite: Runs test suites that need no trajectory's sandbox; None where this manager runs none.
-        hosted: The models to host, if any.
-
-    Raises:
-        ValueError: A setting breaks its rule, or a hosted model cannot be used.
-        WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
-    """
-    if hosted is not None and hosted.all_models:
-        from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-
-        return RewardExecutor(HostedModelsExecutor(hosted), test_suite)
-    config = settings.shape if settings.weights is None else check_weights(settings.weights)
-    scorer = FirstUse(lambda: _load(settings)) if settings.load_at_first_use else FirstUse.of(_load(settings))
-    return RewardExecutor(ScorerExecutor(scorer, config, settings), test_suite)
-
-
-def _load(settings: RewardSettings) -> Scores:
-    from callsheet.managers.reward.scorer import load_scorer
-
-    return load_scorer(settings)

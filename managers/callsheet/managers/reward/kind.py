@@ -11,7 +11,7 @@ from callsheet.v1 import action_pb2
 
 
 def _build(settings: RewardManagerSettings, manager: ManagerSettings) -> Executor:
-    from callsheet.managers.reward.executor import build_reward_executor
+    from callsheet.managers.reward.build import build_reward_executor
     from callsheet.managers.sandbox.build import build_test_suite_executor
 
     test_suites = build_test_suite_executor(of_manager(settings.sandbox, manager)) if settings.test_suites else None

@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 import torch
-from callsheet.managers.models.transformer import ScoringModel, load_model
-from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, plan_batches
+from callsheet.managers.models.transformer import ScoringModel
+from callsheet.managers.models.weights import load_model
+from callsheet.managers.reward.batches import plan_batches
+from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError
 from callsheet.managers.reward.settings import RewardSettings
 
 log = structlog.get_logger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
-from callsheet.managers.reward.hosted.model_spec import HostedSettings
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.options.declaration import AtLeast, LeaveOut, Setting, check_least
 

@@ -8,12 +8,15 @@ import structlog
 from callsheet.managers.node import usable_memory_mib
 from callsheet.managers.sandbox.cgroups import GroupLayout, obtain_groups, probe_layout
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.executor.base_executor import TestSuiteExecutor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.files.images.builds import build_images, open_builds
+from callsheet.managers.sandbox.executor.test_suite_executor import TestSuiteExecutor
+from callsheet.managers.sandbox.files.images.builds import open_builds
 from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.isolation.bubblewrap import BubblewrapPlanner, PlainPlanner, find_bwrap
-from callsheet.managers.sandbox.isolation.processes import AgentBackend, ProcessBackend, ProcessPlanner
+from callsheet.managers.sandbox.files.images.sources import build_images
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
+from callsheet.managers.sandbox.isolation.bubblewrap import BubblewrapPlanner, find_bwrap
+from callsheet.managers.sandbox.isolation.plain import PlainPlanner
+from callsheet.managers.sandbox.isolation.processes import ProcessBackend, ProcessPlanner
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import structlog
 from callsheet.managers.sandbox.cgroups import GroupLayout, remove_groups
-from callsheet.managers.sandbox.files.root_filesystem import remove_directory
+from callsheet.managers.sandbox.files.directories import remove_directory
 from callsheet.managers.supervision.remains import kill_processes, processes_with
 from callsheet.options.private_files import make_private_directory
 

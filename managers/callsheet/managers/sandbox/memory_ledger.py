@@ -19,6 +19,10 @@ from enum import Enum
 from math import inf, nextafter
 from typing import Final
 
+FIRST_PATIENCE_S: Final = 2.0
+"""Seconds for which one that waits first lets others pass that keep it waiting. Most demands are small and most actions
+short, so a node is not idle until a large one has its memory. With 8 s simulated coding on 2 GB a core took longer."""
+
 
 class Stay(Enum):
     """How long a sandbox stays: for its trajectory, for one attempt, or until its memory is wanted by others."""
@@ -30,7 +34,7 @@ class Stay(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryTerms:
-    """What a sandbox's memory depends on besides its demand.
+    """Terms of a sandbox's memory besides its demand.
 
     Attributes:
         stay: How long the sandbox stays.
@@ -43,11 +47,6 @@ class MemoryTerms:
     guaranteed: bool = False
     beside: str = ""
     expected_s: float = 0.0
-
-
-FIRST_PATIENCE_S: Final = 2.0
-"""Seconds for which one that waits first lets others pass that keep it waiting. Most demands are small and most actions
-short, so a node is not idle until a large one has its memory. With 8 s simulated coding on 2 GB a core took longer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,18 +78,18 @@ class _Entry:
 
     @property
     def rest_mib(self) -> int:
-        """What it has between its actions."""
+        """Memory between its actions."""
         whole = self.held_mib is None or self.terms.guaranteed or self.terms.stay is Stay.ATTEMPT
         return self.demand_mib if whole or self.held_mib is None else min(self.held_mib, self.demand_mib)
 
     @property
     def charge_mib(self) -> int:
-        """What it has now."""
+        """Memory that it has now."""
         return self.demand_mib if self.running else self.rest_mib
 
     @property
     def lasts(self) -> bool:
-        """Whether it stays until its trajectory ends."""
+        """True if it stays until its trajectory ends."""
         return self.terms.stay is Stay.TRAJECTORY
 
     def ends_at(self, now: float) -> float:
@@ -123,14 +122,14 @@ class MemoryLedger:
         self.line: dict[str, _Entry] = {}
 
     def held_mib(self, sandbox_id: str) -> int:
-        """What a sandbox holds between its actions; 0 where it has its whole demand then."""
+        """Returns the memory that a sandbox holds between its actions; 0 if it has its whole demand then."""
         entry = self._entries.get(sandbox_id)
         if entry is None or entry.running or entry.rest_mib == entry.demand_mib:
             return 0
         return max(1, entry.rest_mib)
 
     def fits_alone(self, demand_mib: int, terms: MemoryTerms) -> bool:
-        """Whether a new sandbox could go if there were no other but the one that it scores."""
+        """Returns whether a new sandbox could go if there were no other but the one that it scores."""
         scored = self._entries.get(terms.beside)
         beside_mib = scored.rest_mib if scored is not None else 0
         return self.limit_mib is None or demand_mib + beside_mib <= self.limit_mib

@@ -23,24 +23,23 @@ FEWEST_MEMORY_MIB = 8
 
 _MANAGER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
+NOT_ISOLATED = (
+    "NOT ISOLATED: with --isolation none commands run as this manager's user, and may read and change what that user "
+    "may, its tokens included: only for code that you trust"
+)
+"""Warning of a manager and of `up` if nothing keeps commands in."""
+
 
 class Isolation(Enum):
-    """What keeps the commands of a sandbox away from the machine and from each other."""
+    """Ways to keep the commands of a sandbox away from the machine and from each other."""
 
     BUBBLEWRAP = "bubblewrap"
     DOCKER = "docker"
     NONE = "none"
 
 
-NOT_ISOLATED = (
-    "NOT ISOLATED: with --isolation none commands run as this manager's user, and may read and change what that user "
-    "may, its tokens included: only for code that you trust"
-)
-"""What a manager and `up` say where nothing keeps commands in."""
-
-
 class CoreSharing(Enum):
-    """Whether all sandboxes of a manager share its cores.
+    """Ways to divide the cores of a manager among its sandboxes.
 
     RANKED lets node sharing rank their commands, PLAIN leaves it to the operating system. With RESERVED each
     command has cores of its own.

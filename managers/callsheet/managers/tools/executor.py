@@ -11,12 +11,13 @@ import anyio
 from callsheet.credentials.masking import Mask
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
+from callsheet.managers.tools.answers import SentKey
 from callsheet.managers.tools.errors import ToolFailedError
-from callsheet.managers.tools.function_tool import FunctionTool, ToolService
+from callsheet.managers.tools.function_tool import FunctionTool
 from callsheet.managers.tools.over_http import HttpJudge, HttpTool
-from callsheet.managers.tools.provider import SentKey
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
 from callsheet.managers.tools.quotas import KeyQuota, MemoryQuotas, QuotaStore, Rate
+from callsheet.managers.tools.service import ToolService
 from callsheet.managers.tools.settings import (
     JudgeTable,
     ToolsFileContent,

@@ -14,17 +14,11 @@ from callsheet.managers.executor import Attempt, Completed
 from callsheet.managers.models.completions import blames_length, message_of, text_of, told_tokens
 from callsheet.managers.reward.hosted.questions import judged_text, read_judgement
 from callsheet.managers.sandbox.network.destinations import Destination, covered
+from callsheet.managers.tools.answers import ProviderAnswer, SentKey
 from callsheet.managers.tools.errors import ENV, INFRA, QUOTA, ToolFailedError
-from callsheet.managers.tools.function_tool import ToolService, bad_arguments, read_arguments, told_value
-from callsheet.managers.tools.provider import (
-    ApiProvider,
-    OutgoingRequest,
-    ProviderAnswer,
-    SentKey,
-    destination_of,
-    refused,
-)
+from callsheet.managers.tools.provider import ApiProvider, OutgoingRequest, destination_of, refused
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
+from callsheet.managers.tools.service import ToolService, bad_arguments, read_arguments, told_value
 from callsheet.managers.tools.settings import JudgeTable, ToolTable
 from callsheet.v1 import action_pb2, outcome_pb2
 from google.protobuf.json_format import MessageToDict

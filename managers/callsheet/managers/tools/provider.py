@@ -2,140 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from time import monotonic
-from typing import Any
 
 import aiohttp
 import anyio
 from aiohttp.abc import AbstractResolver, ResolveResult
-from callsheet.credentials.masking import Mask
 from callsheet.managers.bounded_answers import BoundedConnector, read_body
-from callsheet.managers.models.completions import message_of
+from callsheet.managers.sandbox.network.addresses import addresses_of
 from callsheet.managers.sandbox.network.destinations import Destination, covered
-from callsheet.managers.sandbox.network.proxy import addresses_of
+from callsheet.managers.tools.answers import FAILED, TOO_MANY, ProviderAnswer, SentKey, key_problem
 from callsheet.managers.tools.errors import INFRA, POLICY, QUOTA, ToolFailedError
 from callsheet.managers.tools.quota_gate import QuotaClock, QuotaGate
-from callsheet.managers.tools.quotas import ToldLimits
+from callsheet.managers.tools.rate_headers import told_limits
 from callsheet.managers.tools.settings import SpendingTable
 from multidict import CIMultiDict
 from typing_extensions import override
 from yarl import URL
-
-# What the headers of an answer say about the limits of its provider. Pure.
-
-LONGEST_BLOCK_S = 3600.0
-REFUSED, PAY_FIRST, FORBIDDEN, TOO_MANY = 401, 402, 403, 429
-_DEFAULT_BLOCK_S = 1.0
-_MOST_DIGITS = 15
-FAILED = 400
-_REQUESTS = (
-    "x-ratelimit-remaining-requests",
-    "anthropic-ratelimit-requests-remaining",
-    "x-ratelimit-remaining",
-    "ratelimit-remaining",
-)
-_TOKENS = ("x-ratelimit-remaining-tokens", "anthropic-ratelimit-tokens-remaining")
-# Of windows. Buckets tell when they are full again, which nobody has to wait for.
-_RESETS = (("x-ratelimit-remaining", "x-ratelimit-reset"), ("ratelimit-remaining", "ratelimit-reset"))
-# Larger numbers are times since the epoch, in seconds, or in a smaller unit if they are larger still.
-_LONGEST_DURATION, _LATEST_SECONDS = 1e9, 1e12
-
-
-def told_limits(status: int, headers: Mapping[str, str], now: float) -> ToldLimits:
-    """Returns what an answer says.
-
-    Args:
-        status: Its HTTP status.
-        headers: Its headers, found in any case of their names.
-        now: Seconds since the epoch.
-    """
-    # Times are by the clock of its server.
-    now = _date(headers.get("date", "")) or now
-    spent = [reset for left, reset in _RESETS if _whole(headers, left) == 0]
-    blocked_s = max((_wait_s(headers.get(reset, ""), now, LONGEST_BLOCK_S) for reset in spent), default=0.0)
-    if status >= FAILED:
-        # HTTP itself says that Retry-After is in seconds, however many.
-        after_ms, after = headers.get("retry-after-ms"), headers.get("retry-after", "")
-        blocked_s = _wait_s(f"{after_ms}ms" if after_ms else after, now) or blocked_s
-    if status == TOO_MANY:
-        blocked_s = blocked_s or _DEFAULT_BLOCK_S
-    return ToldLimits(min(blocked_s, LONGEST_BLOCK_S), _least(headers, _REQUESTS), _least(headers, _TOKENS))
-
-
-def _least(headers: Mapping[str, str], names: Iterable[str]) -> int | None:
-    return min((left for name in names if (left := _whole(headers, name)) is not None), default=None)
-
-
-def _whole(headers: Mapping[str, str], name: str) -> int | None:
-    text = headers.get(name, "")
-    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal() else None
-
-
-def _wait_s(text: str, now: float, longest_s: float = math.inf) -> float:
-    """Reads a wait; 0 for what is none. A number without a unit beyond `longest_s` is taken for milliseconds."""
-    told = text.strip().lower()
-    unit = next((each for each in ("ms", "s") if told.endswith(each)), "")
-    try:
-        number = float(told.removesuffix(unit))
-    except ValueError:
-        number, unit = _date(text), "s"
-    if not math.isfinite(number) or number <= 0:
-        return 0.0
-    if number > _LONGEST_DURATION:
-        while number > _LATEST_SECONDS:
-            number /= 1000
-        return max(number - now, 0.0)
-    return number / 1000 if unit == "ms" or (not unit and number > longest_s) else number
-
-
-def _date(text: str) -> float:
-    """Reads an HTTP date, as seconds since the epoch; 0 for what is none."""
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-# What an answer says about the key that was sent with its request. Pure.
-
-_NO_MONEY = (b"insufficient_quota", b"insufficient_balance", b"billing_hard_limit_reached")
-# Says that a key is bad, and not that it may not do what was asked for.
-_KEYS = r"(?:(?:api|access|auth|bearer|subscription)[ -]?(?:key|token)|credential|authentication)"
-_BAD_KEY = re.compile(
-    rf"\b(?:in(?:valid|correct)|expired|revoked|missing|bad|wrong|unknown|disabled|malformed|no)\W(?:\w+\W){{0,2}}?{_KEYS}"
-    rf"|\b{_KEYS}s?\W+(?:\w+\W){{0,4}}?"
-    r"(?:in(?:valid|correct)|expired|revoked|missing|wrong|disabled|not (?:valid|found|active|provided|known))\b",
-    re.IGNORECASE,
-)
-
-
-def key_problem(answer: ProviderAnswer, key: SentKey) -> ToolFailedError | None:
-    """Returns what an answer holds against the key, rather than against the request that a model made; None if nothing.
-
-    Args:
-        answer: The answer, of an address that is sent the key.
-        key: The key that was sent, if one was.
-    """
-    if answer.status < FAILED:
-        return None
-    words = key.mask(f"HTTP {answer.status}: {message_of(answer.content)}")
-    if answer.status == PAY_FIRST or (
-        answer.status in {TOO_MANY, FORBIDDEN} and any(code in answer.body for code in _NO_MONEY)
-    ):
-        return ToolFailedError(INFRA, "insufficient_quota", f"the provider asks for payment: {words}")
-    is_bad = "invalid_token" in answer.headers.get("www-authenticate", "") or _BAD_KEY.search(words.replace("_", " "))
-    if not key.name or not (answer.status == REFUSED or (answer.status == FORBIDDEN and is_bad)):
-        return None
-    return ToolFailedError(INFRA, "key_refused", f"the API refuses key {key.name!r}: {words}")
-
 
 CONNECT_TIMEOUT_S = 10.0
 _OWN_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "callsheet-tools"}
@@ -157,46 +43,6 @@ class OutgoingRequest:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = None
     is_own: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderAnswer:
-    """An answer without the manager's secrets.
-
-    Attributes:
-        status: The HTTP status.
-        headers: Its headers, found in any case of their names.
-        body: The beginning of its body, up to the bound, as it was sent.
-        truncated: Whether there was more.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    truncated: bool
-
-    @property
-    def content(self) -> Any:
-        """Its JSON; the text if it has none."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return self.body.decode(errors="replace")
-
-
-@dataclass(frozen=True, slots=True)
-class SentKey:
-    """A key as an API is sent it.
-
-    Attributes:
-        name: Of the key; empty for none.
-        headers: What carries it.
-        mask: Takes all keys of the manager out of answers.
-    """
-
-    name: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    mask: Mask = field(default_factory=Mask, repr=False)
 
 
 class ApiProvider:

@@ -19,6 +19,10 @@ _MINUTE_S = 60.0
 _BURST_SHARE = 0.03
 _EXACTLY = 1e-9
 
+ASK_AGAIN_S = 0.02
+"""When to ask again for one of the calls at once: nothing tells when another manager's ends."""
+_ENOUGH = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -30,7 +34,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuota:
-    """What may be spent of a key, or of a key at one model.
+    """Quota of a key, or of a key at one model.
 
     Attributes:
         name: "KEY" or "KEY/MODEL".
@@ -47,7 +51,7 @@ class KeyQuota:
 
 @dataclass(frozen=True, slots=True)
 class ToldLimits:
-    """What an answer of a provider says about its limits.
+    """Limits that an answer of a provider reports.
 
     Attributes:
         blocked_s: Seconds in which it takes no call.
@@ -86,13 +90,8 @@ def paced(per_minute: float, burst: int, largest: int) -> Rate:
     return Rate((per_minute + 1 - kept) / (_MINUTE_S + TRANSIT_S) * (1 - _EXACTLY), kept)
 
 
-ASK_AGAIN_S = 0.02
-"""When to ask again for one of the calls at once: nothing tells when another manager's ends."""
-_ENOUGH = 1e-9
-
-
 class QuotaStore(ABC):
-    """What was spent of quotas, and what providers said of them."""
+    """Spending on quotas, and the limits that providers reported."""
 
     @abstractmethod
     async def take(self, quota: KeyQuota, holder: str, tokens: int, hold_s: float) -> float:

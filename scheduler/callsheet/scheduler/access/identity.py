@@ -1,18 +1,18 @@
-"""Who a caller is, what it may touch, and what each method of the contract takes. Pure."""
+"""Identities of callers, and the things that each may touch. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
 
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
-from callsheet.v1 import admin_service_pb2, client_service_pb2, manager_service_pb2, payload_service_pb2
-from grpc_health.v1 import health_pb2
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+
+PART_SIGN = "#"
+"""Between a manager's id and the number of one of several that its process is: "gpu-7#0", "gpu-7#1"."""
 
 
 class Scope(Enum):
-    """What a token lets its bearer do.
+    """Scopes of tokens, each with the rights of its bearer.
 
     ADMIN: everything. READ_ONLY: look at everything, change nothing. JOB: all that concerns one job. MANAGER: be one
     manager, and store and read the payloads of its attempts. GATEWAY: generate in trajectories of all jobs, and
@@ -28,8 +28,6 @@ class Scope(Enum):
 
 OF_ONE_SUBJECT = frozenset({Scope.JOB, Scope.MANAGER})
 """Scopes whose tokens name the one job or manager that they are for."""
-PART_SIGN = "#"
-"""Between a manager's id and the number of one of several that its process is: "gpu-7#0", "gpu-7#1"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class Identity:
             self._require_subject(Scope.MANAGER, field, manager_id)
 
     def sees_job(self, job_id: str) -> bool:
-        """Whether a job may be shown to it."""
+        """Returns whether a job may be shown to it."""
         return self.scope is not Scope.JOB or self.subject == job_id
 
     def _require_subject(self, scope: Scope, field: str, subject: str) -> None:
@@ -85,7 +83,7 @@ class Identity:
 
 
 def is_part_of(manager_id: str, subject: str) -> bool:
-    """Whether a manager is the one that a token names, or one of several that are one process under that name."""
+    """Returns whether a token names a manager, or the one process that has several managers under that name."""
     name, sign, number = manager_id.rpartition(PART_SIGN)
     return manager_id == subject or (bool(sign) and name == subject and number.isascii() and number.isdigit())
 
@@ -102,59 +100,3 @@ def denied(field: str, value: object, rule: str) -> RefusedError:
 def unauthenticated(rule: str) -> RefusedError:
     """The refusal of a caller that is not known. It repeats nothing of what was presented."""
     return RefusedError(RefusalCode.UNAUTHENTICATED, "authorization", "", rule)
-
-
-# What each method of the contract takes. A method that is not here is for administrators.
-
-_JOB: Final = frozenset({Scope.JOB})
-_WORKING: Final = frozenset({Scope.JOB, Scope.GATEWAY})
-_LOOKING: Final = frozenset({Scope.JOB, Scope.READ_ONLY})
-_LISTING: Final = frozenset({Scope.JOB, Scope.READ_ONLY, Scope.GATEWAY})
-_ALL: Final = frozenset(Scope)
-_NOBODY_ELSE: Final[frozenset[Scope]] = frozenset()
-
-_CLIENT: Final = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"]
-_ADMIN: Final = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
-_MANAGER: Final = manager_service_pb2.DESCRIPTOR.services_by_name["ManagerService"]
-_PAYLOAD: Final = payload_service_pb2.DESCRIPTOR.services_by_name["PayloadService"]
-_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"]
-
-
-def _methods(service: Any, *names: str) -> list[str]:
-    """Full names of methods of a service."""
-    return [f"/{service.full_name}/{name}" for name in names]
-
-
-OPEN_TO_ALL: Final = frozenset(_methods(_HEALTH, *(method.name for method in _HEALTH.methods)))
-"""Methods that take no token: what watches over processes has none."""
-
-_OF_A_JOB: Final = _methods(
-    _CLIENT,
-    "OpenJob",
-    "CloseJob",
-    "CloseTrajectory",
-    "SubmitAction",
-    "CancelAction",
-    "CancelWork",
-    "PublishPolicyVersion",
-    "TakeBatch",
-    "SettleBatch",
-)
-
-# Each one by its name: a new method is for administrators until somebody has thought about it.
-SCOPES: Final = {
-    **dict.fromkeys(_OF_A_JOB, _JOB),
-    # On its session a gateway may submit generates, cancel and open trajectories: `service.requests` looks.
-    **dict.fromkeys(_methods(_CLIENT, "ClientSession", "OpenTrajectory"), _WORKING),
-    **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListGroups", "ListBuffer"), _LOOKING),
-    **dict.fromkeys(_methods(_CLIENT, "ListJobs", "ListTrajectories"), _LISTING),
-    **dict.fromkeys(_methods(_CLIENT, "GetServerInfo"), _ALL),
-    **dict.fromkeys(_methods(_ADMIN, "GetStatus"), frozenset({Scope.READ_ONLY, Scope.GATEWAY})),
-    **dict.fromkeys(_methods(_ADMIN, "WhatIf"), frozenset({Scope.READ_ONLY})),
-    **dict.fromkeys(_methods(_ADMIN, "Explain", "ListActions"), _LOOKING),
-    **dict.fromkeys(_methods(_ADMIN, "ListTrajectoryHistory", "ListActionHistory", "ListClosedJobs"), _LOOKING),
-    **dict.fromkeys(_methods(_ADMIN, "DrainManager", "HealManager"), _NOBODY_ELSE),
-    **dict.fromkeys(_methods(_MANAGER, "ManagerSession"), frozenset({Scope.MANAGER})),
-    **dict.fromkeys(_methods(_PAYLOAD, "PutPayload", "GetPayload"), frozenset({Scope.JOB, Scope.MANAGER})),
-}
-"""The scopes that may call a method, by its full name; an administrator may call all."""

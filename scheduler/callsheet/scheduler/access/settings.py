@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.common import HOST_NAMES, INSECURE, check_exposure
 from callsheet.options.declaration import PathRule, Setting
+from callsheet.options.listening import HOST_NAMES, INSECURE, check_exposure
 
 
 def _file(meaning: str, variable: str, default: str = "no TLS", *, exists: bool = True) -> Setting:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from callsheet.options.private_files import make_private_directory, write_private_file
 from callsheet.scheduler.access.identity import OF_ONE_SUBJECT, Identity, Scope, unauthenticated
-from filelock import FileLock, Timeout
 
 PREFIX: Final = "callsheet"
 ID_BYTES: Final = 6
@@ -28,7 +23,7 @@ _HINT: Final = "an administrator makes one with `callsheet token issue`"
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is kept of a token. Times are seconds since the epoch.
+    """Record of a token. Times are seconds since the epoch.
 
     Attributes:
         token_id: Its public part.
@@ -48,7 +43,7 @@ class TokenRecord:
     publishes: tuple[str, ...] = ()
 
     def valid(self, now: float) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Returns whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
@@ -138,89 +133,3 @@ def check_valid(record: TokenRecord | None, now: float) -> None:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-# The file that keeps the hashes of tokens. Schedulers read it, `callsheet token` writes it, at the same time.
-
-LOCK_TIMEOUT_S: Final = 10.0
-_VERSION: Final = 1
-
-
-class TokenFileError(Exception):
-    """The file of tokens cannot be used; the message names it and says why."""
-
-
-class TokenFile:
-    """Records of tokens by id, read anew when the file has changed.
-
-    Attributes:
-        path: The file; readable for its owner alone.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._records: Mapping[str, TokenRecord] = {}
-
-    def records(self) -> Mapping[str, TokenRecord]:
-        """What the file holds now; nothing if it is not there.
-
-        Raises:
-            TokenFileError: It cannot be read, or is no such file.
-        """
-        try:
-            status = self.path.stat()
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if stamp != self._stamp:
-                self._records, self._stamp = _parsed(self.path.read_bytes()), stamp
-        except FileNotFoundError:
-            self._records, self._stamp = {}, None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TokenFileError(f"{self.path}: cannot be read as a file of tokens: {error}") from error
-        return self._records
-
-    def change(self, change: Callable[[dict[str, TokenRecord]], None]) -> None:
-        """Changes the records, and writes them as a whole: a reader sees the old file or the new one.
-
-        Raises:
-            TokenFileError: It cannot be read or written, or another process keeps changing it.
-        """
-        with self._locked():
-            records = dict(self.records())
-            change(records)
-            try:
-                _replace(self.path, records)
-            except OSError as error:
-                raise TokenFileError(f"{self.path}: cannot be written: {error}") from error
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            make_private_directory(self.path.parent)
-            with FileLock(f"{self.path}.lock", timeout=LOCK_TIMEOUT_S, mode=0o600):
-                yield
-        except Timeout as error:
-            raise TokenFileError(f"{self.path}: another process has it locked") from error
-        except OSError as error:
-            raise TokenFileError(f"{self.path}: cannot be locked: {error}") from error
-
-
-def _parsed(content: bytes) -> dict[str, TokenRecord]:
-    found: Any = json.loads(content)
-    if found["version"] != _VERSION:
-        raise ValueError(f"its version is {found['version']!r}, this scheduler reads {_VERSION}")
-    records = (
-        TokenRecord(**{**each, "scope": Scope(each["scope"]), "publishes": tuple(each.get("publishes", ()))})
-        for each in found["tokens"]
-    )
-    return {record.token_id: record for record in records}
-
-
-def _replace(path: Path, records: Mapping[str, TokenRecord]) -> None:
-    # Schedulers of before this field take the file as long as no token has it.
-    tokens = [
-        {name: each for name, each in asdict(record).items() if name != "publishes" or each}
-        | {"scope": record.scope.value}
-        for record in records.values()
-    ]
-    write_private_file(path, json.dumps({"version": _VERSION, "tokens": tokens}, indent=1))

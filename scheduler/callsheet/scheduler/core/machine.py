@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from callsheet.scheduler.core import timers
 from callsheet.scheduler.core.fleet import membership
-from callsheet.scheduler.core.fleet.membership import next_refill
-from callsheet.scheduler.core.jobs import batches
+from callsheet.scheduler.core.fleet.quota_refills import next_refill
+from callsheet.scheduler.core.jobs import batches, leases
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import CoreCommand, Refuse
 from callsheet.scheduler.core.words.events import Event, Request
-from callsheet.scheduler.core.words.model import MustWaitError, RefusedError
+from callsheet.scheduler.core.words.refusals import MustWaitError, RefusedError
 from callsheet.scheduler.core.work import attempts, cancel, submission, trajectories
 from callsheet.scheduler.core.work.costs import persist_costs
 
@@ -28,9 +28,9 @@ LEAST_PARTS: Final = 32
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.JobOpenRequested: submission.on_job_open,
     events.JobCloseRequested: submission.on_job_close,
-    events.JobHoldRequested: submission.on_job_hold,
-    events.JobReleaseRequested: submission.on_job_release,
-    events.SessionEnded: submission.on_session_ended,
+    events.JobHoldRequested: leases.on_job_hold,
+    events.JobReleaseRequested: leases.on_job_release,
+    events.SessionEnded: leases.on_session_ended,
     events.WorkCancelRequested: cancel.on_work_cancel,
     events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
     events.TrajectoryCloseRequested: trajectories.on_trajectory_close,

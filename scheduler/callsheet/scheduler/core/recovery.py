@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.hosted.rollouts import note_generation
 from callsheet.scheduler.core.jobs.batches import restore_batch, restore_whole
-from callsheet.scheduler.core.jobs.leases import begin, worked
-from callsheet.scheduler.core.jobs.retention import count_open, keep, restore_closed
+from callsheet.scheduler.core.jobs.final_close import count_open, restore_closed
+from callsheet.scheduler.core.jobs.idle_jobs import worked
+from callsheet.scheduler.core.jobs.leases import begin
+from callsheet.scheduler.core.jobs.retention import keep
 from callsheet.scheduler.core.state.announced_managers import Awaited
 from callsheet.scheduler.core.state.buffer import BufferedTrajectory
 from callsheet.scheduler.core.state.entities import Action, Attempt, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.state.forgotten_ids import completed_of, states_of
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.summaries import completed_of, states_of
 from callsheet.scheduler.core.words.costs import NOTHING, Account
 from callsheet.scheduler.core.words.engine_weights import WeightsOffer, WeightsRollout
 from callsheet.scheduler.core.words.model import (

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from callsheet.scheduler.core.machine import advance, handle, next_deadline
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import CoreCommand
-from callsheet.scheduler.core.words.events import AttemptEnded, Event, Plan, PlanReady, TimerFired, body_bytes
+from callsheet.scheduler.core.words.events import AttemptEnded, Event, PlanReady, TimerFired, body_bytes
+from callsheet.scheduler.core.words.plan import Plan
 
 # A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
 MAX_EVENTS_PER_STEP = 256

@@ -17,6 +17,7 @@ from callsheet.scheduler.core.words.commands import Cancellation, Expiry
 from callsheet.scheduler.core.words.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
 from callsheet.scheduler.core.work.adoption import drop_orphan
 from callsheet.scheduler.core.work.cancel import group_due
+from callsheet.scheduler.core.work.job_expiry import idle_due, job_due
 from callsheet.scheduler.core.work.lifecycle import (
     advance_line,
     arm_attempt,
@@ -27,7 +28,6 @@ from callsheet.scheduler.core.work.lifecycle import (
     stop_attempt,
 )
 from callsheet.scheduler.core.work.servability import returns_over
-from callsheet.scheduler.core.work.submission import idle_due, job_due
 from callsheet.scheduler.core.work.trajectories import trajectory_due
 
 TIMED_OUT = events.AttemptFailed(

@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, Final, NamedTuple, TypeVar
 
-from callsheet.scheduler.core.words.model import invalid, not_found
+from callsheet.scheduler.core.words.refusals import invalid, not_found
 from callsheet.scheduler.history import statements
 from callsheet.scheduler.history.messages import (
     action_message,
@@ -33,7 +33,6 @@ CONTENT_BYTES: Final = 3 * 1024 * 1024
 """Or, with contents, once it has so much of specs and outcomes. A single action that has more goes without."""
 SCORES_BYTES: Final = 64 * 1024 * 1024
 """A page of trajectories reads so much of outcomes for their scores, and `READ_BYTES` of specs for their tasks."""
-
 
 T = TypeVar("T")
 

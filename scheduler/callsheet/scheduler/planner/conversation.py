@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import Plan
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from callsheet.scheduler.planner.round.review import Review

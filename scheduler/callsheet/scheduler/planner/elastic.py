@@ -15,9 +15,10 @@ from operator import itemgetter
 
 from callsheet.scheduler.core.jobs.pacing import may_begin
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
-from callsheet.scheduler.core.words.events import Assignment, Plan
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionKind, TrajectoryKey
+from callsheet.scheduler.core.words.plan import Assignment, Plan
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
@@ -25,13 +26,17 @@ from callsheet.scheduler.planner.fleet.placement import BegunSetUps, Frees, Memb
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
-from callsheet.scheduler.planner.round.admission import Admission, CommandRate, CpuLoad, SandboxRoom, thinking
+from callsheet.scheduler.planner.round.admission import Admission
 from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
-from callsheet.scheduler.planner.round.estimates import MOST_PATIENCE, Estimates
+from callsheet.scheduler.planner.round.cpu_load import CommandRate, CpuLoad, thinking
+from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.generations import GenerationRound, SizedEngines
 from callsheet.scheduler.planner.round.kv_claims import ClaimJudge
-from callsheet.scheduler.planner.round.pinned import PinnedRound, give_back
+from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
+from callsheet.scheduler.planner.round.pinned import PinnedRound
+from callsheet.scheduler.planner.round.reclaim import give_back
 from callsheet.scheduler.planner.round.review import Review
+from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, Started, solve
@@ -40,6 +45,8 @@ from callsheet.scheduler.planner.solvers.stage import Status
 NO_BUDGET = Budget(seconds=0.0)
 # Instances with more options go to the solver without a try by the greedy alone.
 SMALL_INSTANCE = 200
+
+NO_GAINS: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,6 @@ class RoundReport:
     wall_s: float = 0.0
 
 
-NO_GAINS: Mapping[int, float] = {}
 _ALL_PLACED = RoundReport(Status.BOUND)
 
 
@@ -97,7 +103,7 @@ class ElasticPlan(Plan):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """What a round decided at once, and the question that a solver has to answer for the rest, if there is one."""
+    """Decisions that a round made at once, and the question for a solver about the rest, if there is one."""
 
     plan: ElasticPlan
     question: Snapshot | None = None
@@ -164,7 +170,7 @@ class ElasticPlanner:
         return plan
 
     def review(self, state: SchedulerState, now: float) -> Review:
-        """What the next round would do; see `Reviewer.review`."""
+        """Reviews the next round; see `Reviewer.review`."""
         begun = self._begun.copy()
         self._claims.judge(state, now)
         claims, self._engines.claims = self._engines.claims, self._engines.claims.copy()
@@ -345,7 +351,7 @@ class ElasticPlanner:
         return ElasticPlan(assigned, truncated=capped, report=report, question=question)
 
     def _alike_together(self, question: Snapshot, solution: Solution) -> list[Started]:
-        """What to start, urgent classes first, and of those what takes the same of the same nodes in a row."""
+        """Orders the starts: urgent classes first, and those that take the same of the same nodes in a row."""
         classes = question.instance.classes
         order: dict[Hashable, int] = {}
         places = [order.setdefault(self._offers.of(each.option).alike, len(order)) for each in solution.started]

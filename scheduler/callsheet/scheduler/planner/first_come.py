@@ -13,15 +13,17 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core.jobs.pacing import may_begin
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
-from callsheet.scheduler.core.state.ledger import Node, Service
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyQueue, SchedulerState
-from callsheet.scheduler.core.words.events import Assignment, Plan
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyQueue
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.model import CPU
+from callsheet.scheduler.core.words.plan import Assignment, Plan
+from callsheet.scheduler.core.work.admission import first_actions
 from callsheet.scheduler.core.work.servability import by_need, service_of
-from callsheet.scheduler.core.work.trajectories import first_actions
-from callsheet.scheduler.planner.question.instance import choose_units
-from callsheet.scheduler.planner.round.estimates import held_resources
-from callsheet.scheduler.planner.round.pinned import Reclaim, give_back
+from callsheet.scheduler.planner.question.price import choose_units
+from callsheet.scheduler.planner.round.holding import held_resources
+from callsheet.scheduler.planner.round.reclaim import Reclaim, give_back
 from callsheet.scheduler.planner.round.review import Review
 
 

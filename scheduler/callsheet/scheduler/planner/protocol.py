@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import Plan
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.round.review import Review
 
 

@@ -14,8 +14,9 @@ import anyio.to_thread
 import structlog
 from callsheet.scheduler.access.audit import append_lines, audit_line
 from callsheet.scheduler.access.identity import Identity
-from callsheet.scheduler.core.words.model import RefusedError
-from callsheet.scheduler.service.limits.guard import address_of, caller
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.service.limits.guard import caller
+from callsheet.scheduler.service.limits.refusal_log import address_of
 from callsheet.v1 import client_service_pb2
 
 # Of one caller and kind of act in a window; then comes a line with how many more there were. So nobody pushes the lines

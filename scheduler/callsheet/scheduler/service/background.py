@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import structlog
 from callsheet.scheduler.core.words.model import ActionKey
-from callsheet.scheduler.core.words.registration import Watcher
+from callsheet.scheduler.core.words.peers import Watcher
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.payloads import PayloadStoreError

@@ -15,7 +15,7 @@ from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.nodes import Changes, Path, SavedNode
-from callsheet.scheduler.planner.predictors.predictors import observation_of, with_attempts
+from callsheet.scheduler.planner.predictors.requests import observation_of, with_attempts
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.read_only import DeadJournal
 from sqlalchemy.exc import SQLAlchemyError

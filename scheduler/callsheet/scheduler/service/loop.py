@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -17,71 +17,16 @@ from callsheet.scheduler.core.state.entities import FinishedAction
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
 from callsheet.scheduler.core.words import commands
-from callsheet.scheduler.core.words.commands import CancelAttempt, CoreCommand, Dispatch, ResizeAttempt
 from callsheet.scheduler.core.words.events import Event
-from callsheet.scheduler.core.words.model import ActionKey, Token
-from callsheet.scheduler.core.words.records import ActionFinished, JobClosed, JobOpened, Record
+from callsheet.scheduler.core.words.model import ActionKey
+from callsheet.scheduler.core.words.records import ActionFinished, JobClosed, Record
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.background import Background
+from callsheet.scheduler.service.opening_jobs import HeldDispatches
 from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.scheduler.web.tally import Tally
 from callsheet.v1 import common_pb2
-
-K = TypeVar("K")
-_OfAttempt = Dispatch | ResizeAttempt | CancelAttempt
-
-
-class HeldDispatches:
-    """Decides which dispatches wait for their commit.
-
-    - Of an action that may begin only once. If its submit, or the process that got the attempt, were lost with this
-      scheduler, the next one would run the action again. A commit fails if another scheduler leads.
-    - Of a job whose opening is not committed. The next scheduler would take the attempt for one of an earlier job of
-      this id, and run its action again. A client that waits for the answer to its opening, as ours does, never meets
-      this.
-    """
-
-    def __init__(self) -> None:
-        self._opening: Counter[str] = Counter()
-        # What is about an attempt goes out in order, so after one that waits all others wait too.
-        self._waiting: Counter[Token] = Counter()
-
-    def persists(self, record: Record) -> None:
-        """A record is on its way to the journal."""
-        if type(record) is JobOpened:
-            self._opening[record.job_id] += 1
-
-    def committed(self, record: Record) -> None:
-        """A record is in the journal."""
-        if type(record) is JobOpened:
-            _less(self._opening, record.job_id)
-
-    def holds(self, command: CoreCommand) -> bool:
-        """Whether a command waits for the commit of all records before it; then `carried_out` follows."""
-        if not isinstance(command, _OfAttempt):
-            return False
-        if self._must_wait(command) or command.token in self._waiting:
-            self._waiting[command.token] += 1
-            return True
-        return False
-
-    def _must_wait(self, command: _OfAttempt) -> bool:
-        if not isinstance(command, Dispatch):
-            return False
-        return command.request.called_once or command.request.key.job_id in self._opening
-
-    def carried_out(self, command: CoreCommand) -> None:
-        """A command that waited for a commit was carried out."""
-        if isinstance(command, _OfAttempt):
-            _less(self._waiting, command.token)
-
-
-def _less(counter: Counter[K], key: K) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
-
 
 MAX_PENDING_EVENTS = 50_000
 MAX_PENDING_BYTES = 256 * 1024 * 1024
@@ -113,7 +58,7 @@ class Clock:
 
 @dataclass(slots=True)
 class _Committable:
-    """What one step wants committed, and the commands that wait for it.
+    """Records of one step to commit, and the commands that wait for them.
 
     Attributes:
         records: For the journal.
@@ -195,7 +140,7 @@ class CoreLoop:
         self._wake.set()
 
     def has_outcome(self, key: common_pb2.ActionKey) -> bool:
-        """Whether an action of an open job has its outcome."""
+        """Returns whether an action of an open job has its outcome."""
         return isinstance(self.state.find_action(ActionKey(key.job_id, key.action_id)), FinishedAction)
 
     async def wait_for_room(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 
 MAX_ITEMS = 1024

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import Plan
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.conversation import PAUSE_S, SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge

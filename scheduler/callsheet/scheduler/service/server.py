@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +13,7 @@ import anyio
 import anyio.abc
 import grpc
 import structlog
-from callsheet.scheduler.access.tokens import TokenFile
+from callsheet.scheduler.access.token_file import TokenFile
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
@@ -30,11 +28,16 @@ from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.codec.requests import decode_result
+from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.learning import Learning, load_predictors
-from callsheet.scheduler.service.limits.guard import LimitingInterceptor, PeerLimits, RefusalLog, TokenGuard
+from callsheet.scheduler.service.limits.guard import TokenGuard
+from callsheet.scheduler.service.limits.peer_limits import LimitingInterceptor, PeerLimits
+from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import Clock, CoreLoop
-from callsheet.scheduler.service.payloads.claims import IdlePayloads, PayloadClaims, PayloadRights
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.idle import IdlePayloads
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.rpc.admin_servicer import AdminServicer
 from callsheet.scheduler.service.rpc.client_servicer import ClientServicer
@@ -66,23 +69,6 @@ from grpc_reflection.v1alpha import reflection
 if TYPE_CHECKING:
     from callsheet.scheduler.service.telemetry import SpanSender
 
-# How the garbage collector is set where a core runs: almost all objects there live as long as their action.
-# Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
-# docs/lab/2026-11-planner-rounds.md). What stays is examined once more, twenty thousand at a time (some 20 ms), and
-# all of it once in fifty million: more often only costs time.
-THRESHOLDS = (2_000, 10, 2_500)
-
-
-@contextmanager
-def short_pauses() -> Iterator[None]:
-    """Sets the collector of this process for the length of the block."""
-    before = gc.get_threshold()
-    gc.set_threshold(*THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
@@ -92,7 +78,6 @@ UNUSED_SWEEP = 3600.0
 
 _log = structlog.get_logger(__name__)
 
-
 JOURNALLED: Final = RequestDecoder(
     job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
     trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
@@ -100,7 +85,7 @@ JOURNALLED: Final = RequestDecoder(
     weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
     result=lambda encoded: decode_result(buffer_pb2.TrajectoryResult.FromString(encoded))[0],
 )
-"""Of what the journal has of requests."""
+"""Decoder of the requests that the journal has."""
 
 
 class JournalFailedError(RuntimeError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, ManagerCommand
-from callsheet.scheduler.core.words.model import Opened, RefusalCode, RefusedError, Token
+from callsheet.scheduler.core.words.model import Opened, Token
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.manager_wire import encode_command
 from callsheet.scheduler.service.codec.rules import to_duration, to_status
 from callsheet.scheduler.service.codec.status_answers import end_of, life_of, opening_of

@@ -20,8 +20,9 @@ from callsheet.credentials.web_pages import why_of_a_web_page
 from callsheet.options.common import comma_separated
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.access.tokens import TokenFile, TokenFileError, identify
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
+from callsheet.scheduler.access.tokens import identify
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -10,7 +10,8 @@ from typing import Final
 from callsheet.scheduler.core.state.scheduler_state import OutcomeEncoder
 from callsheet.scheduler.core.words.commands import OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed
-from callsheet.scheduler.core.words.model import ActionKind, RefusalCode
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode
 
 BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),

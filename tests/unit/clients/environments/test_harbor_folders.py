@@ -17,16 +17,7 @@ from unittest.mock import Mock
 
 import anyio
 import pytest
-from callsheet.client import (
-    Command,
-    CommandResult,
-    Failed,
-    FailureKind,
-    Reason,
-    RewardResult,
-    Succeeded,
-    Timeline,
-)
+from callsheet.client import Command, CommandResult, Failed, FailureKind, Reason, RewardResult, Succeeded, Timeline
 from callsheet.client.codec.decode import refusal
 from callsheet.client.testing import FakeClient
 from callsheet.environments import TaskSetError, load_task_set
@@ -37,7 +28,7 @@ from callsheet.environments.harbor.environment import HarborAgent, HarborEnviron
 from callsheet.environments.harbor.folders import archive_of, find_tasks, read_task
 from callsheet.environments.harbor.task import TaskFormat
 from callsheet.environments.harbor.task_set import network_of
-from callsheet.managers.sandbox.rewards.scoring import ScoreError, parse_score
+from callsheet.managers.sandbox.rewards.script_score import ScoreError, parse_score
 
 from tests.support.other_user import run_tests_as_other_user
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from callsheet.managers.inference import tokenizer
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from hypothesis import given
 from hypothesis import strategies as st
 

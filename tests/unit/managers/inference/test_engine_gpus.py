@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from callsheet.managers.inference.executor import build_inference_executor
+from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.server import server_of as sglang_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings

@@ -14,7 +14,7 @@ from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory
 from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
 from callsheet.managers.inference.weights import GroupWeights, TensorSpec, TensorWeights
-from callsheet.managers.models.hf_directory import WeightsError
+from callsheet.managers.models.config_file import WeightsError
 from safetensors.torch import load_file, save_file
 
 from tests.support.hf_models import model_directory, save_model, seeded_model

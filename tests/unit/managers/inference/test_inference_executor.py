@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import (
     EngineDriver,
     EngineError,
@@ -19,12 +20,13 @@ from callsheet.managers.inference.driver import (
     UpdateMode,
     WeightUpdate,
 )
-from callsheet.managers.inference.executor import InferenceExecutor, build_inference_executor
+from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.inference.weights import DiskWeights
-from callsheet.managers.models.hf_directory import TransformerConfig, WeightsError
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2, weights_pb2
 

@@ -14,7 +14,7 @@ from callsheet.managers.inference.launching.command import (
 )
 from callsheet.managers.inference.launching.server import describe
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.supervision.processes import BoundedLog
+from callsheet.managers.supervision.bounded_log import BoundedLog
 from callsheet.managers.supervision.standing import ProcessPhase, ProcessStanding, RestartRule, begun, ended, now_serves
 
 _NEEDS = LaunchNeeds(arguments=("--port", "{port}"), environment={"MODE": "1"})

@@ -12,15 +12,15 @@ import anyio
 import anyio.from_thread
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import EngineDriver
-from callsheet.managers.inference.executor import build_inference_executor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
-from callsheet.managers.models.hf_directory import TransformerConfig
-from callsheet.managers.reward.executor import build_reward_executor
+from callsheet.managers.reward.build import build_reward_executor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
@@ -66,9 +66,9 @@ async def test_what_cannot_be_loaded_says_so_to_everybody() -> None:
 def test_managers_without_requests_import_no_torch() -> None:
     code = (
         "import sys\n"
-        "from callsheet.managers.inference.executor import build_inference_executor\n"
+        "from callsheet.managers.inference.build import build_inference_executor\n"
         "from callsheet.managers.inference.settings import InferenceSettings\n"
-        "from callsheet.managers.reward.executor import build_reward_executor\n"
+        "from callsheet.managers.reward.build import build_reward_executor\n"
         "from callsheet.managers.reward.settings import RewardSettings\n"
         "from callsheet.managers.inference.torch_engine.kind import torch_engine\n"
         "from callsheet.managers.inference.torch_engine.settings import TorchSettings\n"

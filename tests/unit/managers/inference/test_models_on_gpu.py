@@ -7,8 +7,8 @@ from time import monotonic
 import anyio
 import pytest
 import torch
+from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import Generation, LogProbsMode
-from callsheet.managers.inference.executor import build_inference_executor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model

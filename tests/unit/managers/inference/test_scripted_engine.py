@@ -16,14 +16,11 @@ from callsheet.managers.inference.driver import (
     VersionSpan,
 )
 from callsheet.managers.inference.engine_kind import ENGINE_KINDS
-from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver, made_up_log_prob
+from callsheet.managers.inference.scripted_engine.answer import made_up_log_prob
+from callsheet.managers.inference.scripted_engine.driver import ScriptedEngineDriver
 from callsheet.managers.inference.scripted_engine.kind import ScriptedSettings
-from callsheet.managers.inference.scripted_engine.script import (
-    ByteVocabulary,
-    ScriptError,
-    load_vocabulary,
-    read_script,
-)
+from callsheet.managers.inference.scripted_engine.script import ScriptError, read_script
+from callsheet.managers.inference.scripted_engine.vocabulary import ByteVocabulary, load_vocabulary
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.options.declaration import from_texts
 

@@ -12,13 +12,14 @@ import anyio.lowlevel
 import pytest
 import torch
 from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.engine_kind import UnloadedEngine
-from callsheet.managers.inference.executor import InferenceExecutor, build_inference_executor
+from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.runner import Runner
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.transformer import LanguageModel
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2, weights_pb2
 from safetensors.torch import save

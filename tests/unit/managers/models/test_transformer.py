@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.transformer import (
     LanguageModel,
     RootMeanSquareNorm,

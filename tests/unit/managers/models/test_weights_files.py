@@ -5,14 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from callsheet.managers.models.hf_directory import (
-    INDEX_FILE,
-    WeightsError,
-    check_weights,
-    read_config,
-    read_tensor_files,
-)
-from callsheet.managers.models.transformer import read_state, shapes
+from callsheet.managers.models.config_file import WeightsError, check_weights, read_config
+from callsheet.managers.models.safetensors_files import INDEX_FILE, read_tensor_files
+from callsheet.managers.models.weights import read_state, shapes
 
 from tests.support.torch_models import SMALL, save_weights, small_model
 

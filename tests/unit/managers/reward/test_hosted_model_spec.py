@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from callsheet.managers.models.hf_directory import WeightsError
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelTask, parse_model, read_models
+from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.reward.hosted.model_spec import ModelTask, parse_model, read_models
 from callsheet.managers.reward.hosted.roster import same_canary
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 
 

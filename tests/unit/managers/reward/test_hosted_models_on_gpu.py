@@ -8,7 +8,7 @@ import anyio
 import pytest
 import torch
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-from callsheet.managers.reward.hosted.model_spec import HostedSettings
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import ModelAnswer
 
 from tests.support.hosted_models import load_model, make_model

@@ -11,9 +11,10 @@ import anyio
 import pytest
 import torch
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
-from callsheet.managers.models.hf_directory import TransformerConfig
+from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.transformer import ScoringModel, initialise
-from callsheet.managers.reward.executor import RewardExecutor, build_reward_executor
+from callsheet.managers.reward.build import build_reward_executor
+from callsheet.managers.reward.executor import RewardExecutor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 

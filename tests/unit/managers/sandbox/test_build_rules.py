@@ -10,6 +10,7 @@ import anyio
 import pytest
 from callsheet.credentials.channel import Credentials
 from callsheet.managers.node import describe_node
+from callsheet.managers.sandbox.build_settings import BuildSettings, BuildsFor
 from callsheet.managers.sandbox.files.images.build_child import pretending_filter
 from callsheet.managers.sandbox.files.images.buildah import (
     Buildah,
@@ -19,15 +20,11 @@ from callsheet.managers.sandbox.files.images.buildah import (
     what_failed,
 )
 from callsheet.managers.sandbox.files.images.builds import ImageBuilds, build_key, read_build
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError
 from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.files.images.oci import ImageBuildError
 from callsheet.managers.sandbox.kind import of_manager
-from callsheet.managers.sandbox.provisioning_settings import (
-    BuildSettings,
-    BuildsFor,
-    ProvisioningSettings,
-    RegistrySettings,
-)
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1 import action_pb2, common_pb2

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from callsheet.managers.sandbox.files.images.dockerfiles import rewrite
-from callsheet.managers.sandbox.files.images.oci import ImageBuildError
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError
 
 
 def rewritten(text: str) -> list[str]:

@@ -6,23 +6,13 @@ import json
 
 import pytest
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults, over_image
-from callsheet.managers.sandbox.files.images.oci import (
-    ImageError,
-    ImageNotFoundError,
-    ImageReference,
-    Platform,
-    RegistryLimitedError,
-    choose_manifest,
-    digest_of,
-    is_loopback,
-    may_pull,
-    read_config,
-    read_manifest,
-    read_reference,
-)
+from callsheet.managers.sandbox.files.images.errors import ImageError, ImageNotFoundError, RegistryLimitedError
+from callsheet.managers.sandbox.files.images.oci import Platform, choose_manifest, digest_of, read_config, read_manifest
+from callsheet.managers.sandbox.files.images.references import ImageReference, is_loopback, may_pull, read_reference
 from callsheet.managers.sandbox.files.images.registry_line import RegistryPace
 from callsheet.managers.sandbox.files.images.skopeo import refusal
-from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings, RegistrySettings
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 DIGEST = digest_of(b"")

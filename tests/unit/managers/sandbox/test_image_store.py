@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.files.images.oci import ImageError
+from callsheet.managers.sandbox.files.images.errors import ImageError
 from callsheet.managers.sandbox.files.images.store import Image, ImageStore
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 from callsheet.managers.sandbox.files.images import layer_child, layer_tree
+from callsheet.managers.sandbox.files.images.errors import ImageError
 from callsheet.managers.sandbox.files.images.layer_tree import LayerRefusedError
 from callsheet.managers.sandbox.files.images.lower_layers import LowerLayers, is_deleted, is_opaque
-from callsheet.managers.sandbox.files.images.oci import ImageError, digest_of
+from callsheet.managers.sandbox.files.images.oci import digest_of
 from callsheet.managers.sandbox.files.images.unpacking import hide_what_is_below, read_archived, unpack_layer
 from callsheet.managers.sandbox.isolation.bubblewrap import find_bwrap
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.managers.sandbox.network.addresses import is_public
 from callsheet.managers.sandbox.network.destinations import Destination, covered, network_words
-from callsheet.managers.sandbox.network.proxy import is_public
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_private_and_special_addresses_are_not_public(address: str) -> None:
 
 
 def test_public_addresses_are_public(monkeypatch: pytest.MonkeyPatch) -> None:
-    from callsheet.managers.sandbox.network import proxy
+    from callsheet.managers.sandbox.network import addresses
 
     assert is_public("1.1.1.1")
-    monkeypatch.setattr(proxy, "_own_addresses", lambda: {"1.1.1.1"})
+    monkeypatch.setattr(addresses, "_own_addresses", lambda: {"1.1.1.1"})
     assert not is_public("1.1.1.1")
 
 

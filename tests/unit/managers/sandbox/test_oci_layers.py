@@ -8,12 +8,15 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.files.images.builds import build_images
-from callsheet.managers.sandbox.files.images.layer_cache import Downloads, LayerCache
-from callsheet.managers.sandbox.files.images.oci import Blob, ImageError, Platform, digest_of
-from callsheet.managers.sandbox.files.images.registry_images import LayoutBlobs, OciImage, OciLayers, read_layout
+from callsheet.managers.sandbox.files.images.downloads import Downloads
+from callsheet.managers.sandbox.files.images.errors import ImageError
+from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
+from callsheet.managers.sandbox.files.images.oci import Blob, Platform, digest_of
+from callsheet.managers.sandbox.files.images.oci_layers import LayoutBlobs, OciImage, OciLayers, read_layout
 from callsheet.managers.sandbox.files.images.source import PreparedImage
-from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings, RegistrySettings
+from callsheet.managers.sandbox.files.images.sources import build_images
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.oci_images import Layout, archive_of, file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
-from callsheet.managers.sandbox.network.proxy import read_head
+from callsheet.managers.sandbox.network.plain_http import read_head
 
 
 def test_a_tunnel_says_where_to_and_nothing_else() -> None:

@@ -20,7 +20,7 @@ from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend

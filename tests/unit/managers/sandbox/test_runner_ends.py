@@ -13,16 +13,18 @@ from callsheet.managers.executor import Attempt, Broken
 from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
-from callsheet.managers.sandbox.rewards.rewards import (
+from callsheet.managers.sandbox.rewards.reference_runs import (
     RunAfterReset,
     RunsAfterReset,
     reference_of,
-    score_result,
     settle,
     wants_reference,
 )
+from callsheet.managers.sandbox.rewards.rewards import score_result
 from callsheet.managers.sandbox.rewards.runner_ends import cannot_start, killed_by, lacks_a_module
-from callsheet.managers.sandbox.rewards.scoring import Score, ScriptRun, SuiteRun, no_score
+from callsheet.managers.sandbox.rewards.scoring import Score, no_score
+from callsheet.managers.sandbox.rewards.script_score import ScriptRun
+from callsheet.managers.sandbox.rewards.test_suite import SuiteRun
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.sharing.memory_gate import MemoryGate
 from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 from callsheet.managers.sandbox.walls.asking_filter import build_asking_filter
+from callsheet.managers.sandbox.walls.bpf import Instruction
 from callsheet.managers.sandbox.walls.seccomp import (
     ALLOWED_SOCKET_FAMILIES,
-    Instruction,
     Unbounded,
     UnsupportedArchitectureError,
     build_filter,

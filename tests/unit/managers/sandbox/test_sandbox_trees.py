@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from callsheet.managers.sandbox.agent.trees import open_above, remove_tree
 from callsheet.managers.sandbox.files.changes import ChangedFiles, ChangesTooLargeError
-from callsheet.managers.sandbox.files.root_filesystem import remove_directory
+from callsheet.managers.sandbox.files.directories import remove_directory
 
 _DEPTH = 3000
 _NAME = "name" * 10

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome
-from callsheet.managers.sandbox.rewards.scoring import LARGEST_SCORE_BYTES, Score, ScoreError, ScriptRun, parse_score
+from callsheet.managers.sandbox.rewards.scoring import Score
+from callsheet.managers.sandbox.rewards.script_score import LARGEST_SCORE_BYTES, ScoreError, ScriptRun, parse_score
 from callsheet.v1 import outcome_pb2
 
 

@@ -9,8 +9,10 @@ import anyio
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec
-from callsheet.managers.sandbox.rewards.rewards import RunAfterReset, reference_of, score_result
-from callsheet.managers.sandbox.rewards.scoring import Score, SuiteRun, fill_placeholders
+from callsheet.managers.sandbox.rewards.reference_runs import RunAfterReset, reference_of
+from callsheet.managers.sandbox.rewards.rewards import score_result
+from callsheet.managers.sandbox.rewards.scoring import Score, fill_placeholders
+from callsheet.managers.sandbox.rewards.test_suite import SuiteRun
 from callsheet.v1 import outcome_pb2
 from typing_extensions import override
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.walls.landlock import forbidden_namespaces
+from callsheet.managers.sandbox.walls.user_namespaces import forbidden_namespaces
 
 SAID = "bwrap: No permissions to create new namespace"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import hdrs
 from callsheet.managers.tools.executor import build_tools_executor
-from callsheet.managers.tools.provider import LONGEST_BLOCK_S, told_limits
 from callsheet.managers.tools.quotas import NOTHING_TOLD, Rate, ToldLimits
+from callsheet.managers.tools.rate_headers import LONGEST_BLOCK_S, told_limits
 from callsheet.managers.tools.settings import ToolsSettings, read_tools
 from callsheet.v1 import action_pb2, manager_service_pb2
 from multidict import CIMultiDict

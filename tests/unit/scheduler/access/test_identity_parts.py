@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.access.identity import Identity, Scope, is_part_of
-from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 
 @pytest.mark.parametrize("manager_id", ["gpu", "gpu#0", "gpu#17"])

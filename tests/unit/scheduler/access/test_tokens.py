@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.scheduler.access.identity import OPEN_TO_ALL, SCOPES, Identity, Scope
+from callsheet.scheduler.access.identity import Identity, Scope
+from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
 from callsheet.scheduler.access.settings import AccessSettings
+from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import (
     ID_BYTES,
     SECRET_BYTES,
-    TokenFile,
-    TokenFileError,
     TokenRecord,
     check_valid,
     identify,
@@ -23,7 +23,7 @@ from callsheet.scheduler.access.tokens import (
     reserved_services,
     revoked,
 )
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.v1 import admin_service_pb2, client_service_pb2, manager_service_pb2, payload_service_pb2
 
 NOW = 1_000.0

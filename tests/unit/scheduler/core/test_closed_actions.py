@@ -7,7 +7,8 @@ from dataclasses import replace
 import anyio
 import pytest
 from callsheet.scheduler.core.state.summaries import MAX_CLOSED_JOBS, Summaries
-from callsheet.scheduler.core.words.model import ActionKey, FailureKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKey, FailureKind
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.service.codec.admin_explain import explanation_of

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.events import Plan
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, GroupRequest, RefusedError, Timeouts
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, GroupRequest, Timeouts
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import JOB, action_request, key_of, trajectory_request
@@ -133,7 +135,7 @@ def test_waiting_for_admission_is_explained() -> None:
         world.reset(f"reset-{name}", name)
     world.plan()
     manager.start("reset-t")
-    explanation = explain(world.state, world.live("reset-v"), world.now, world.planner)
+    explanation = at_once(explain_in_parts(world.state, world.live("reset-v"), world.now, world.planner))
     assert explanation.reason is WaitReason.ADMISSION
     assert "number 2 of the 2" in explanation.sentence
     assert "1 are live" in explanation.sentence

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.jobs.batches import GROUP_IDLE_S
-from callsheet.scheduler.core.state.buffer import MAX_TAKERS, PLACE_KEPT_S
+from callsheet.scheduler.core.state.waiting_takers import MAX_TAKERS, PLACE_KEPT_S
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import GroupRequest, OnInfra, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.words.model import GroupRequest, OnInfra, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.support.core_requests import JOB, job_request, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld

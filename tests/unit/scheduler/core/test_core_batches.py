@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED, MAX_TAKERS
+from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
+from callsheet.scheduler.core.state.waiting_takers import MAX_TAKERS
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import GroupRequest, RefusalCode, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.words.model import GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.staleness import StalenessPolicy
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 
 from tests.support.core_requests import job_request, trajectory_request
@@ -204,7 +207,7 @@ def test_a_full_buffer_holds_up_new_trajectories_and_no_group_that_has_begun() -
     trajectories = world.state.jobs["job"].trajectories
     assert trajectories["p2"].admitted_at is not None
     assert trajectories["new"].admitted_at is None
-    told = explain(world.state, world.live("reset-new"), world.now, world.planner)
+    told = at_once(explain_in_parts(world.state, world.live("reset-new"), world.now, world.planner))
     assert "the buffer holds 2 finished trajectories" in told.sentence
     world.take("one", 2)
     world.plan()

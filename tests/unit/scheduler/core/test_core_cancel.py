@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import LONG, action_request, key_of
 from tests.support.core_world import SETTINGS, world_with_sandbox, world_with_trajectory

@@ -7,17 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from callsheet.scheduler.core.state.summaries import ForgottenWork, group_entry, trajectory_entry
+from callsheet.scheduler.core.state.forgotten_ids import ForgottenWork, group_entry, trajectory_entry
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    GroupRequest,
-    Opening,
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-    TrajectoryRequest,
-)
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, Opening, TrajectoryEnd, TrajectoryRequest
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.closed_view import closed_view
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request

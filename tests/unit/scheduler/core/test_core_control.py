@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.state.entities import MAX_STORY
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.events import Assignment, GrantPrediction, Plan
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.plan import Assignment, GrantPrediction, Plan
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
 from tests.support.core_world import CoreWorld, FakeManager, world_with_trajectory

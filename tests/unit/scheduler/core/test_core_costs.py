@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.state.ledger import Service
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.costs import MAX_RESOURCES, Account, Cost, read_price

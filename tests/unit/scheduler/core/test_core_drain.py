@@ -7,7 +7,8 @@ from math import inf
 import pytest
 from callsheet.scheduler.core.fleet.loss import MOST_LOST
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, RefusalCode, Token
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, Token
+from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.core.words.registration import NodeDescription, RunningAttempt, SandboxRef
 from callsheet.scheduler.core.work.attempts import SMALL_RESULT
 

@@ -11,10 +11,9 @@ from callsheet.scheduler.core.words.model import (
     OnInfra,
     Opened,
     Opening,
-    RefusalCode,
-    RefusedError,
     TrajectoryEnd,
 )
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 from callsheet.scheduler.core.state.chores import at_once
-from callsheet.scheduler.core.state.ledger import LEAST_LIVES, HeldMemory, booked_mib
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
 from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.first_come import FirstComePlanner
@@ -25,7 +25,6 @@ from tests.support.core_requests import action_request, fixed, kept
 from tests.support.core_world import CoreWorld, FakeManager, service
 
 DEMAND = 600
-
 
 PLANNERS: dict[str, Callable[[], ReviewingPlanner]] = {
     "first come": FirstComePlanner,
@@ -182,7 +181,7 @@ def test_a_new_sandbox_needs_what_those_before_it_held_at_most(planner: str) -> 
     assert len(left) == 2
     assert (
         "172 memory needed of a demand of 600, 140 of 1000 free"
-        in explain(world.state, world.live(f"reset-{left[0]}"), world.now, world.planner).sentence
+        in at_once(explain_in_parts(world.state, world.live(f"reset-{left[0]}"), world.now, world.planner)).sentence
     )
     manager.run("reset-b", held_mib=0)
     assert manager.free["memory"] == 1000 - 4 * 172 - DEMAND, "it was not told, so it counts as the demand"

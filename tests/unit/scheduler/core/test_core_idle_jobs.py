@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.codec.status_answers import job_status
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of, trajectory_request

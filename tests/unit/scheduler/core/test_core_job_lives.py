@@ -9,7 +9,7 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.records import JobOpened
 from callsheet.scheduler.core.words.registration import SandboxRef
-from callsheet.scheduler.service.loop import HeldDispatches
+from callsheet.scheduler.service.opening_jobs import HeldDispatches
 
 from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, world_with_sandbox

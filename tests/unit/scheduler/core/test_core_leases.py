@@ -7,15 +7,8 @@ from collections.abc import Callable
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    ActionState,
-    Opened,
-    Opening,
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-)
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, Opened, Opening, TrajectoryEnd
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, job_request, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager

@@ -15,14 +15,9 @@ from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.step import STEP_S, Stepper
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import CoreCommand, Persist
-from callsheet.scheduler.core.words.events import Plan
-from callsheet.scheduler.core.words.model import (
-    ActionState,
-    GroupRequest,
-    RefusalCode,
-    Timeouts,
-    TrajectoryEnd,
-)
+from callsheet.scheduler.core.words.model import ActionState, GroupRequest, Timeouts, TrajectoryEnd
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_invariants import check_invariants
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request

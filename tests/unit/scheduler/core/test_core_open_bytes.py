@@ -11,7 +11,8 @@ from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.step import MAX_EVENTS_PER_STEP, Stepper
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKey, ActionRequest, Demand, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKey, ActionRequest, Demand
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_requests import action_request, fixed, job_request

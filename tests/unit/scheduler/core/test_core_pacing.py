@@ -8,8 +8,9 @@ from itertools import islice
 import pytest
 from callsheet.scheduler.core.jobs.pacing import may_begin
 from callsheet.scheduler.core.state.buffer import Buffer
-from callsheet.scheduler.core.words.events import Plan, PlanReady
+from callsheet.scheduler.core.words.events import PlanReady
 from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, TrajectoryEnd
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.words.staleness import OnTheWay, StalenessPolicy, room_to_begin
 from hypothesis import given, settings
 from hypothesis import strategies as st

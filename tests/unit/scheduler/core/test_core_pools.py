@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import commands
-from callsheet.scheduler.core.words.model import ActionKind, RefusedError
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
@@ -74,7 +76,7 @@ def test_what_a_service_does_not_share_is_booked_as_ever() -> None:
     trajectory = world.state.find_trajectory("job", "t")
     assert trajectory is not None
     assert (trajectory.held, trajectory.held_cores) == ({"memory": 700}, ()), "nobody holds units of a pool"
-    explanation = explain(world.state, world.live("other"), world.now, world.planner)
+    explanation = at_once(explain_in_parts(world.state, world.live("other"), world.now, world.planner))
     assert [short.resource for short in explanation.shortages] == ["memory"]
     world.close_trajectory("t")
     world.plan()
@@ -95,7 +97,10 @@ def test_waiting_for_more_than_a_pool_has_is_explained() -> None:
     world, _ = world_with_pool(cores=8)
     world.submit(action_request("wide", ActionKind.REWARD, demand=fixed(cpu=3), wait=True))
     world.plan()
-    assert explain(world.state, world.live("wide"), world.now, world.planner).reason is WaitReason.NO_SERVICE
+    assert (
+        at_once(explain_in_parts(world.state, world.live("wide"), world.now, world.planner)).reason
+        is WaitReason.NO_SERVICE
+    )
 
 
 def test_an_attempt_on_a_pool_keeps_its_width() -> None:

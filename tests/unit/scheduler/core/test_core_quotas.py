@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.machine import handle, next_deadline
-from callsheet.scheduler.core.state.ledger import TokenBucket
+from callsheet.scheduler.core.state.chores import at_once
+from callsheet.scheduler.core.state.quotas import TokenBucket
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import QuotaDescription, ServiceState
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +75,7 @@ def test_no_wake_up_while_something_else_is_what_lacks() -> None:
     world.plan()
     manager.start("a")
     assert next_deadline(world.state) == world.state.timers.next()
-    assert explain(world.state, world.live("b"), world.now, world.planner).reason is WaitReason.SLOTS
+    assert at_once(explain_in_parts(world.state, world.live("b"), world.now, world.planner)).reason is WaitReason.SLOTS
 
 
 def test_what_no_burst_allows_is_refused() -> None:
@@ -111,7 +113,7 @@ def test_waiting_for_a_quota_is_explained() -> None:
     call(world, "a", 3)
     call(world, "b", 2)
     world.plan()
-    explanation = explain(world.state, world.live("b"), world.now, world.planner)
+    explanation = at_once(explain_in_parts(world.state, world.live("b"), world.now, world.planner))
     assert explanation.reason is WaitReason.QUOTA
     assert explanation.sentence == "on n: 2 api needed, 0 there; enough in 1.0 s at the earliest"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusedError, TimeoutKind, Timeouts
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, TimeoutKind, Timeouts
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of

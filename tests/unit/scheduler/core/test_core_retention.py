@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.jobs import retention
-from callsheet.scheduler.core.state.summaries import ENTRY_BYTES, ForgottenWork, entry
+from callsheet.scheduler.core.state.forgotten_ids import ENTRY_BYTES, ForgottenWork, entry
 from callsheet.scheduler.core.words import events, records
 from callsheet.scheduler.core.words.commands import CoreCommand, Persist
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream

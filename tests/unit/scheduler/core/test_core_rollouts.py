@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.hosted.rollouts import FIRST_RETRY_S
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsStanding, WeightsTold
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, RefusalCode, RefusedError
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.service.codec.status_answers import rollout_status
 from callsheet.v1 import weights_pb2
 
@@ -347,10 +349,12 @@ def test_explain_says_that_an_action_waits_for_weights() -> None:
     all_of_them[1].begin()
     all_of_them[2].fail("the canary differs")
     generate(world, "a")
-    said = explain(world.state, world.live("a"), world.now, world.planner).sentence
+    said = at_once(explain_in_parts(world.state, world.live("a"), world.now, world.planner)).sentence
     assert said == "it waits for weights: 2 engines are updating, 1 quarantined: the canary differs"
     of_another(world, "b")
-    other = explain(world.state, world.live(ActionKey("another", "b")), world.now, world.planner).sentence
+    other = at_once(
+        explain_in_parts(world.state, world.live(ActionKey("another", "b")), world.now, world.planner)
+    ).sentence
     assert other == "it waits for weights: 2 engines are updating, 1 quarantined: what was published was not proved"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, RefusalCode
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.core.words.registration import ServiceState
 
 from tests.support.core_requests import action_request, fixed

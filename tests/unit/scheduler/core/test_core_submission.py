@@ -14,11 +14,10 @@ from callsheet.scheduler.core.words.model import (
     GroupRequest,
     Opened,
     Opening,
-    RefusalCode,
-    RefusedError,
     Timeouts,
     TrajectoryEnd,
 )
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.work.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 from callsheet.deploy.roles import expected_roles
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
-from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    ActionState,
-    FailureKind,
-    RefusalCode,
-    RefusedError,
-    Timeouts,
-)
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, Timeouts
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +53,7 @@ def submit(made: CoreWorld, action_id: str, role: str, **more: object) -> None:
 def test_what_an_announced_manager_serves_waits_for_it(role: str) -> None:
     made = world(*STANDARD)
     submit(made, "a", role)
-    why = explain(made.state, made.live("a"), made.now, made.planner)
+    why = at_once(explain_in_parts(made.state, made.live("a"), made.now, made.planner))
     assert why.reason is WaitReason.NO_SERVICE
     assert why.sentence.startswith(f"its manager is on its way: {role}")
     made.plan()
@@ -173,7 +168,7 @@ def test_what_was_served_before_a_restart_waits_until_its_manager_is_back(roles:
     made = restarted(*roles)
     made.submit(action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"))
     made.submit(action_request("b", ActionKind.GENERATE, service="second-model"))
-    why = explain(made.state, made.live("a"), made.now, made.planner)
+    why = at_once(explain_in_parts(made.state, made.live("a"), made.now, made.planner))
     assert why.sentence == "its manager is on its way: one from before the scheduler's restart has not registered yet"
     made.wait(9.0)
     second = made.manager("second", service("sandbox:ubuntu", (ActionKind.ENV_RESET,)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
@@ -202,7 +203,7 @@ def test_a_function_waits_for_its_image_or_brings_it_elsewhere_by_what_that_cost
     assert all(managers["warm"].has(name) for name in first)
     (next_one,) = functions(2, 1, 1.0)
     assert start(world) == set(), "its turn comes before an image could be there"
-    explained = explain(world.state, world.live(next_one), world.now, world.planner)
+    explained = at_once(explain_in_parts(world.state, world.live(next_one), world.now, world.planner))
     assert "only with a set-up of 20.0 s" in explained.sentence
     functions(3, 200, 1.0)
     started = start(world)

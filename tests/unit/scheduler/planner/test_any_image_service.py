@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core.words.model import ActionKind, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import ReviewingPlanner

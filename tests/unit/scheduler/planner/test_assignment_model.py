@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance
 from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget
+from callsheet.scheduler.planner.solvers.greedy import greedy
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
-from callsheet.scheduler.planner.solvers.stage import Status, greedy
+from callsheet.scheduler.planner.solvers.stage import Status
 
 from tests.support.planning_instances import one_stage, planning_class, resource
 

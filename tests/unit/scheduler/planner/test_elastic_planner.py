@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.events import Plan
 from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from callsheet.scheduler.planner.engines.claims import EngineRates
-from callsheet.scheduler.planner.engines.knowledge import FIRST_RATES, ObservedGeneration, RateFit
+from callsheet.scheduler.planner.engines.generation_prices import EngineRates
+from callsheet.scheduler.planner.engines.rates import FIRST_RATES, ObservedGeneration, RateFit
 
 FAST = EngineRates(prefill_tokens_per_s=20_000.0, step_s=0.008, step_per_sequence_s=0.0004)
 SLOW = EngineRates(prefill_tokens_per_s=900.0, step_s=0.05, step_per_sequence_s=0.003)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from callsheet.scheduler.core.words.model import CPU, ActionKind, Demand, ResourceDemand, SpeedUp
 from callsheet.scheduler.planner.predictors import ObservedRun, Predictors
-from callsheet.scheduler.planner.predictors.predictors import key_of, predict
+from callsheet.scheduler.planner.predictors.requests import key_of, predict
 from callsheet.scheduler.planner.round.estimates import Estimates
 
 from tests.support.core_requests import action_request

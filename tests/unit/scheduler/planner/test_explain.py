@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.answers.explain import Explanation, explain
+from callsheet.scheduler.planner.answers.explain import Explanation, explain_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.round.review import Shortage, WaitReason
 from callsheet.v1 import admin_service_pb2
@@ -15,7 +16,7 @@ from tests.support.core_world import CoreWorld, node, service, world_with_sandbo
 
 
 def why(world: CoreWorld, action: str) -> Explanation:
-    return explain(world.state, world.live(action), world.now, world.planner)
+    return at_once(explain_in_parts(world.state, world.live(action), world.now, world.planner))
 
 
 def test_the_reasons_are_those_of_the_contract() -> None:
@@ -168,7 +169,9 @@ def test_free_units_are_kept_for_an_older_action() -> None:
         WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
     )
     assert why(world, "wide").reason is WaitReason.RESOURCES
-    told = explain(world.state, world.live("narrow"), world.now, world.planner, lambda job_id: job_id != "job")
+    told = at_once(
+        explain_in_parts(world.state, world.live("narrow"), world.now, world.planner, lambda job_id: job_id != "job")
+    )
     assert told.sentence == "it fits, but units are kept for an older action of another job, which needs 4 cpu"
 
 

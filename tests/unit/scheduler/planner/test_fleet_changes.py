@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from callsheet.scheduler.core.state import scheduler_state
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.registration import NodeDescription
 from callsheet.scheduler.planner.answers import what_if
-from callsheet.scheduler.planner.answers.what_if import ask
+from callsheet.scheduler.planner.answers.what_if import ask_in_parts
 from callsheet.scheduler.planner.fleet import pools
 from callsheet.scheduler.planner.fleet.likeness import Host, hosts_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
@@ -150,7 +151,7 @@ def test_more_nodes_are_asked_about_without_making_them(monkeypatch: pytest.Monk
         return Node(description)
 
     monkeypatch.setattr(what_if, "Node", noted)
-    found = ask(world.state, "n1", 10_000, world.now, Predictors()).answer()
+    found = at_once(ask_in_parts(world.state, "n1", 10_000, world.now, Predictors())).answer()
     assert len(made) == 1
     assert (found.before.waiting.start_now, found.after.waiting.start_now) == (6, 30)
 
@@ -160,7 +161,7 @@ def test_a_question_takes_no_news_from_the_planner() -> None:
     fleet = Fleet()
     look(fleet, world)
     before = world.state.nodes["n0"].changed
-    ask(world.state, "n1", 7, world.now, Predictors())
+    at_once(ask_in_parts(world.state, "n1", 7, world.now, Predictors()))
     assert world.state.nodes["n0"].changed is before
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words.model import CPU, ActionKind, Demand, ResourceDemand
-from callsheet.scheduler.planner.answers.what_if import ask
+from callsheet.scheduler.planner.answers.what_if import ask_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.fleet.pools import SHARED_BURST
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
@@ -48,7 +49,7 @@ def test_on_shared_cores_a_fraction_is_charged_as_such(demand: Demand, use: floa
     uses = [attempt.prediction.use for attempt in attempts if attempt.prediction is not None]
     assert len(uses) == len(attempts)
     assert max(uses) == pytest.approx(use, rel=0.1)
-    found = ask(world.state, "n", 1, world.now, predictors).shared[0]
+    found = at_once(ask_in_parts(world.state, "n", 1, world.now, predictors)).shared[0]
     assert found.use == pytest.approx(use * len(attempts), rel=0.1)
 
 

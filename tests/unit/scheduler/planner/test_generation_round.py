@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionState
 from callsheet.scheduler.core.words.registration import ServiceState
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.round.generations import PATIENCE_S
 from callsheet.scheduler.planner.round.review import WaitReason
 
@@ -31,7 +32,9 @@ def test_kv_tokens_bound_what_is_sent_and_explain_says_so() -> None:
         rollouts.ask(name, 400, new=50)
     rollouts.world.plan()
     assert [rollouts.where(name) for name in ("first", "second", "third")] == ["a", "a", ""]
-    answer = explain(rollouts.world.state, rollouts.world.live("third"), rollouts.world.now, rollouts.planner)
+    answer = at_once(
+        explain_in_parts(rollouts.world.state, rollouts.world.live("third"), rollouts.world.now, rollouts.planner)
+    )
     assert answer.reason is WaitReason.RESOURCES
     assert [(each.resource, each.free, each.capacity) for each in answer.shortages] == [("kv tokens", 100, 1000)]
     rollouts.end("first")

@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.events import Plan
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.generations import PATIENCE_S
 from callsheet.scheduler.planner.round.review import WaitReason
@@ -41,7 +42,9 @@ def test_a_newcomer_waits_while_those_that_act_need_the_room_and_explain_says_so
     rollouts.ask("newcomer", 30_000)
     rollouts.world.plan()
     assert rollouts.where("newcomer") == ""
-    answer = explain(rollouts.world.state, rollouts.world.live("newcomer"), rollouts.world.now, rollouts.planner)
+    answer = at_once(
+        explain_in_parts(rollouts.world.state, rollouts.world.live("newcomer"), rollouts.world.now, rollouts.planner)
+    )
     assert answer.reason is WaitReason.RESOURCES
     assert "kept for trajectories whose tool calls run" in answer.sentence
     rollouts.ask("t2", 35_000, trajectory="t")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.words.model import ActionKind
-from callsheet.scheduler.planner.answers.explain import MAX_HOLDERS, Holder, Liveness, explain, holders
+from callsheet.scheduler.planner.answers.explain import explain_in_parts
+from callsheet.scheduler.planner.answers.holders import MAX_HOLDERS, Holder, Liveness, holders_in_parts
 from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import action_request, fixed, job_request, kept
@@ -12,8 +14,8 @@ from tests.support.core_world import CoreWorld, service, world_with_sandbox
 
 def held(world: CoreWorld, action: str) -> tuple[WaitReason, tuple[Holder, ...]]:
     waits = world.live(action)
-    explanation = explain(world.state, waits, world.now, world.planner)
-    return explanation.reason, holders(world.state, waits, explanation, world.now)
+    explanation = at_once(explain_in_parts(world.state, waits, world.now, world.planner))
+    return explanation.reason, at_once(holders_in_parts(world.state, waits, explanation, world.now))
 
 
 def test_units_are_held_by_actions_of_any_job_the_longest_first() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.scheduler_state import SetUpIndex
+from callsheet.scheduler.core.state.set_up_index import SetUpIndex
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription, ServiceState

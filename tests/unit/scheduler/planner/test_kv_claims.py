@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from callsheet.scheduler.planner.engines.claims import (
-    EngineRates,
     KvClaim,
     KvClaims,
     UsualTurn,
@@ -16,6 +15,7 @@ from callsheet.scheduler.planner.engines.claims import (
     idle_for_s,
     keep_for_s,
 )
+from callsheet.scheduler.planner.engines.generation_prices import EngineRates
 from callsheet.scheduler.planner.predictors import Prediction
 
 RATES = EngineRates(prefill_tokens_per_s=10_000.0, step_s=0.006, step_per_sequence_s=0.002)

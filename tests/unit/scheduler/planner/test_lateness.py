@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 from callsheet.scheduler.core.state.entities import Action, Job
-from callsheet.scheduler.planner.round.estimates import hold_after_s, late_after_s, late_members, longest_wait_s
+from callsheet.scheduler.planner.round.lateness import hold_after_s, late_after_s, late_members, longest_wait_s
 
 from tests.support.core_requests import action_request, job_request
 

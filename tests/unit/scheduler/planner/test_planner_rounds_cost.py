@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.fleet.placement import Members
 from callsheet.scheduler.planner.fleet.pools import Fleet

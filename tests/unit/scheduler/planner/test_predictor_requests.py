@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.words.model import ActionKind, Demand, SpeedUp
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.predictors import amdahl_hint, predict, relative_units
+from callsheet.scheduler.planner.predictors.requests import amdahl_hint, predict, relative_units
 from callsheet.scheduler.planner.round.estimates import Estimates
 
 from tests.support.core_requests import action_request, elastic, fixed

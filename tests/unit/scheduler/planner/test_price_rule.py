@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words.model import Demand, ResourceDemand, SpeedUp
-from callsheet.scheduler.planner.question.instance import choose_units
+from callsheet.scheduler.planner.question.price import choose_units
 
 LINEAR, SERIAL = SpeedUp(), SpeedUp(0.0)
 TABLE = SpeedUp(points=((2, 1.9), (4, 2.0), (8, 6.0)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.events import CoreChange, Plan
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.plan import CoreChange, Plan
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.solvers.cp_sat import Budget

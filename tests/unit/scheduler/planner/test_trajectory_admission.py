@@ -10,7 +10,9 @@ from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionSt
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import OptionBlock
-from callsheet.scheduler.planner.round.admission import Admission, Candidate, CpuLoad, SandboxRoom, choose
+from callsheet.scheduler.planner.round.admission import Admission, Candidate, choose
+from callsheet.scheduler.planner.round.cpu_load import CpuLoad
+from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 
 from tests.support.core_requests import action_request, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, service

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import ActionKind, RefusalCode, RefusedError
-from callsheet.scheduler.planner.answers.what_if import Comparison, Lives, ask, idle_like, question_of
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.planner.answers.remaining import Lives
+from callsheet.scheduler.planner.answers.what_if import Comparison, ask_in_parts, idle_like
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.service.codec.admin_explain import what_if_response
 
@@ -33,7 +36,7 @@ def world_with_queue(waiting: int, *, nodes: int = 1) -> CoreWorld:
 
 
 def answer(world: CoreWorld, pool: str, more: int, predictors: Predictors | None = None) -> Comparison:
-    return ask(world.state, pool, more, world.now, predictors or Predictors()).answer()
+    return at_once(ask_in_parts(world.state, pool, more, world.now, predictors or Predictors())).answer()
 
 
 def test_an_idle_node_is_in_another_state_and_leaves_the_first_as_it_was() -> None:
@@ -60,7 +63,7 @@ def test_new_nodes_are_like_the_one_they_copy_also_in_what_services_take_away() 
 
 def test_the_question_of_a_round_is_about_the_ready_classes_and_changes_nothing() -> None:
     world = world_with_queue(10)
-    instance = question_of(world.state, world.now, taught(ActionKind.REWARD, 7.0))
+    instance = at_once(ask_in_parts(world.state, "n0", 1, world.now, taught(ActionKind.REWARD, 7.0))).instances[0]
     (waiting,) = instance.classes
     assert waiting.count == 10
     assert waiting.block.duration_s.min() == pytest.approx(7.0, rel=0.1)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import pytest
 from callsheet.scheduler.planner.question.instance import Option, PlanningClass, PlanningInstance
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.greedy import greedy
 from callsheet.scheduler.planner.solvers.solve import solve_stage
-from callsheet.scheduler.planner.solvers.stage import Counts, Stage, Status, greedy
+from callsheet.scheduler.planner.solvers.stage import Counts, Stage, Status
 
 from tests.support.planning_instances import one_stage, optimum, planning_class, resource
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from callsheet.scheduler.access.identity import Identity, Scope
-from callsheet.scheduler.core.words.model import not_found
+from callsheet.scheduler.core.words.refusals import not_found
 from callsheet.scheduler.service import audit
 from callsheet.scheduler.service.audit import MOST_LINES, AuditTrail
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, weights_pb2

@@ -12,8 +12,9 @@ import pytest
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.records import Record
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, PROOF_S, Clock, CoreLoop
 from callsheet.scheduler.store.payloads import JournalBackloggedError

@@ -10,7 +10,9 @@ import anyio
 import pytest
 from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.state.entities import FinishedAction
-from callsheet.scheduler.service.payloads.claims import MARGIN_S, IdlePayloads, PayloadClaims, PayloadRights
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.idle import MARGIN_S, IdlePayloads
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.scheduler.store.payloads import PayloadsUnusableError
 from callsheet.v1 import common_pb2

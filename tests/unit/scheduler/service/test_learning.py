@@ -15,14 +15,8 @@ from callsheet.scheduler.core.words.events import AttemptEnded, AttemptResult
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.predictors import observation_of
-from callsheet.scheduler.service.learning import (
-    ALIKE_ENDS,
-    ENDS_PER_TURN,
-    MAX_WAITING_ENDS,
-    Learning,
-    load_predictors,
-)
+from callsheet.scheduler.planner.predictors.requests import observation_of
+from callsheet.scheduler.service.learning import ALIKE_ENDS, ENDS_PER_TURN, MAX_WAITING_ENDS, Learning, load_predictors
 from callsheet.scheduler.store.journal import Journal
 from callsheet.v1 import outcome_pb2
 

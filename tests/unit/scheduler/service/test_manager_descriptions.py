@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration
 from callsheet.v1 import action_pb2, manager_service_pb2
 

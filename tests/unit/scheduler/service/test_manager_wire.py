@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.costs import Cost
-from callsheet.scheduler.core.words.events import GrantPrediction
-from callsheet.scheduler.core.words.model import (
-    ActionKey,
-    ActionKind,
-    FailureKind,
-    RefusalCode,
-    RefusedError,
-    TimeoutKind,
-    Token,
-)
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.words.plan import GrantPrediction
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,

@@ -8,15 +8,8 @@ import grpc
 import pytest
 from callsheet.scheduler.core.words.commands import Cancellation, Expiry, OutcomeFacts, OutcomeResult
 from callsheet.scheduler.core.words.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.words.model import (
-    ActionKey,
-    ActionKind,
-    ActionState,
-    FailureKind,
-    RefusalCode,
-    RefusedError,
-    TimeoutKind,
-)
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, TimeoutKind
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.history.messages import fill_time
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.codec.rules import to_duration, to_seconds, to_status

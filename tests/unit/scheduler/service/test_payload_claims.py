@@ -11,9 +11,10 @@ import anyio
 import pytest
 from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.payloads import claims
-from callsheet.scheduler.service.payloads.claims import PayloadClaims, PayloadRights
+from callsheet.scheduler.service.payloads.claims import PayloadClaims
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.scheduler.store.payloads import PayloadNotFoundError
 from callsheet.v1 import common_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec import action_kinds, rules
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.v1 import action_pb2, common_pb2

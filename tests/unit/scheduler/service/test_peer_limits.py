@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
-from callsheet.scheduler.service.limits import guard
-from callsheet.scheduler.service.limits.guard import BURST_S, MAX_TRANSFERS, PeerLimits, address_of
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.service.limits import peer_limits
+from callsheet.scheduler.service.limits.peer_limits import BURST_S, MAX_TRANSFERS, PeerLimits
+from callsheet.scheduler.service.limits.refusal_log import address_of
 from callsheet.scheduler.service.limits.settings import LimitSettings
 
 RATE = 10
@@ -100,7 +101,7 @@ async def test_items_beyond_the_rate_wait_and_are_not_refused(
 
 
 def test_only_so_many_peers_are_remembered(limits: PeerLimits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_PEERS", 3)
+    monkeypatch.setattr(peer_limits, "MAX_PEERS", 3)
     with limits.call("busy"):
         for number in range(20):
             call_once(limits, f"p{number}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.service.limits import guard
-from callsheet.scheduler.service.limits.guard import INTERVAL_S, RefusalLog
+from callsheet.scheduler.service.limits import refusal_log
+from callsheet.scheduler.service.limits.refusal_log import INTERVAL_S, RefusalLog
 from structlog.testing import capture_logs
 
 
@@ -30,5 +30,5 @@ def test_a_peer_that_goes_on_is_counted() -> None:
 
 def test_only_so_many_peers_are_remembered() -> None:
     log = RefusalLog(lambda: 0.0)
-    told(log, *(f"ipv4:10.0.{number >> 8}.{number & 255}:1" for number in range(guard.MAX_PEERS_TOLD + 20)))
-    assert len(log._told) == guard.MAX_PEERS_TOLD
+    told(log, *(f"ipv4:10.0.{number >> 8}.{number & 255}:1" for number in range(refusal_log.MAX_PEERS_TOLD + 20)))
+    assert len(log._told) == refusal_log.MAX_PEERS_TOLD

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.words.model import ActionKind, RefusedError
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.outbox import MAX_BYTES
 from callsheet.scheduler.service.rpc.manager_servicer import MAX_CHUNK, forward_output
 from callsheet.scheduler.service.sessions import MAX_BATCHES_BEFORE_OUTPUT, ClientStream

@@ -5,7 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, CancelAttempt
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError, Token
+from callsheet.scheduler.core.words.model import Token
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service import outbox
 from callsheet.scheduler.service.outbox import MAX_BYTES, MAX_ITEMS
 from callsheet.scheduler.service.sessions import ClientStream, ManagerStream

@@ -11,7 +11,7 @@ import pytest
 from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult
-from callsheet.scheduler.service.limits.guard import PeerLimits
+from callsheet.scheduler.service.limits.peer_limits import PeerLimits
 from callsheet.scheduler.service.limits.settings import LimitSettings
 from callsheet.scheduler.service.rpc.client_servicer import ClientServicer
 from callsheet.v1 import client_service_pb2

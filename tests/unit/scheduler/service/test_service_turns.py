@@ -11,7 +11,7 @@ import pytest
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.service import turns
-from callsheet.scheduler.service.limits.guard import PeerLimits
+from callsheet.scheduler.service.limits.peer_limits import PeerLimits
 from callsheet.scheduler.service.limits.settings import LimitSettings
 from callsheet.scheduler.service.loop import Clock
 from callsheet.scheduler.service.rpc.admin_servicer import AdminServicer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.words.commands import CancelAttempt
-from callsheet.scheduler.core.words.model import RefusalCode, Token
+from callsheet.scheduler.core.words.model import Token
+from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.sessions import ClientStream, ManagerStream
 from callsheet.v1 import outcome_pb2

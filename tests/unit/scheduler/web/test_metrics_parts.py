@@ -10,7 +10,8 @@ from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import OutcomeFacts
 from callsheet.scheduler.core.words.events import AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, RefusalCode
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.web.metrics import collect, render

@@ -17,6 +17,14 @@ from callsheet.scheduler.core.words.model import ActionKind
 
 _Copy = tuple[str, str]  # node, image
 
+PERIOD_S = 0.1
+"""Seconds at the CPU after which a command waits for I/O for the first time and then again.
+
+Means hardly depend on it, as in other closed networks of shared processors and delays. Source: Baskett, Chandy, Muntz
+and Palacios, "Open, closed, and mixed networks of queues with different classes of customers", 1975.
+"""
+_RESOLUTION_S = 1e-9
+
 
 class Registry:
     """Pulls an image once per node; serves a few pulls at once, others wait in line.
@@ -137,15 +145,6 @@ class CpuNode:
         if used != self._used_now:
             self._used.add(used - self._used_now)
             self._used_now = used
-
-
-PERIOD_S = 0.1
-"""Seconds at the CPU after which a command waits for I/O for the first time and then again.
-
-Means hardly depend on it, as in other closed networks of shared processors and delays. Source: Baskett, Chandy, Muntz
-and Palacios, "Open, closed, and mixed networks of queues with different classes of customers", 1975.
-"""
-_RESOLUTION_S = 1e-9
 
 
 class CommandAttempt(Attempt):

@@ -28,8 +28,9 @@ from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import KnownCommand, NodeSharingSettings
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.events import ManagerHeartbeat, Plan
+from callsheet.scheduler.core.words.events import ManagerHeartbeat
 from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, TrajectoryEnd
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.words.registration import ServiceState
 
 

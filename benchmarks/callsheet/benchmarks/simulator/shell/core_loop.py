@@ -16,7 +16,8 @@ from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
 from callsheet.scheduler.core.words import commands
-from callsheet.scheduler.core.words.events import Event, Plan
+from callsheet.scheduler.core.words.events import Event
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.planner.conversation import SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
@@ -27,6 +28,15 @@ from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.service.settings import PlannerChoice
 
 GREEDY_ALONE = Budget(seconds=0.0)
+
+# The core's times are seconds since the epoch, where 0 means never; virtual time begins here.
+EPOCH = 1_000_000.0
+# Between virtual time and the core's, the last digits get lost: a deadline must not be missed by that.
+_ROUNDING_S = 1e-6
+# The world's managers never die, and they end a command whose execution clock has run out: nobody watches over them.
+TRUSTING = CoreSettings(
+    manager_lease=1e12, timeout_grace=1e12, max_open_actions=10_000_000, max_job_open_actions=10_000_000
+)
 
 
 class VirtualSolver:
@@ -96,16 +106,6 @@ def make_planner(settings: CallsheetSettings, predictors: Predictors | None, wor
 def _round_failed(state: SchedulerState, error: Exception) -> None:
     """A planner that fails must not go unseen in a simulation."""
     raise error
-
-
-# The core's times are seconds since the epoch, where 0 means never; virtual time begins here.
-EPOCH = 1_000_000.0
-# Between virtual time and the core's, the last digits get lost: a deadline must not be missed by that.
-_ROUNDING_S = 1e-6
-# The world's managers never die, and they end a command whose execution clock has run out: nobody watches over them.
-TRUSTING = CoreSettings(
-    manager_lease=1e12, timeout_grace=1e12, max_open_actions=10_000_000, max_job_open_actions=10_000_000
-)
 
 
 def encode_outcome(facts: commands.OutcomeFacts) -> bytes:

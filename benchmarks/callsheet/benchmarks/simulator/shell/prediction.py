@@ -8,7 +8,7 @@ from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.events import AttemptEnded
 from callsheet.scheduler.core.words.model import ActionRequest, SpeedUp
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.predictors import key_of, observation_of, with_attempts
+from callsheet.scheduler.planner.predictors.requests import key_of, observation_of, with_attempts
 
 # Cores; a command that needs no CPU at all still has to be ranked.
 LEAST_USE = 0.01

@@ -42,6 +42,9 @@ NEVER_S = 1e9
 RETRIES = RetryPolicy(max_attempts=1_000)
 NO_SPEC = b""
 
+# What takes cores unless it asks a service or an API: a call of a tool, too, where a trace names no quota for it.
+ON_CORES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD, ActionKind.TOOL_CALL})
+
 
 def quota_service(quota: str) -> str:
     """The service that calls an outside API."""
@@ -151,10 +154,6 @@ def rounded_up(memory_mb: int) -> int:
     """To three binary digits, as clients write round numbers; interchangeable actions then ask for the same."""
     step = 1 << max(memory_mb.bit_length() - 3, 0)
     return -(-memory_mb // step) * step
-
-
-# What takes cores unless it asks a service or an API: a call of a tool, too, where a trace names no quota for it.
-ON_CORES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD, ActionKind.TOOL_CALL})
 
 
 def join_all(scenario: Scenario, *, cores_shared: bool = True) -> Iterator[Event]:

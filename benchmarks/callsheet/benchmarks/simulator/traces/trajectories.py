@@ -27,6 +27,12 @@ _SHORTEST_S = 1e-4
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
+_SAME = (
+    *("label", "parallel_fraction", "max_width", "adaptive", "peak_memory_mb", "service", "quota", "tokens"),
+    *("timeout_s", "fails"),
+)
+"""Common fields of an action of a trace and of the simulator's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAction:
@@ -64,13 +70,6 @@ class RecordedAction:
         usual = kind in (ActionKind.ENV_STEP, ActionKind.ENV_RESET)
         in_sandbox = usual if self.in_sandbox is None else self.in_sandbox
         return Work(kind=kind, cpu_s=cpu_s, use=cpu_s / duration_s, in_sandbox=in_sandbox, **facts)
-
-
-_SAME = (
-    *("label", "parallel_fraction", "max_width", "adaptive", "peak_memory_mb", "service", "quota", "tokens"),
-    *("timeout_s", "fails"),
-)
-"""What an action of a trace and the simulator's have in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,12 @@ from pydantic import BeforeValidator, Field, PlainValidator
 
 _STANDARD = NormalDist()
 
+# The mix that is always there: no reward at all.
+NO_REWARD = "none"
+
+Kind: TypeAlias = Annotated[ActionKind, BeforeValidator(lambda name: ActionKind[name.upper()])]
+Priority: TypeAlias = Annotated[PriorityClass, BeforeValidator(lambda name: PriorityClass[name.upper()])]
+
 
 class Distribution(Protocol):
     """Something that can be drawn."""
@@ -136,12 +142,8 @@ def read_distribution(found: Any) -> Distribution:
     return _FORMS[form](*map(float, values), **bounds)
 
 
-# The mix that is always there: no reward at all.
-NO_REWARD = "none"
 _NOTHING, _ONE = Constant(0.0), Constant(1.0)
 Drawn: TypeAlias = Annotated[Distribution, PlainValidator(read_distribution)]
-Kind: TypeAlias = Annotated[ActionKind, BeforeValidator(lambda name: ActionKind[name.upper()])]
-Priority: TypeAlias = Annotated[PriorityClass, BeforeValidator(lambda name: PriorityClass[name.upper()])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from callsheet.managers.inference.driver import WeightUpdateError
-from callsheet.managers.models.hf_directory import StoredTensor, TensorsFile, WeightsError, read_tensor_files
+from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.models.safetensors_files import StoredTensor, TensorsFile, read_tensor_files
 
 Shapes = dict[str, tuple[int, ...]]
 _NARROW = frozenset({"BF16", "F16"})

@@ -9,7 +9,8 @@ from typing import Annotated
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
 from callsheet.managers.inference.scripted_engine.driver import SCRIPTED_ABILITIES, ScriptedEngineDriver
-from callsheet.managers.inference.scripted_engine.script import read_script, record_to
+from callsheet.managers.inference.scripted_engine.record import record_to
+from callsheet.managers.inference.scripted_engine.script import read_script
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.options.declaration import PathRule, Setting
 
@@ -43,7 +44,7 @@ def scripted_engine(own: ScriptedSettings, settings: InferenceSettings) -> Unloa
         raise ValueError(f"script: {str(file)!r}: {error}") from error
 
     def load() -> EngineDriver:
-        from callsheet.managers.inference.scripted_engine.script import load_vocabulary
+        from callsheet.managers.inference.scripted_engine.vocabulary import load_vocabulary
 
         vocabulary = load_vocabulary(settings.model_directory)
         record = None if own.record is None else record_to(own.record)

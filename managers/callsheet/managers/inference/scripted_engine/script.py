@@ -1,4 +1,4 @@
-"""What a scripted engine answers. Pure.
+"""Answers of a scripted engine. Pure.
 
 A script is a JSON object, such as `{"replies": [{"match": "rain", "text": "It is wet."}, {"text": "Hello."}]}`, or one
 such reply a line.
@@ -9,13 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Protocol
-
-from callsheet.managers.inference import tokenizer as byte_tokenizer
-from callsheet.managers.inference.driver import GenerateRequest, Generation
+from typing import Any, Final
 
 _FIELDS: Final = frozenset(("key", "replies", "context_length"))
 _REPLY_FIELDS: Final = frozenset(
@@ -73,7 +69,7 @@ class ScriptedReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineScript:
-    """What an engine answers.
+    """Answers of an engine.
 
     Attributes:
         replies: In their order.
@@ -218,111 +214,3 @@ def _pattern(text: Any, place: str) -> re.Pattern[str]:
         return re.compile(text)
     except (re.error, TypeError) as error:
         raise ScriptError(f"{place} is {text!r:.80}; it must be a regular expression: {error}") from error
-
-
-# Writes down what a scripted engine was asked and answered, for tests that compare it with what came out elsewhere.
-
-RecordGeneration = Callable[[GenerateRequest, Generation], None]
-
-
-def record_to(file: Path) -> RecordGeneration:
-    """Returns a function that adds a line to a file for each generation, also for those that were aborted."""
-
-    def record(request: GenerateRequest, generation: Generation) -> None:
-        line = json.dumps(generation_record(request, generation), separators=(",", ":"))
-        with file.open("a", encoding="utf-8") as opened:
-            opened.write(line + "\n")
-
-    return record
-
-
-def generation_record(request: GenerateRequest, generation: Generation) -> dict[str, Any]:
-    """Returns what is written of a generation."""
-    return {
-        "request_id": request.request_id,
-        "prompt_token_ids": list(request.prompt_token_ids),
-        "token_ids": list(generation.token_ids),
-        "log_probs": list(generation.log_probs),
-        "versions": [[span.version, span.begin, span.end] for span in generation.version_spans],
-        "finish_reason": generation.finish_reason.value,
-    }
-
-
-# Text to tokens and back, for a script.
-
-
-class ScriptVocabulary(Protocol):
-    """The tokens of the model that a script stands for."""
-
-    @property
-    def size(self) -> int:
-        """How many ids there are."""
-
-    @property
-    def end_token(self) -> int:
-        """The token that ends a turn."""
-
-    def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text; markers of structure in it become their tokens."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Returns the text of tokens, without markers of structure."""
-
-
-class ByteVocabulary:
-    """The demo's bytes."""
-
-    size = byte_tokenizer.VOCABULARY_SIZE
-    end_token = byte_tokenizer.END_OF_TURN_TOKEN
-
-    def encode(self, text: str) -> list[int]:
-        """See `ScriptVocabulary`."""
-        return byte_tokenizer.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `ScriptVocabulary`."""
-        return byte_tokenizer.decode(token_ids)
-
-
-class TokenizerVocabulary:
-    """A tokenizer of Hugging Face.
-
-    Args:
-        directory: With `tokenizer.json`, and a `tokenizer_config.json` that names the `eos_token`.
-
-    Raises:
-        ValueError: A file is missing, or names no end token.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        from tokenizers import Tokenizer
-
-        file = directory / "tokenizer.json"
-        if not file.is_file():
-            raise ValueError(f"model: {str(directory)!r}: must be a directory with tokenizer.json")
-        self._tokenizer = Tokenizer.from_file(str(file))
-        self.size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        config = json.loads((directory / "tokenizer_config.json").read_text())
-        named = config.get("eos_token")
-        text = named.get("content") if isinstance(named, dict) else named
-        end = self._tokenizer.token_to_id(text) if text else None
-        if end is None:
-            raise ValueError(f"{directory}/tokenizer_config.json: eos_token is {named!r}; it must be a token")
-        self.end_token: int = end
-
-    def encode(self, text: str) -> list[int]:
-        """See `ScriptVocabulary`."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `ScriptVocabulary`."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
-
-
-def load_vocabulary(directory: Path | None) -> ScriptVocabulary:
-    """Returns the vocabulary of a model's directory; of the demo's model where none is given.
-
-    Raises:
-        ValueError: A file is missing.
-    """
-    return ByteVocabulary() if directory is None else TokenizerVocabulary(directory)

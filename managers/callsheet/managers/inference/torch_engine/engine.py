@@ -16,7 +16,7 @@ from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.runner import Runner
 from callsheet.managers.inference.torch_engine.sampling import choose_token
 from callsheet.managers.inference.torch_engine.sequence import Sequence, StopTexts, TokenBytes
-from callsheet.managers.models.hf_directory import token_problem
+from callsheet.managers.models.requests import token_problem
 from torch import Tensor
 
 # Few, so that others wait little for their own; not fewer, as handing over takes as long as two small tokens.

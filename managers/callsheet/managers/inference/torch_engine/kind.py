@@ -10,7 +10,8 @@ from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.settings import TorchSettings, served_context, served_dtype
-from callsheet.managers.models.hf_directory import check_weights, read_model_directory
+from callsheet.managers.models.config_file import check_weights
+from callsheet.managers.models.hf_directory import read_model_directory
 
 
 def torch_engine(torch: TorchSettings, settings: InferenceSettings) -> UnloadedEngine:

@@ -15,7 +15,8 @@ from callsheet.managers.inference.torch_engine.runner import ModelRunner, Runner
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.inference.torch_engine.weight_sources import FirstState, WeightSources
-from callsheet.managers.models.transformer import LanguageModel, load_model
+from callsheet.managers.models.transformer import LanguageModel
+from callsheet.managers.models.weights import load_model
 from torch import Tensor
 
 log = structlog.get_logger(__name__)

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from callsheet.managers.models.hf_directory import SequenceBounds, WeightsError, read_config
-from callsheet.managers.models.transformer import LanguageModel, read_state, shapes
+from callsheet.managers.models.config_file import WeightsError, read_config
+from callsheet.managers.models.requests import SequenceBounds
+from callsheet.managers.models.transformer import LanguageModel
+from callsheet.managers.models.weights import read_state, shapes
 from torch import Tensor, nn
 from typing_extensions import override
 

@@ -13,15 +13,9 @@ import torch
 import torch.distributed as dist
 from callsheet.managers.inference.driver import WeightUpdateError
 from callsheet.managers.inference.torch_engine.runner import Runner
-from callsheet.managers.inference.weights import (
-    DiskWeights,
-    FirstWeights,
-    GroupWeights,
-    TensorWeights,
-    WeightSource,
-)
-from callsheet.managers.models.hf_directory import WeightsError
-from callsheet.managers.models.transformer import shapes
+from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights, TensorWeights, WeightSource
+from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.models.weights import shapes
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor

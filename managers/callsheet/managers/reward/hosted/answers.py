@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from callsheet.managers.reward.batches import plan_batches
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
 from callsheet.managers.reward.hosted.questions import (
     QuestionError,
@@ -18,7 +19,6 @@ from callsheet.managers.reward.hosted.questions import (
     scored_tokens,
 )
 from callsheet.managers.reward.hosted.skeleton import ModelSkeleton
-from callsheet.managers.reward.scores import plan_batches
 
 # Logits of a batch that are computed at once.
 _MOST_LOGITS = 8 << 20

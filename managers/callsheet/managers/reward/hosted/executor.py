@@ -12,8 +12,9 @@ from typing import Any
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.reward.hosted.host import ModelHost
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec, ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
 from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer, ModelRequest, NoAnswer
 from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout

@@ -15,7 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.reward.hosted.expectations import room_before_restore
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelTask
 from callsheet.managers.reward.hosted.places import PlaceChoice
 from callsheet.managers.reward.hosted.residency import ModelStage, Residency
 from callsheet.managers.reward.hosted.roster import (
@@ -30,6 +30,7 @@ from callsheet.managers.reward.hosted.roster import (
     slots_of,
 )
 from callsheet.managers.reward.hosted.servers.worker import server_worker
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import (
     AnswerTrouble,
     ModelLines,

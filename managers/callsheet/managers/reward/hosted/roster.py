@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec
+from callsheet.managers.reward.hosted.model_spec import ModelSpec
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import NoAnswer
 
 # Relative to the value, or absolute for small ones. The input, the batch and the kernels are the same each time.

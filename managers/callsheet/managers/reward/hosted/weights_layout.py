@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from callsheet.managers.models.hf_directory import read_tensor_files
+from callsheet.managers.models.safetensors_files import read_tensor_files
 
 
 @dataclass(frozen=True, slots=True)

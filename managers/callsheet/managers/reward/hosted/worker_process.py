@@ -20,8 +20,9 @@ import torch
 import transformers
 from callsheet.managers.reward.hosted import frames
 from callsheet.managers.reward.hosted.answers import AnsweringModel, is_out_of_memory
+from callsheet.managers.reward.hosted.arena import WeightsArena
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
-from callsheet.managers.reward.hosted.skeleton import ModelSkeleton, WeightsArena
+from callsheet.managers.reward.hosted.skeleton import ModelSkeleton
 
 _COMPUTES = "answer"
 

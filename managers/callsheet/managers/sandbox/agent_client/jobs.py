@@ -1,4 +1,4 @@
-"""What runs in a sandbox as a job of its agent: its start, its end, and how it is made to end."""
+"""Jobs of a sandbox's agent: their start, their end, and how they are made to end."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ from callsheet.managers.sandbox.node_sharing.lanes import SandboxLanes
 # A fork that had begun before its parent was changed is listed by then, however busy the cores are.
 _FORK_S = 0.5
 
+_SHORT_SECONDS = 0.01
+_KILL_SECONDS = 3.0
+# How long what was killed may take to end, on a machine that has no time for it.
+_END_SECONDS = 10.0
+_LOSS_SECONDS = 1.0
+_KILL_AGAIN_SECONDS = 0.05
+_LARGE_CONTENT = 1 << 16
+
 
 class ForkWindow:
     """The time after a change in which the kernel may still come to list a process that it missed."""
@@ -36,7 +44,7 @@ class ForkWindow:
 
     @property
     def open(self) -> bool:
-        """Whether a look is due."""
+        """True if a look is due."""
         return self._changed_at is not None
 
     def changed(self, now: float) -> None:
@@ -48,14 +56,6 @@ class ForkWindow:
         if self._changed_at is not None and begun_at >= self._changed_at + _FORK_S:
             self._changed_at = None
 
-
-_SHORT_SECONDS = 0.01
-_KILL_SECONDS = 3.0
-# How long what was killed may take to end, on a machine that has no time for it.
-_END_SECONDS = 10.0
-_LOSS_SECONDS = 1.0
-_KILL_AGAIN_SECONDS = 0.05
-_LARGE_CONTENT = 1 << 16
 
 _Result = TypeVar("_Result")
 _Args = TypeVarTuple("_Args")

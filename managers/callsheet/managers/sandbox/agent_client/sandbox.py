@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,23 +14,20 @@ import anyio.to_thread
 import structlog
 from callsheet.credentials.sandboxes import sandbox_source
 from callsheet.managers.sandbox.agent_client.capture import OutputPipe
-from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob
-from callsheet.managers.sandbox.agent_client.command_defaults import judging_environment, merged_environment
-from callsheet.managers.sandbox.agent_client.jobs import Process, SandboxJobs
-from callsheet.managers.sandbox.agent_client.metering import Meter
+from callsheet.managers.sandbox.agent_client.client import AgentConnection
+from callsheet.managers.sandbox.agent_client.commands import SandboxCommands
+from callsheet.managers.sandbox.agent_client.jobs import SandboxJobs
 from callsheet.managers.sandbox.agent_client.parts import SandboxParts
-from callsheet.managers.sandbox.agent_client.refusals import cannot_execute, file_refused, file_unreadable
+from callsheet.managers.sandbox.agent_client.refusals import file_refused, file_unreadable
 from callsheet.managers.sandbox.agent_client.sessions import SandboxSessions
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
     CommandSpec,
     FileSpec,
     OutputListener,
-    OutputName,
     SandboxSpec,
     StepSpec,
 )
-from callsheet.managers.sandbox.cgroups import CommandLeaf
 from callsheet.managers.sandbox.errors import (
     CopyRefusedError,
     FileRefusedError,
@@ -41,7 +35,6 @@ from callsheet.managers.sandbox.errors import (
     SandboxDiedError,
     SandboxLostError,
     SandboxOutOfMemoryError,
-    StoppedError,
 )
 from callsheet.managers.sandbox.files.changes import ChangesTooLargeError, copy_working_directory
 from callsheet.managers.sandbox.files.paths import is_below
@@ -49,8 +42,6 @@ from callsheet.managers.sandbox.files.root_filesystem import WORK
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.process_tree import has_children
 
-# Pipes that background processes still hold; beyond these the oldest is closed.
-_MOST_HELD_PIPES = 32
 _LISTENING_BYTES = 64
 # What keeps a manager from copying files, and nothing that is in them.
 _OWN_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
@@ -74,8 +65,8 @@ class AgentSandbox:
         self._connection = connection
         self._parts = parts
         self._jobs = SandboxJobs(connection, parts, self.destroy)
+        self._commands = SandboxCommands(self._jobs, parts)
         self._sessions = SandboxSessions(self._jobs, parts.environment, parts.agent_directory)
-        self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
         self._was_lost = self._ran_out_of_memory = False
@@ -84,7 +75,7 @@ class AgentSandbox:
 
     @property
     def spec(self) -> SandboxSpec:
-        """What it was made as."""
+        """The specification that it was made with."""
         return self._spec
 
     @property
@@ -104,17 +95,17 @@ class AgentSandbox:
 
     @property
     def separates_commands(self) -> bool:
-        """Whether no command can look into the processes of another one."""
+        """True if no command can look into the processes of another one."""
         return self._connection.separates_commands
 
     @property
     def holds_safely(self) -> bool:
-        """Whether nothing inside can undo `hold`, or look into processes of another command: they are in a group."""
+        """True if nothing inside can undo `hold`, or look into processes of another command: they are in a group."""
         return self.separates_commands and self._parts.group is not None
 
     @property
     def entries(self) -> Sequence[Path]:
-        """What a process writes "0" into to run on its account, and not in it; nothing where it has no groups."""
+        """Files into which a process writes "0" to run on its account, and not in it; none if it has no groups."""
         return self._parts.group.entries if self._parts.group is not None else ()
 
     async def grant(self, cores: frozenset[int]) -> None:
@@ -238,41 +229,7 @@ class AgentSandbox:
         """
         self._check_inside(command.working_directory)
         async with self._telling_its_end():
-            return await self._execute(command, stop, on_output)
-
-    async def _execute(
-        self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None
-    ) -> CommandOutcome:
-        self._jobs.check()
-        if stop.is_set():
-            raise StoppedError
-        leaf = await self._jobs.take_leaf()
-        pipes: list[OutputPipe] = []
-        try:
-            meter = await self._jobs.at_once(Meter.begin, self._parts.group, leaf)
-            started = time.monotonic()
-            for stream in OutputName:
-                listener = partial(on_output, stream) if on_output is not None else None
-                pipes.append(OutputPipe(command.max_output_bytes, listener))
-            job = await self._start_command(command, pipes, leaf)
-            result, stopped = await self._jobs.finish(job, stop, leaf, lambda: _watch(pipes))
-            wall_s = time.monotonic() - started
-            for pipe in pipes:
-                pipe.finish()
-            if result.refused is not None:
-                raise cannot_execute(command, *result.refused)
-            outcome = await self._jobs.at_once(meter.outcome, result, pipes, wall_s)
-            if leaf is not None:
-                await self._jobs.give_back(leaf)
-            self._hold(pipes)
-            return replace(outcome, stopped=stopped)
-        except BaseException:
-            for pipe in pipes:
-                pipe.close()
-            if leaf is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._jobs.in_thread(leaf.release)
-            raise
+            return await self._commands.run(command, stop, on_output)
 
     async def run_step(
         self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None = None
@@ -341,7 +298,7 @@ class AgentSandbox:
         return pipe.buffer.content()
 
     async def has_processes(self) -> bool:
-        """Whether anything runs in it, or is frozen, beside its first process."""
+        """Returns whether anything runs in it, or is frozen, beside its first process."""
         self._jobs.check()
         return await self._jobs.blocking(has_children, self.agent_pid)
 
@@ -473,9 +430,7 @@ class AgentSandbox:
         parts = self._parts
         self._was_lost = self.loss is not None
         self._connection.close("it was destroyed")
-        for pipe in self._held:
-            pipe.close()
-        self._held.clear()
+        self._commands.close()
         self._sessions.close()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.kill)
@@ -489,41 +444,3 @@ class AgentSandbox:
             parts.changes.close()
         await self._jobs.in_thread(parts.clean_up)
         self._releases.close()
-
-    async def _start_command(
-        self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None
-    ) -> AgentJob:
-        descriptors = {1: pipes[0].write_end, 2: pipes[1].write_end}
-        if command.stdin:
-            descriptors[0] = await self._jobs.memory_file(command.stdin)
-        process = Process(
-            command.arguments,
-            merged_environment(self._defaults_of(command), command.environment),
-            command.working_directory,
-            descriptors,
-        )
-        try:
-            return await self._jobs.start(process, leaf)
-        finally:
-            if command.stdin:
-                os.close(descriptors[0])
-            for pipe in pipes:
-                pipe.close_write_end()
-
-    def _defaults_of(self, command: CommandSpec) -> Mapping[str, str]:
-        parts = self._parts
-        return (
-            judging_environment(parts.environment, parts.packages, command.home) if command.home else parts.environment
-        )
-
-    def _hold(self, pipes: Sequence[OutputPipe]) -> None:
-        """Keeps reading pipes that background processes hold."""
-        self._held = [pipe for pipe in (*self._held, *pipes) if pipe.is_open]
-        _watch(self._held)
-        while len(self._held) > _MOST_HELD_PIPES:
-            self._held.pop(0).close()
-
-
-def _watch(pipes: Sequence[OutputPipe]) -> None:
-    for pipe in pipes:
-        pipe.watch()

@@ -37,11 +37,10 @@ from callsheet.managers.sandbox.errors import CannotExecuteError, SandboxLostErr
 # What a step prints never counts. The marker is random and not known inside before the step's own text has been run,
 # so that what runs in a session can at worst spoil the session's own result.
 STATUS_DESCRIPTOR = 8
-"""Where an interpreter says that a step ended; the steps come on its standard input."""
+"""Descriptor to which an interpreter reports the end of a step; the steps come on its standard input."""
 
 _INTERRUPTED = 143
 _LONGEST_STATUS = 3
-
 
 # A signal makes the step return: it is read by `.`, and what it waits for is killed by the agent meanwhile.
 SHELL_START = f"trap 'return {_INTERRUPTED} 2>/dev/null' USR1\n".encode()
@@ -50,6 +49,12 @@ SHELL_ARGUMENTS = (
     "-c",
     "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc -s; fi; exec sh -s",
 )
+
+MOST_SESSIONS = 8
+# A step that is to end is interrupted for so long before its session is killed.
+_INTERRUPT_SECONDS = 1.0
+# How long what was killed may take to end.
+_END_SECONDS = 1.0
 
 
 def shell_step(text: str, marker: str, environment: Mapping[str, str] | None = None) -> bytes:
@@ -93,7 +98,7 @@ class StatusScanner:
 
 
 class StepPipe:
-    """Where a session reads its steps."""
+    """Pipe from which a session reads its steps."""
 
     def __init__(self) -> None:
         """Must be made and used on the event loop's thread."""
@@ -147,7 +152,7 @@ class StepEnd:
 
 
 class StatusPipe(ReadPipe):
-    """Where a session says that a step ended. What it says is untrusted, and read at any time so that nobody blocks."""
+    """Pipe on which a session reports the end of a step. It is untrusted, and read at once so that nobody blocks."""
 
     def __init__(self) -> None:
         """Must be made and used on the event loop's thread."""
@@ -167,13 +172,6 @@ class StatusPipe(ReadPipe):
             self._scanner = None
             self._end.status = status
             self._end.reached.set()
-
-
-MOST_SESSIONS = 8
-# A step that is to end is interrupted for so long before its session is killed.
-_INTERRUPT_SECONDS = 1.0
-# How long what was killed may take to end.
-_END_SECONDS = 1.0
 
 
 @dataclass(slots=True)

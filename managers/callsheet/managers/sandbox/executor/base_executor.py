@@ -1,4 +1,4 @@
-"""What executors that run attempts in sandboxes have in common: what goes wrong, and what is shared."""
+"""The base of executors that run attempts in sandboxes: their failures, and the parts that all of them share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ import structlog
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
 from callsheet.managers.live_attempt import describe_for_log
-from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.commands.results import describe_error
 from callsheet.managers.sandbox.errors import SandboxError, SandboxLostError, StoppedError
-from callsheet.managers.sandbox.files.images.oci import ImageError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
-from callsheet.managers.sandbox.rewards.rewards import TEST_SUITE_SERVICE, read_scorer, score_in_new_sandbox
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.sharing.shared_cores import SharedCores
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.v1 import action_pb2, manager_service_pb2
-from callsheet.v1.rewards import command_scorer, scores_in_sandbox
 from typing_extensions import override
 
 # How often sandboxes in use are looked at for forks that escaped a change.
@@ -74,7 +70,7 @@ class BaseSandboxExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """What the backend isolates and limits, and how cores are shared."""
+        """Describes the isolation and the limits of the backend, and how cores are shared."""
         return {**self._backend.capabilities(), "core_sharing": self._settings.core_sharing.value}
 
     @override
@@ -164,41 +160,3 @@ class BaseSandboxExecutor(Executor):
             for use in list(self._uses.values()):
                 await use.follow()
             await self.memory.settle()
-
-
-# Runs rewards that are commands, each in a fresh sandbox.
-
-
-class TestSuiteExecutor(BaseSandboxExecutor):
-    """Runs test suites and scripts in fresh sandboxes that are destroyed afterwards; holds no state between attempts.
-
-    Use `build.build_test_suite_executor`.
-    """
-
-    __test__ = False
-
-    @override
-    def services(self) -> Sequence[manager_service_pb2.HostedService]:
-        """Test-suite rewards."""
-        return [self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
-
-    @override
-    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """How many wait for memory."""
-        return [self._state(TEST_SUITE_SERVICE)]
-
-    @override
-    async def _work(self, use: SandboxUse) -> AttemptResult:
-        reward = use.attempt.action.reward
-        scorer = command_scorer(reward)
-        if scorer is None or scores_in_sandbox(reward):
-            return Broken(infra_failure("unsupported_action", "this manager runs no such action"))
-        image = scorer.image
-
-        async def make() -> AgentSandbox:
-            if image:
-                raise ImageError(f"image {image[:200]!r}: this manager makes no sandboxes with images")
-            return await self._create(use)
-
-        runnable = await read_scorer(scorer, use.attempt.payloads, self._settings, CommandDefaults())
-        return await score_in_new_sandbox(runnable, use, make)

@@ -13,14 +13,7 @@ import anyio.to_thread
 import structlog
 from callsheet.managers.clock import after_waiting
 from callsheet.managers.ends import infra_failure
-from callsheet.managers.executor import (
-    Attempt,
-    AttemptResult,
-    Broken,
-    Completed,
-    PayloadError,
-    Stopped,
-)
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, PayloadError, Stopped
 from callsheet.managers.kind import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults, over_image, read_defaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
@@ -46,22 +39,20 @@ from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingB
 from callsheet.managers.sandbox.provisioning.provisioner import Provided, Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
 from callsheet.managers.sandbox.provisioning.snapshots import SetUp
+from callsheet.managers.sandbox.rewards.reference_runs import RunAfterReset, RunsAfterReset, reference_key, reference_of
 from callsheet.managers.sandbox.rewards.rewards import (
     TEST_SUITE_SERVICE,
-    RunAfterReset,
-    RunsAfterReset,
     comes_again,
     read_scorer,
-    reference_key,
     reference_limit_s,
-    reference_of,
     run_in_new_sandbox,
     run_in_own_sandbox,
     score_in_new_sandbox,
     score_result,
 )
 from callsheet.managers.sandbox.rewards.runner_ends import killed_by
-from callsheet.managers.sandbox.rewards.scoring import Script, ScriptRun, Suite, SuiteRun
+from callsheet.managers.sandbox.rewards.script_score import Script, ScriptRun
+from callsheet.managers.sandbox.rewards.test_suite import Suite, SuiteRun
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.sharing.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped
@@ -74,6 +65,10 @@ from typing_extensions import override
 
 BUILT_IMAGE = "@build"
 """In the place of the name of an image that is built. No image has it."""
+
+SANDBOX_SERVICE = "sandbox"
+# More than the creation and the set-up of a sandbox take for a run on the state after reset.
+_MAKE_S = 600.0
 
 
 async def completed_reset(provided: Provided, image: PreparedImage, attempt: Attempt) -> Completed:
@@ -106,10 +101,6 @@ async def failed_reset(outcome: CommandOutcome, attempt: Attempt) -> AttemptResu
     )
     return Broken(failed, usage)
 
-
-SANDBOX_SERVICE = "sandbox"
-# More than the creation and the set-up of a sandbox take for a run on the state after reset.
-_MAKE_S = 600.0
 
 _log = structlog.get_logger(__name__)
 
@@ -180,7 +171,7 @@ class SandboxExecutor(BaseSandboxExecutor):
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What it takes to begin a sandbox without and with each image, and the set-ups that are kept for it."""
+        """Reports the costs of beginning a sandbox without and with each image, and the set-ups kept for it."""
         images = self.provisioner.images
         plain = self._state(SANDBOX_SERVICE)
         states = {"": plain}

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.agent.trees import DIRECTORY, identity_of, open_above
 from callsheet.managers.sandbox.errors import StoppedError
+from callsheet.managers.sandbox.files.directories import remove_directory
 from callsheet.managers.sandbox.files.images.layer_tree import ENTRY_BYTES, SPECIAL_BITS
-from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem, overlays_of, remove_directory
+from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem, overlays_of
 
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 # Caches of bytecode: one can be made to pass for that of a file which takes the place of its source.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import structlog
-from callsheet.managers.sandbox.agent.trees import DIRECTORY, remove_tree
 
 WORK = "/work"
 TEMPORARY = "/tmp"
@@ -149,22 +145,3 @@ def image_options() -> Iterator[str]:
     yield from ("--perms", "0755", "--size", str(RUN_MIB << 20), "--tmpfs", "/run")
     yield from ("--perms", "0755", "--size", str(_OWN_PLACE_MIB << 20), "--tmpfs", OWN_PLACE)
     yield from ("--ro-bind", "/usr", SYSTEM_SHOWN)
-
-
-# Removes directories that hold what code that nobody trusts has left: trees of any depth, and forbidden ones.
-
-_log = structlog.get_logger(__name__)
-
-
-def remove_directory(path: Path) -> None:
-    """Removes a directory with all that is in it, if it is there; what cannot be removed is logged. Blocks."""
-    try:
-        parent = os.open(path.parent, DIRECTORY)
-        try:
-            remove_tree(parent, path.name)
-        finally:
-            os.close(parent)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        _log.warning("directory_not_removed", directory=str(path), error=str(error))

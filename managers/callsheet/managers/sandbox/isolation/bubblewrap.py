@@ -1,4 +1,4 @@
-"""Sandboxes made by bubblewrap in namespaces of their own, and plain ones that are nothing but processes."""
+"""Sandboxes made by bubblewrap in namespaces of their own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from callsheet.managers.sandbox.agent_client.packets import memory_file
-from callsheet.managers.sandbox.agent_client.program import (
-    AGENT_DIRECTORY,
-    AGENT_START,
-    COMPILED_START,
-    agent_files,
-)
+from callsheet.managers.sandbox.agent_client.program import AGENT_START, COMPILED_START, agent_files
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
@@ -38,7 +33,6 @@ from callsheet.managers.sandbox.files.root_filesystem import (
     image_options,
     overlay_request,
     overlays_of,
-    remove_directory,
 )
 from callsheet.managers.sandbox.files.system_shown import SYSTEM, library_path, system_options
 from callsheet.managers.sandbox.isolation.kernel_bounds import command_limits, kernel_bounds, most_netlink_sockets
@@ -49,7 +43,6 @@ from callsheet.managers.sandbox.isolation.launcher_client import (
     probe_system_v,
 )
 from callsheet.managers.sandbox.isolation.processes import ProcessPlan
-from callsheet.managers.sandbox.janitor import kill_marked
 from callsheet.managers.sandbox.launcher.names import with_hosts
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -132,7 +125,7 @@ class BubblewrapPlanner:
 
     @property
     def overlays(self) -> bool:
-        """Whether the kernel lets the launcher mount overlays."""
+        """True if the kernel lets the launcher mount overlays."""
         return probe_overlays().works
 
     @property
@@ -141,7 +134,7 @@ class BubblewrapPlanner:
         return self.overlays
 
     def capabilities(self) -> Mapping[str, str]:
-        """What bwrap isolates."""
+        """Describes the isolation of bwrap."""
         user = "a pool user for each sandbox" if self._users is not None else "the manager's own user for all sandboxes"
         return {
             "isolation": "bubblewrap",
@@ -226,7 +219,7 @@ class BubblewrapPlanner:
         ]
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, tuple[int, int]]:
-        """What groups do not limit here. Set inside the user namespace, RLIMIT_NPROC counts this sandbox alone."""
+        """Returns limits that groups do not set. Inside the user namespace RLIMIT_NPROC counts only this sandbox."""
         controllers = self._layout.controllers if self._layout is not None else {}
         processes = spec.max_processes + 1
         return {
@@ -246,7 +239,7 @@ def _most_files(spec: SandboxSpec, *, in_memory: bool) -> Mapping[str, int]:
 
 
 def _packages(settings: SandboxSettings, stages: Sequence[str]) -> list[str]:
-    """Where commands find Python packages: the stages that ask for it."""
+    """Returns the directories of Python packages for commands: those of the stages that ask for it."""
     return [path for stage, path in zip(settings.stages, stages, strict=True) if stage.on_python_path]
 
 
@@ -292,84 +285,3 @@ def _memory_options(spec: SandboxSpec) -> Iterator[str]:
     disk = str(spec.disk_mib << 20)
     yield from ("--perms", "1777", "--size", disk, "--tmpfs", TEMPORARY)
     yield from ("--perms", "0755", "--size", disk, "--tmpfs", WORK)
-
-
-# Sandboxes that are nothing but processes in a directory: for machines without namespaces and code that is trusted.
-
-
-class PlainPlanner:
-    """Says how to start an agent without any isolation."""
-
-    def __init__(self, settings: SandboxSettings, layout: GroupLayout | None, directory: Path, marker: str) -> None:
-        """Args:
-        directory: Where the directories of sandboxes are made.
-        marker: Put into the environment of commands, so that the janitor finds those that outlive their agent.
-        """
-        self._settings = settings
-        self._layout = layout
-        self._directory = directory
-        self._marker = marker
-
-    @property
-    def overlays(self) -> bool:
-        """Never: without namespaces nothing can be mounted for one sandbox alone."""
-        return False
-
-    @property
-    def begins_with_copies(self) -> bool:
-        """Moved into their places."""
-        return True
-
-    def capabilities(self) -> Mapping[str, str]:
-        """What is missing, in words."""
-        return {
-            "isolation": "none",
-            "user": "the manager's own user: commands can read and change whatever the manager can",
-            "network": "not isolated",
-            "filesystem": "not isolated and not sized; a directory of its own below the data directory",
-            "seccomp": "none",
-            "landlock": "no",
-        }
-
-    def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
-        """Returns the process to start."""
-        del resources, stages
-        # As commands see it, so that its absolute paths have no links on their way.
-        home = Path(os.path.realpath(self._directory)) / spec.sandbox_id
-        work, temporary = home / "work", home / "tmp"
-        home.mkdir(parents=True)
-        if spec.root.copy is not None:
-            os.rename(spec.root.copy / "work", work)
-            work.chmod(0o755)
-        else:
-            work.mkdir()
-        temporary.mkdir()
-        sources = [str(stage.source) for stage in self._settings.stages if stage.on_python_path]
-        # The running interpreter comes last: only a system without a Python of its own falls back to it.
-        path = COMMAND_PATH if find_system_python() is not None else f"{COMMAND_PATH}:{Path(sys.executable).parent}"
-        controllers = self._layout.controllers if self._layout is not None else {}
-        command = (sys.executable, "-I", "-S", str(AGENT_DIRECTORY / AGENT_START))
-        return ProcessPlan(
-            SpawnRequest([*command, "{fd:0}", str(work), str(temporary)], path=sys.executable),
-            temporary=str(temporary),
-            agent_directory=str(AGENT_DIRECTORY),
-            environment={
-                "PATH": path,
-                "HOME": str(temporary),
-                "TMPDIR": str(temporary),
-                "LANG": "C.UTF-8",
-                "CALLSHEET_SANDBOX_OF": self._marker,
-                "CALLSHEET_SANDBOX": spec.sandbox_id,
-                **({"PYTHONPATH": ":".join(sources)} if sources else {}),
-            },
-            packages=sources,
-            limits=command_limits(spec, memory_counted="memory" in controllers, own_user=os.geteuid() != 0),
-            clean_up=lambda: self._clean_up(home, spec.sandbox_id),
-            confined_to=(str(work), str(temporary)),
-            files_at=str(work),
-        )
-
-    def _clean_up(self, home: Path, sandbox_id: str) -> None:
-        """Blocks: ends what outlived an agent that was killed, and removes the directory."""
-        kill_marked(self._marker, sandbox_id)
-        remove_directory(home)

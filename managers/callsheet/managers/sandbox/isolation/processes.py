@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -20,88 +19,15 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds_socket_memory, limit_capabilities
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.files.changes import ChangedFiles
-from callsheet.managers.sandbox.files.images.source import ImageSource
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.isolation.kernel_bounds import KernelBounds
-from callsheet.managers.sandbox.isolation.launcher_client import (
-    Child,
-    LauncherClient,
-    SpawnRequest,
-    start_launcher,
-)
+from callsheet.managers.sandbox.isolation.launcher_client import Child, LauncherClient, SpawnRequest, start_launcher
 from callsheet.managers.sandbox.isolation.takers import DescriptorRoom, EpollRoom, Takers
-from callsheet.managers.sandbox.network.proxy import NetworkDoors, proxy_environment
+from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.node_sharing.lanes import describe_lanes
-from callsheet.managers.sandbox.open_file_room import OpenFileRoom
 from callsheet.managers.sandbox.process_tree import pin_tree
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
-from callsheet.managers.sandbox.walls.landlock import forbidden_namespaces
-
-# Makes sandboxes with an agent: what the backends for processes and for containers have in common.
-
-_WORKER_THREADS = 8
-_COPYING_THREADS = 4
-
-_Result = TypeVar("_Result")
-_Args = TypeVarTuple("_Args")
-
-
-class AgentBackend(ABC):
-    """Makes sandboxes of one kind. A subclass says how their agents are started."""
-
-    def __init__(self, settings: SandboxSettings) -> None:
-        """Args: settings: Of the manager."""
-        self._settings = settings
-        self._creating = anyio.CapacityLimiter(min(settings.concurrent_creates, OpenFileRoom().most_creations))
-        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
-        self._copying = anyio.CapacityLimiter(_COPYING_THREADS)
-        self._doors = NetworkDoors()
-
-    @abstractmethod
-    def capabilities(self) -> Mapping[str, str]:
-        """What it isolates and limits, and what it does not, in words."""
-
-    @property
-    @abstractmethod
-    def overlays(self) -> bool:
-        """Whether it can make sandboxes with images and snapshots (`RootFilesystem`) from directories."""
-
-    @property
-    @abstractmethod
-    def begins_with_copies(self) -> bool:
-        """Whether it can make sandboxes with a `RootFilesystem.copy`; else their files are unpacked inside."""
-
-    @property
-    def images(self) -> ImageSource | None:
-        """Images that it finds by their names, such as an engine's; None if it has none of its own."""
-        return None
-
-    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Makes a sandbox. `on_lost` is called once if it ends by anything but `destroy`.
-
-        Raises:
-            SandboxCreateError: It could not be made.
-        """
-        async with self._creating:
-            try:
-                return await self._create(spec, on_lost)
-            except (OSError, SandboxLostError) as error:
-                raise SandboxCreateError(str(error)) from error
-
-    @abstractmethod
-    async def _create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Starts an agent and makes a sandbox of it; raises SandboxCreateError, SandboxLostError or OSError."""
-
-    async def serve(self) -> None:
-        """Does what its sandboxes need beside their actions, until it is cancelled; without it, they reach nothing."""
-        await self._doors.serve()
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Releases what is shared by its sandboxes, which are destroyed before."""
-
-    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
-        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)
-
+from callsheet.managers.sandbox.walls.user_namespaces import forbidden_namespaces
 
 _CREATE_SECONDS = 20.0
 _END_SECONDS = 5.0
@@ -168,18 +94,18 @@ class LaunchedProcess:
 
 
 class ProcessPlanner(Protocol):
-    """What distinguishes one backend from another."""
+    """The difference between one backend and another."""
 
     @property
     def overlays(self) -> bool:
-        """Whether it can plan sandboxes with images and snapshots from directories."""
+        """True if it can plan sandboxes with images and snapshots from directories."""
 
     @property
     def begins_with_copies(self) -> bool:
-        """Whether it can plan sandboxes with a `RootFilesystem.copy`."""
+        """True if it can plan sandboxes with a `RootFilesystem.copy`."""
 
     def capabilities(self) -> Mapping[str, str]:
-        """What it isolates."""
+        """Describes its isolation."""
 
     def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
         """Says how to start a sandbox. May block for milliseconds; raises SandboxCreateError or OSError.
@@ -211,7 +137,7 @@ class ProcessBackend(AgentBackend):
         self._watches = EpollRoom(self._takers)
 
     def capabilities(self) -> Mapping[str, str]:
-        """What it isolates, and how it limits."""
+        """Describes its isolation, and its limits."""
         controllers = self._layout.controllers if self._layout is not None else {}
         isolated = self._planner.capabilities()
         processes = "set as RLIMIT_NPROC inside the sandbox's user namespace"
@@ -235,12 +161,12 @@ class ProcessBackend(AgentBackend):
 
     @property
     def overlays(self) -> bool:
-        """Whether it can make sandboxes with images and snapshots from directories."""
+        """True if it can make sandboxes with images and snapshots from directories."""
         return self._planner.overlays
 
     @property
     def begins_with_copies(self) -> bool:
-        """Whether it can make sandboxes with a `RootFilesystem.copy`."""
+        """True if it can make sandboxes with a `RootFilesystem.copy`."""
         return self._planner.begins_with_copies
 
     @property

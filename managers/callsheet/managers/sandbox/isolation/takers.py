@@ -24,6 +24,15 @@ _MOST_LOOKED_AT = 20_000
 
 _log = structlog.get_logger(__name__)
 
+# A message carries at most 253.
+_MOST_DESCRIPTORS = 253
+
+# So many watches are no program's need.
+_MOST_WATCHES = 100_000
+# What was killed lets go of its watches one by one.
+_ROOM_SECONDS = 20.0
+_LOOK_SECONDS = 0.05
+
 
 class Takers:
     """The sandboxes that can take it."""
@@ -125,10 +134,6 @@ def watched_by_epoll(path: str) -> int:
         return 0
 
 
-# A message carries at most 253.
-_MOST_DESCRIPTORS = 253
-
-
 class DescriptorRoom:
     """Keeps room for descriptors on their way over unix sockets, where all sandboxes have the manager's own user.
 
@@ -155,13 +160,6 @@ def descriptors_in_flight(root: int) -> int:
     return open_file_details(root, waiting_in_sockets, certain=_MOST_DESCRIPTORS)
 
 
-# So many watches are no program's need.
-_MOST_WATCHES = 100_000
-# What was killed lets go of its watches one by one.
-_ROOM_SECONDS = 20.0
-_LOOK_SECONDS = 0.05
-
-
 @cache
 def _trial() -> tuple[select.epoll, int]:
     """Returns what a watch is tried with. It is kept: there is a trial before each command."""
@@ -169,7 +167,7 @@ def _trial() -> tuple[select.epoll, int]:
 
 
 def is_there_room() -> bool:
-    """Whether this user may watch one more file."""
+    """Returns whether this user may watch one more file."""
     watcher, file = _trial()
     try:
         watcher.register(file, select.EPOLLIN)

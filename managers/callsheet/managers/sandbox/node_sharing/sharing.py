@@ -25,6 +25,13 @@ _CHECKS = 2
 # All turns that end stalls take at most this part of the node.
 _TURNS_PART = 0.02
 
+_TINY = 1e-9
+# Claims and turns are noticed this much late rather than early, when rounding would hide them.
+_LATE_S = 1e-6
+# A command that used less than was thought is reviewed again after this part of its clock, so that reviews stay few.
+_REVIEW_PART = 0.1
+_LEAST_USE = 0.25
+
 
 def check_after_s(settings: NodeSharingSettings) -> float:
     """Returns after how many seconds in the background a command's progress is looked at."""
@@ -36,16 +43,8 @@ def turn(cores: float, commands: int, settings: NodeSharingSettings) -> float:
     return min(settings.quantum_s, _TURNS_PART * check_after_s(settings) * cores / commands)
 
 
-_TINY = 1e-9
-# Claims and turns are noticed this much late rather than early, when rounding would hide them.
-_LATE_S = 1e-6
-# A command that used less than was thought is reviewed again after this part of its clock, so that reviews stay few.
-_REVIEW_PART = 0.1
-_LEAST_USE = 0.25
-
-
 class NodeSharing:
-    """Which commands of a node are in the foreground.
+    """Chooses the commands of a node that are in the foreground.
 
     Commands are admitted until their predicted use fills the cores: by levels of attained CPU, and within a level first
     come, first served. The others stay runnable in the background. One of a lower level takes the place of one of a
@@ -298,7 +297,7 @@ class NodeSharing:
             self._begin_quantum(member, level_of(member.weighted_s, self._settings))
 
     def _must_yield(self, member: RunningCommand) -> bool:
-        """Whether a command at the end of its quantum gives its place to one before it in order, or to nobody."""
+        """Returns whether a command at the end of its quantum gives up its place to an earlier one, or to none."""
         level = level_of(member.weighted_s, self._settings)
         if self._use > self._limit and (level > NEW_LEVEL or member.turn):
             return True

@@ -14,7 +14,7 @@ from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.files.images.source import ImageSource
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool

@@ -18,9 +18,9 @@ from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.files.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.files.images.buildah import Dockerfile
 from callsheet.managers.sandbox.files.images.builds import ImageBuilds
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError, ImageError
 from callsheet.managers.sandbox.files.images.image_users import find_user
 from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
-from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError
 from callsheet.managers.sandbox.files.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.files.root_filesystem import ROOT, RootFilesystem
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
@@ -42,6 +42,8 @@ from callsheet.managers.sandbox.stopping import unless_stopped
 
 # Every heartbeat tells them.
 MOST_TOLD = 64
+
+_MOST_UNREPEATABLE = 4096
 
 
 class KeptSetUps:
@@ -86,8 +88,6 @@ class KeptSetUps:
             for listener in self._listeners:
                 listener()
 
-
-_MOST_UNREPEATABLE = 4096
 
 _log = structlog.get_logger(__name__)
 
@@ -160,7 +160,7 @@ class _FilesGoneError(SandboxCreateError):
 
 
 class _NotKeptError(Exception):
-    """What a set-up left cannot be begun with again."""
+    """The result of a set-up cannot be kept for another beginning."""
 
 
 # What befalls the one that runs a set-up is told to all who wait for it; after anything else the next of them runs it.
@@ -276,7 +276,7 @@ class Provisioner:
             StoppedError: `stop` was set at another time.
             InputRefusedError: The image has no such user.
             SandboxCreateError: It could not be made.
-            Exception: What writing files and running commands raises, see `backend.Sandbox`.
+            Exception: An error of writing files or of running commands, see `AgentSandbox`.
         """
         image, name = wanted.image, wanted.user or wanted.image.config.user
         layers = tuple(map(str, image.layers))

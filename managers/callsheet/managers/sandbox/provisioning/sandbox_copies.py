@@ -13,7 +13,8 @@ import anyio.to_thread
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import CopyRefusedError
-from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem, remove_directory
+from callsheet.managers.sandbox.files.directories import remove_directory
+from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.provisioning.archives import MOST_ARCHIVE_BYTES, ArchiveError
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings

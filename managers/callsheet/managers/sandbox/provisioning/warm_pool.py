@@ -21,6 +21,11 @@ _Kind = TypeVar("_Kind", bound=Hashable)
 _MOST_KINDS = 256
 _MOST_ARRIVALS = 512
 
+# Groups of siblings arrive within this, and a pool is full again after about as long.
+_WINDOW_S = 10.0
+_MEMORY_S = 300.0
+_REVIEW_S = 5.0
+
 
 def pool_size(arrivals: Sequence[float], now: float, *, window_s: float, memory_s: float) -> int:
     """Returns how many to keep ready: the most that were asked for within a window, among those that are remembered.
@@ -96,11 +101,6 @@ class DemandHistory(Generic[_Kind]):
             for kind, times in self._arrivals.items()
         }
 
-
-# Groups of siblings arrive within this, and a pool is full again after about as long.
-_WINDOW_S = 10.0
-_MEMORY_S = 300.0
-_REVIEW_S = 5.0
 
 _log = structlog.get_logger(__name__)
 

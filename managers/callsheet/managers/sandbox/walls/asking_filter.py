@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.managers.sandbox.walls.seccomp import (
-    OFFSET_ARGUMENT_0,
-    OFFSET_ARGUMENT_1,
-    OFFSET_ARGUMENT_3,
-    RETURN_ALLOW,
-    RETURN_USER_NOTIFY,
+from callsheet.managers.sandbox.walls.bpf import (
     Instruction,
     Opcode,
     check_architecture,
@@ -16,6 +11,13 @@ from callsheet.managers.sandbox.walls.seccomp import (
     on_number,
     pack_program,
     return_if_number,
+)
+from callsheet.managers.sandbox.walls.seccomp import (
+    OFFSET_ARGUMENT_0,
+    OFFSET_ARGUMENT_1,
+    OFFSET_ARGUMENT_3,
+    RETURN_ALLOW,
+    RETURN_USER_NOTIFY,
 )
 
 _SOCKET, _MMAP, _PRCTL, _SECCOMP = 41, 9, 157, 317

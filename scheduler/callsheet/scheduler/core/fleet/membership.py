@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
 
 from callsheet.scheduler.core.fleet.loss import end_attempt, lose_work, lost_key
+from callsheet.scheduler.core.fleet.quota_refills import buckets_of
+from callsheet.scheduler.core.hosted.default_demand import learn_demands
 from callsheet.scheduler.core.hosted.rollouts import forget_engines, heal, reconnected, registered, weights_told
-from callsheet.scheduler.core.hosted.service_load import forget_told, learn_demands, tell_demand
+from callsheet.scheduler.core.hosted.service_load import forget_told, tell_demand
 from callsheet.scheduler.core.state.announced_managers import Awaited
 from callsheet.scheduler.core.state.entities import Manager
-from callsheet.scheduler.core.state.ledger import Node, Service, TokenBucket, pool_of
+from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service, pool_of
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
-from callsheet.scheduler.core.words.model import (
-    CPU,
-    ActionKind,
-    FailureKind,
+from callsheet.scheduler.core.words.model import CPU, ActionKind, FailureKind
+from callsheet.scheduler.core.words.peers import ManagerSession
+from callsheet.scheduler.core.words.refusals import (
     MustWaitError,
     RefusalCode,
     RefusedError,
@@ -28,62 +28,10 @@ from callsheet.scheduler.core.words.model import (
     invalid,
     not_found,
 )
-from callsheet.scheduler.core.words.registration import (
-    ManagerSession,
-    NodeDescription,
-    QuotaDescription,
-    ServiceDescription,
-    ServiceState,
-)
+from callsheet.scheduler.core.words.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.work.adoption import adopt_running, release_stranger
 from callsheet.scheduler.core.work.lifecycle import drop_sandbox, note_held
 from callsheet.scheduler.core.work.servability import note_arrival
-
-# The quotas of nodes that register, and when time has brought enough of them for what waits.
-
-# Added to the time at which there is enough: more than a float of seconds since the epoch rounds away.
-TICK_S = 1e-6
-
-
-def buckets_of(
-    state: SchedulerState, node_id: str, quotas: Mapping[str, QuotaDescription], now: float
-) -> dict[str, TokenBucket]:
-    """The buckets of a node that registers.
-
-    One that was known goes on as it was, even if its node was away. A new one is full; but after a restart it was empty
-    then, as the scheduler before may just have used it up.
-    """
-    for key, bucket in list(state.buckets.items()):
-        # A full one says no more than a new one would.
-        if key[0] not in state.metered_nodes and bucket.enough_at(bucket.limits.burst) <= now:
-            del state.buckets[key]
-    buckets: dict[str, TokenBucket] = {}
-    for name, limits in quotas.items():
-        known = state.buckets.get((node_id, name))
-        if known is not None:
-            bucket = TokenBucket(limits, known.level, known.as_of)
-        elif state.restored_at is not None:
-            bucket = TokenBucket(limits, 0.0, state.restored_at)
-        else:
-            bucket = TokenBucket(limits, float(limits.burst), now)
-        bucket.refill(now)
-        buckets[name] = state.buckets[node_id, name] = bucket
-    return buckets
-
-
-def next_refill(state: SchedulerState) -> float | None:
-    """When a ready action that lacks units of a quota could have enough; None if there is none that time helps."""
-    earliest = math.inf
-    waiting = state.ready.waiting_weight
-    for node in state.metered_nodes.values():
-        if not any(waiting.get(name) for name in node.quotas):
-            continue
-        for key, ready_class in state.ready.classes.items():
-            needed = [(node.quotas[name], units) for name, units in key.demand.minimum().items() if name in node.quotas]
-            if any(bucket.units < units for bucket, units in needed) and ready_class.head() is not None:
-                earliest = min(earliest, max(bucket.enough_at(units) for bucket, units in needed))
-    return earliest + TICK_S if earliest < math.inf else None
-
 
 NEVER_STARTED = events.AttemptFailed(
     FailureKind.INFRA, "dispatch_lost", "the manager knows nothing of the attempt, so it never started"
@@ -166,7 +114,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
 
 
 def _check_unchanged(manager: Manager, event: events.ManagerJoined) -> None:
-    """What attempts and sandboxes are booked on must not change under them.
+    """Checks that nodes and services on which attempts and sandboxes are booked did not change under them.
 
     Raises:
         RefusedError: FAILED_PRECONDITION naming what did.
@@ -185,7 +133,7 @@ def _check_unchanged(manager: Manager, event: events.ManagerJoined) -> None:
 def _lasting(
     description: ServiceDescription,
 ) -> tuple[str, list[ActionKind], int, list[tuple[str, int]], list[tuple[str, int]]]:
-    """What a service is for as long as its manager lives."""
+    """Returns the part of a service that stays as long as its manager lives."""
     reserved, shared = sorted(description.reserved.items()), sorted(description.shared.items())
     return description.name, sorted(description.kinds), description.slots, reserved, shared
 
@@ -200,7 +148,7 @@ def _node_for(state: SchedulerState, event: events.ManagerJoined) -> Node:
 
 
 def _check_room_for_services(node: Node, event: events.ManagerJoined) -> None:
-    """What services take away from a node that has pools, it must have: a pool would be less than it says otherwise."""
+    """Checks that a node with pools has the units that services take away: else a pool is less than it reports."""
     reserved = [service.reserved.items() for service in event.services]
     pool = pool_of(event.services)
     for resource in pool | node.pooled:
@@ -337,7 +285,7 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
 
 
 def _is_stale(manager: Manager, session: ManagerSession | None) -> bool:
-    """Whether something was said on a stream that another one has replaced: it knows nothing of the new one."""
+    """Returns whether something was said on a stream that another one has replaced: it knows nothing of the new one."""
     return session is not None and session is not manager.session
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from callsheet.scheduler.core.state.entities import Job, Manager
-from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import ReleasePayloads, UpdateWeights
 from callsheet.scheduler.core.words.engine_weights import (
@@ -25,8 +25,9 @@ from callsheet.scheduler.core.words.engine_weights import (
     WeightsStanding,
     WeightsTold,
 )
-from callsheet.scheduler.core.words.model import ActionKind, RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.records import RolloutBegun, RolloutChanged
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition
 from callsheet.scheduler.core.words.similar_names import did_you_mean
 from callsheet.timing.backoff import backoff_s
 

@@ -1,4 +1,4 @@
-"""What is asked of services whose instances come and go, as far as their managers cannot see it.
+"""Demand for services whose instances come and go, as far as their managers cannot see it.
 
 A manager of models decides which of them lie in memory, by what it was sent. It does not know of actions that wait
 here, nor of those that trajectories under way will come to ask for. So it is told both after its heartbeats: a model
@@ -8,17 +8,14 @@ that many will ask for soon may come before that, and one that nobody will ask f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import partial
 from math import inf
 
-from callsheet.scheduler.core.state.chores import Part
 from callsheet.scheduler.core.state.entities import Action, Manager
-from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.commands import TellDemand
-from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand
-from callsheet.scheduler.core.words.registration import ServiceDescription, is_meant
+from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.registration import is_meant
 
 TELL_EVERY_S = 0.5
 """A manager is told at most so often."""
@@ -82,31 +79,3 @@ def _comes_and_goes(service: Service) -> bool:
 
 def _is_news(told: tuple[int, float] | None, now: tuple[int, float]) -> bool:
     return told is None or any(abs(one - other) > _NEWS * max(one, other) for one, other in zip(told, now, strict=True))
-
-
-# What actions take of the services they name, as their managers say.
-
-
-def learn_demands(state: SchedulerState, services: Iterable[ServiceDescription]) -> None:
-    """Takes over the demands that managers tell of services; actions that wait for one take it from now on."""
-    for service in services:
-        entries = tuple(ResourceDemand(name, units, units) for name, units in sorted(service.demand.items()))
-        before = state.service_demands.pop(service.name, None)
-        if not entries:
-            continue
-        demand = state.service_demands[service.name] = Demand(entries)
-        if demand == before:
-            continue
-        state.chores.add(("demand", service.name), _take_demand(state, service.name))
-
-
-def _take_demand(state: SchedulerState, service: str) -> Iterator[Part]:
-    """Has the actions that wait for a service take its newest demand; those with one of their own at least so much."""
-    waiting = [action for key, ready in state.ready.classes.items() if key.service == service for action in ready]
-
-    def take(action: Action, _: float) -> None:
-        if action.ready_ticket:
-            state.ready.remove(action)
-            state.ready.add(action)
-
-    yield from (partial(take, each) for each in waiting)

@@ -10,27 +10,13 @@ from typing import Final
 
 from callsheet.scheduler.core.jobs.leases import open_job
 from callsheet.scheduler.core.jobs.pacing import holds_back, max_buffered_of, most_buffered_of
-from callsheet.scheduler.core.state.buffer import (
-    MAX_TAKERS,
-    BufferedTrajectory,
-    BundleKey,
-    LeasedBatch,
-    WaitingTaker,
-    choose,
-)
+from callsheet.scheduler.core.state.buffer import BufferedTrajectory, BundleKey, LeasedBatch, choose
 from callsheet.scheduler.core.state.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.waiting_takers import MAX_TAKERS, WaitingTaker
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import GiveBatch
-from callsheet.scheduler.core.words.model import (
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-    TrajectoryResult,
-    failed_precondition,
-    invalid,
-    not_found,
-)
+from callsheet.scheduler.core.words.model import TrajectoryEnd, TrajectoryResult
 from callsheet.scheduler.core.words.records import (
     BatchAcknowledged,
     BatchReturned,
@@ -39,6 +25,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryBuffered,
 )
 from callsheet.scheduler.core.words.recovered import RecoveredBatch
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition, invalid, not_found
 
 MAX_BATCH: Final = 2048
 # A group with finished members, none of them open and seats left, takes no more after so many seconds.

@@ -6,46 +6,14 @@ runs, and schedulers that restart often do not begin it anew.
 
 from __future__ import annotations
 
+from callsheet.scheduler.core.jobs.idle_jobs import worked
 from callsheet.scheduler.core.state.entities import Job
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.events import ReplyTo
-from callsheet.scheduler.core.words.model import failed_precondition, not_found
+from callsheet.scheduler.core.words.peers import ClientSession
 from callsheet.scheduler.core.words.records import JobLease
-from callsheet.scheduler.core.words.registration import ClientSession
-
-# Jobs in which nothing happens: one whose client is there and does nothing is closed after a while.
-#
-# What counts is work: an open action, an action that ends, and every request of a client about the job. Being held,
-# and an open trajectory, are not: trajectories have an idle timeout of their own.
-
-
-def idle_timeout_of(state: SchedulerState, job: Job) -> float | None:
-    """Seconds without work after which a job is closed; None for a detached one that names none."""
-    request = job.request
-    if request.idle_timeout is None and not request.detached:
-        return state.settings.job_idle_timeout
-    return request.idle_timeout
-
-
-def worked(state: SchedulerState, job: Job, now: float) -> None:
-    """Something happened in a job."""
-    job.active_at = now
-    if state.timers.get(("idle", job.request.job_id)) is None:
-        watch(state, job)
-
-
-def watch(state: SchedulerState, job: Job) -> None:
-    """Arms the deadline of a job's idle timeout."""
-    due = idle_at(state, job)
-    if due is not None:
-        state.timers.set(("idle", job.request.job_id), due)
-
-
-def idle_at(state: SchedulerState, job: Job) -> float | None:
-    """When a job will have been idle for too long, if nothing happens until then; None if it never is."""
-    timeout = idle_timeout_of(state, job)
-    return None if timeout is None else job.active_at + timeout
-
+from callsheet.scheduler.core.words.refusals import failed_precondition, not_found
 
 # What is left of a lease is journalled so many times, though not more often nor more rarely than this; in seconds.
 SAVES = 12
@@ -151,3 +119,23 @@ def _set_timer(state: SchedulerState, job: Job, now: float) -> None:
     if job.lease.ends_at is not None:
         wait = min(max(full_time(state, job) / SAVES, SHORTEST_SAVE), LONGEST_SAVE)
         state.timers.set(("job", job.request.job_id), min(job.lease.ends_at, now + wait))
+
+
+def on_job_hold(state: SchedulerState, event: events.JobHoldRequested, now: float) -> None:
+    """A client session holds a job."""
+    open_job(state, event.job_id, event.reply_to)
+    state.accept(event.reply_to)
+
+
+def on_job_release(state: SchedulerState, event: events.JobReleaseRequested, now: float) -> None:
+    """A client session holds a job no longer; it need not have held it."""
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        let_go(state, job, event.reply_to.session, now)
+    state.accept(event.reply_to)
+
+
+def on_session_ended(state: SchedulerState, event: events.SessionEnded, now: float) -> None:
+    """Lets go of all that a client session held."""
+    for job in state.jobs.values():
+        let_go(state, job, event.session, now)

@@ -6,14 +6,8 @@ from typing import Final
 
 from callsheet.scheduler.core.state.entities import Job
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import (
-    ActionRequest,
-    JobRequest,
-    RefusalCode,
-    RefusedError,
-    TrajectoryRequest,
-    invalid,
-)
+from callsheet.scheduler.core.words.model import ActionRequest, JobRequest, TrajectoryRequest
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, invalid
 
 # Of a job or a trajectory: far more than its fields take; what remains are fields that this contract does not know.
 MAX_SPEC_BYTES: Final = 64 * 1024

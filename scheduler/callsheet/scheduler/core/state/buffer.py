@@ -1,104 +1,17 @@
-"""The buffer of a job: trajectories that finished with a result, and the trainers that wait for a batch of them."""
+"""The buffer of a job: trajectories that finished with a result, and the choice of a batch of them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median_high
 from typing import Final, Literal, NamedTuple
 
+from callsheet.scheduler.core.state.waiting_takers import WaitingTakers
 from callsheet.scheduler.core.words.model import TrajectoryResult
-from callsheet.scheduler.core.words.registration import BatchTaker
-
-# Requests for batches that cannot be given yet, in the order in which they came.
-#
-# A client asks again and again under one id, since each of its rpcs waits for a bounded time. Its place is kept for
-# a while after an rpc ended, so that the next one finds it.
-
-# Requests of a job that wait for a batch.
-MAX_TAKERS: Final = 64
-# For how many seconds the place of a request is kept whose rpc has ended.
-PLACE_KEPT_S: Final = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class WaitingTaker:
-    """One request.
-
-    Attributes:
-        gone_at: When it was first seen that its rpc had ended, in seconds since the epoch; None while it has not.
-    """
-
-    taker: BatchTaker
-    batch_id: str
-    at_least: int
-    at_most: int
-    lease_s: float
-    gone_at: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class WaitingTakers:
-    """The requests of one job."""
-
-    _entries: list[WaitingTaker] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[WaitingTaker]:
-        """Those that somebody waits for, in order."""
-        return (each for each in self._entries if not each.taker.gone)
-
-    def __len__(self) -> int:
-        """How many somebody waits for."""
-        return sum(1 for _ in self)
-
-    @property
-    def first(self) -> WaitingTaker | None:
-        """The first that somebody waits for."""
-        return next(iter(self), None)
-
-    @property
-    def wanted(self) -> int:
-        """The fewest trajectories that serve them all."""
-        return sum(each.at_least for each in self)
-
-    def tidy(self, now: float) -> None:
-        """Drops those whose rpcs ended too long ago."""
-        for each in self._entries:
-            if each.taker.gone and each.gone_at is None:
-                each.gone_at = now
-        self._entries = [each for each in self._entries if each.gone_at is None or now < each.gone_at + PLACE_KEPT_S]
-
-    def put(self, request: WaitingTaker) -> bool:
-        """Adds a request, or puts it in the place of an earlier one under its id.
-
-        Returns:
-            Whether that was one.
-        """
-        for place, each in enumerate(self._entries):
-            if each.batch_id == request.batch_id:
-                self._entries[place] = request
-                return True
-        # As many places of those whose rpcs ended are kept as there are requests, and the newest of them.
-        ended = [each for each in self._entries if each.taker.gone]
-        if len(ended) >= MAX_TAKERS:
-            self._entries.remove(ended[0])
-        self._entries.append(request)
-        return False
-
-    def has(self, batch_id: str) -> bool:
-        """Whether a request under an id has a place."""
-        return any(each.batch_id == batch_id for each in self._entries)
-
-    def remove(self, request: WaitingTaker) -> None:
-        """Takes a request out."""
-        self._entries.remove(request)
-
-    def clear(self) -> None:
-        """Takes all out."""
-        self._entries.clear()
-
+from callsheet.scheduler.core.words.peers import BatchTaker
 
 # What became of trajectories by how long they took: whether training prefers short ones is told from it.
 #
@@ -107,6 +20,16 @@ Fate = Literal["finished", "trained", "stale", "evicted"]
 # About twelve days, and all that is longer.
 MAX_CLASS = 20
 QUANTILES = 4
+
+# Acknowledged batches of a job whose ids are kept, so that a repeated acknowledgement succeeds.
+KEPT_ACKNOWLEDGED: Final = 256
+# Batches of a job that went back whose ids are kept, so that none names another batch.
+KEPT_RETURNED: Final = 1024
+# Newest requests whose sizes tell what a job's trainer usually asks for.
+KEPT_SIZES: Final = 8
+
+BundleKey = tuple[str, str]
+"""A group's id and "", or "" and the id of a trajectory without a group."""
 
 
 class LengthShare(NamedTuple):
@@ -158,17 +81,6 @@ def class_of(seconds: float) -> int:
     return min(max(math.ceil(math.log2(seconds)), 0), MAX_CLASS) if seconds > 0.0 else 0
 
 
-# Acknowledged batches of a job whose ids are kept, so that a repeated acknowledgement succeeds.
-KEPT_ACKNOWLEDGED: Final = 256
-# Batches of a job that went back whose ids are kept, so that none names another batch.
-KEPT_RETURNED: Final = 1024
-# Newest requests whose sizes tell what a job's trainer usually asks for.
-KEPT_SIZES: Final = 8
-
-BundleKey = tuple[str, str]
-"""A group's id and "", or "" and the id of a trajectory without a group."""
-
-
 @dataclass(slots=True)
 class BufferedTrajectory:
     """A trajectory that finished with a result.
@@ -189,7 +101,7 @@ class BufferedTrajectory:
 
     @property
     def bundle(self) -> BundleKey:
-        """What it belongs to."""
+        """The bundle that it belongs to."""
         return bundle_of(self.trajectory_id, self.group_id)
 
     @property
@@ -200,7 +112,7 @@ class BufferedTrajectory:
 
 @dataclass(slots=True)
 class Bundle:
-    """What goes to a trainer together.
+    """Trajectories that go to a trainer together.
 
     Attributes:
         whole: No other member will join it.
@@ -225,7 +137,7 @@ class Bundle:
 
 @dataclass(slots=True)
 class LeasedBatch:
-    """What a trainer has taken.
+    """Batch that a trainer has taken.
 
     Attributes:
         size: The most trajectories that were asked for.

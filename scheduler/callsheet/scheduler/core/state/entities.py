@@ -1,4 +1,4 @@
-"""What the core keeps: jobs, trajectories, actions, attempts and managers."""
+"""Entities of the core: jobs, trajectories, actions, attempts and managers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from math import inf
 from typing import Final
 
 from callsheet.scheduler.core.state.buffer import Buffer
-from callsheet.scheduler.core.state.ledger import Node, Service, Stranger, booked_mib, pool_of
-from callsheet.scheduler.core.state.summaries import ClosedTogether, ClosedTrajectory, ForgottenWork
+from callsheet.scheduler.core.state.closed_trajectories import ClosedTogether, ClosedTrajectory
+from callsheet.scheduler.core.state.forgotten_ids import ForgottenWork
+from callsheet.scheduler.core.state.held_memory import booked_mib
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.services import Service, Stranger, pool_of
 from callsheet.scheduler.core.words.commands import OutcomeResult
 from callsheet.scheduler.core.words.costs import Account, Cost
-from callsheet.scheduler.core.words.events import AttemptEnded, GrantPrediction, result_bytes
 from callsheet.scheduler.core.words.model import (
     MEMORY,
     ActionKey,
@@ -25,23 +27,19 @@ from callsheet.scheduler.core.words.model import (
     TrajectoryKey,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.words.registration import (
-    ClientSession,
-    ManagerSession,
-    RunningAttempt,
-    SandboxRef,
-    Usage,
-    Watcher,
-)
+from callsheet.scheduler.core.words.peers import ClientSession, ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.words.plan import GrantPrediction
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 # Less than every token.
 FIRST_TOKEN = Token(0, 0)
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256
-# What an orphan takes besides its result.
-_ORPHAN_BYTES = 1024
 # Beyond it, to look at all that are there is no slower than to look at what left.
 MOST_LEFT = 65_536
+
+# How many losses are replaced where the clients see to that.
+NO_BUDGET: Final = 2**31 - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +92,7 @@ class Manager:
 
     @property
     def sandbox_memory_mib(self) -> dict[str, int]:
-        """What its sandboxes may have, are booked with, and hold between actions; what is not told is their demand."""
+        """Memory that its sandboxes may have, book and hold between actions; if not reported, their demand."""
         told = [
             (each.held.get(MEMORY, 0), each.booked.get(MEMORY, 0), each.held_mib) for each in self.sandboxes.values()
         ]
@@ -106,26 +104,26 @@ class Manager:
 
     @property
     def waiting_for_memory(self) -> int:
-        """Of its attempts, those that waited at it for memory when it was last heard."""
+        """Its attempts that waited for memory at its last heartbeat."""
         return sum(service.waiting_for_memory for service in self.services.values())
 
     @property
     def pool(self) -> dict[str, int]:
-        """What its services share; see `pool_of`."""
+        """The pool that its services share; see `pool_of`."""
         return pool_of(service.description for service in self.services.values())
 
     @property
     def accepting(self) -> bool:
-        """Whether anything may be sent to it now."""
+        """True if anything may be sent to it now."""
         return self.leaves_by is None and self.serves_own
 
     @property
     def serves_own(self) -> bool:
-        """Whether actions of its own sandboxes may be sent to it now."""
+        """True if actions of its own sandboxes may be sent to it now."""
         return self.session is not None and self.reconciled and not self.draining
 
     def takes(self, pinned: object) -> bool:
-        """Whether an action may be sent to it now, which needs a sandbox of it (true) or is free to go anywhere."""
+        """Returns whether an action may be sent to it now; a pinned one needs one of its sandboxes."""
         return self.serves_own if pinned else self.accepting
 
 
@@ -256,7 +254,7 @@ class Action:
 
 @dataclass(slots=True)
 class FinishedAction:
-    """What stays of an action that has its outcome: enough to recognise a resubmit.
+    """Rest of an action that has its outcome: enough to recognise a repeated submit.
 
     Attributes:
         finished_at: When it got its outcome, in seconds since the epoch; later by what no scheduler ran since.
@@ -338,13 +336,9 @@ class Trajectory:
 
     @property
     def booked(self) -> dict[str, int]:
-        """What is booked for its sandbox on the node."""
+        """Units that are booked for its sandbox on the node."""
         held = self.held
         return {**held, MEMORY: booked_mib(self.held_mib, held[MEMORY])} if self.held_mib and MEMORY in held else held
-
-
-# How many losses are replaced where the clients see to that.
-NO_BUDGET: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -382,7 +376,7 @@ class Group:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether enough members completed, or stand masked for one that did."""
+        """True if enough members completed, or stand masked for one that did."""
         return self.completed + len(self.masked) >= min(self.quorum, self.size - len(self.dropped))
 
     @property
@@ -391,12 +385,12 @@ class Group:
         return (*self.members, *(() if self.infra_budget >= NO_BUDGET else self.lost))
 
     def goes_alone(self, trajectory_id: str) -> bool:
-        """Whether a member may be forgotten before its group: one that was lost where nobody counts those."""
+        """Returns whether a member may be forgotten before its group: one that was lost where nobody counts those."""
         return trajectory_id in self.lost and self.infra_budget >= NO_BUDGET
 
     @property
     def spec(self) -> tuple[int, int, OnInfra, int]:
-        """What must be the same in every member."""
+        """Fields that must be the same in every member."""
         return self.size, self.quorum, self.on_infra, self.infra_budget
 
     def lose(self, trajectory_id: str) -> None:
@@ -414,7 +408,7 @@ class Group:
 
 @dataclass(slots=True)
 class Lease:
-    """Which client sessions hold a job, and how long it lives on without any.
+    """Client sessions that hold a job, and how long it lives on without any.
 
     Attributes:
         sessions: Those that hold it.
@@ -498,24 +492,5 @@ class Job:
     account: Account = field(default_factory=Account)
 
     def has_open_members(self, group: Group) -> bool:
-        """Whether a member of a group may still finish."""
+        """Returns whether a member of a group may still finish."""
         return any(each in self.trajectories for each in group.members)
-
-
-@dataclass(slots=True)
-class Orphan:
-    """An attempt of an action nobody knows: its submit was lost in a crash and its client will submit it again.
-
-    Attributes:
-        running: As its manager tells, or told before it ended.
-        ended: How it ended, if it has.
-    """
-
-    manager_id: str
-    running: RunningAttempt
-    ended: AttemptEnded | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of its result, and about what the rest of it takes."""
-        return _ORPHAN_BYTES + (result_bytes(self.ended.result) if self.ended is not None else 0)

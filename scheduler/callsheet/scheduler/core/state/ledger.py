@@ -1,54 +1,12 @@
-"""The books of nodes and services: units, cores, memory by need, quotas that time refills, and instances."""
+"""The books of nodes: units, cores, memory by need, and quotas that time refills."""
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
-from callsheet.scheduler.core.words.costs import Cost
-from callsheet.scheduler.core.words.engine_weights import EngineWeights
-from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKind, Demand
-from callsheet.scheduler.core.words.registration import NodeDescription, QuotaDescription, ServiceDescription
-
-# Quota resources: units that time brings and use consumes, as token buckets.
-
-
-@dataclass(slots=True)
-class TokenBucket:
-    """Units that come at a steady rate and are kept up to a burst (the token bucket of traffic shaping).
-
-    In any `t` seconds at most `burst + t * per_second` units are consumed.
-
-    Attributes:
-        level: Units there were at `as_of` (seconds since the epoch).
-    """
-
-    limits: QuotaDescription
-    level: float
-    as_of: float
-
-    @property
-    def units(self) -> int:
-        """Whole units there are, as of the last refill."""
-        return math.floor(self.level)
-
-    def refill(self, now: float) -> None:
-        """Adds what has come since the last refill."""
-        came = max(now - self.as_of, 0.0) * self.limits.per_second
-        self.level, self.as_of = min(self.level + came, float(self.limits.burst)), now
-
-    def consume(self, units: int) -> None:
-        """Takes units that are there, for good."""
-        self.level -= units
-
-    def enough_at(self, units: int) -> float:
-        """When there will be so many units if none is consumed; infinite if never."""
-        if units > self.limits.burst:
-            return math.inf
-        return self.as_of + max(units - self.level, 0.0) / self.limits.per_second
+from callsheet.scheduler.core.state.quotas import TokenBucket
+from callsheet.scheduler.core.words.model import CPU
+from callsheet.scheduler.core.words.registration import NodeDescription
 
 
 class Node:
@@ -152,12 +110,12 @@ class Node:
         return self.capacity.get(resource, 0) - self.reserved.get(resource, 0)
 
     def fits(self, units: Mapping[str, int]) -> bool:
-        """Whether the units are free."""
+        """Returns whether the units are free."""
         free = self.free
         return not units or all(free.get(resource, 0) >= count for resource, count in units.items())
 
     def could_fit(self, units: Mapping[str, int]) -> bool:
-        """Whether the units would be free on an idle node."""
+        """Returns whether the units would be free on an idle node."""
         return all(self.available(resource) >= count for resource, count in units.items())
 
     def take(self, units: Mapping[str, int]) -> tuple[int, ...]:
@@ -245,157 +203,3 @@ def _sum(holdings: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for resource, units in held.items():
             total[resource] = total.get(resource, 0) + units
     return total
-
-
-# What the core keeps of hosted services.
-
-
-@dataclass(slots=True)
-class Service:
-    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`).
-
-    Attributes:
-        demand_told: How many actions its manager was told to wait for it, and to be coming; None before.
-        kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
-        weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
-        cost: What the attempts cost that ended on it, since its manager registered.
-    """
-
-    description: ServiceDescription
-    busy: int = 0
-    setup_s: float = 0.0
-    instances: int = 0
-    kept_set_ups: Mapping[str, float] = field(default_factory=dict)
-    no_room: bool = False
-    weights: EngineWeights = field(default_factory=EngineWeights)
-    kv_booked: int = 0
-    others_sequences: int = 0
-    others_kv_tokens: int = 0
-    problem: str = ""
-    instance_slots: int = 0
-    waiting_for_memory: int = 0
-    demand_told: tuple[int, float] | None = None
-    cost: Cost = field(default_factory=Cost)
-
-    @property
-    def at_once(self) -> int:
-        """Attempts that its instances take at once."""
-        return self.instances * max(self.instance_slots, 1)
-
-    @property
-    def free_kv_tokens(self) -> int | None:
-        """Tokens of its engine's KV cache that are not booked; None if it does not tell what there is."""
-        capacity = self.description.kv_tokens
-        return capacity - self.kv_booked - self.others_kv_tokens if capacity else None
-
-    def holds(self, kv_tokens: int) -> bool:
-        """Whether its engine has room for a sequence of so many tokens. An idle one takes whatever there is."""
-        free = self.free_kv_tokens
-        return free is None or not self.busy or kv_tokens <= free
-
-    @property
-    def free_slots(self) -> int | None:
-        """Attempts it can take now; None if it has no limit."""
-        if self.weights.gated:
-            return 0
-        slots = self.description.slots
-        return slots - self.busy if slots else None
-
-    def booked(self, units: dict[str, int]) -> dict[str, int]:
-        """The part of a grant that its node must have free: all but what the service shares."""
-        shared = self.description.shared
-        return {resource: count for resource, count in units.items() if resource not in shared} if shared else units
-
-    def pool_has(self, units: Mapping[str, int]) -> bool:
-        """Whether what a grant takes of the shared units is no more than there are."""
-        shared = self.description.shared
-        return not shared or all(units.get(resource, 0) <= pool for resource, pool in shared.items())
-
-
-def pool_of(services: Iterable[ServiceDescription]) -> dict[str, int]:
-    """The one pool of a manager's services: per resource the most that any of them names."""
-    pool: dict[str, int] = {}
-    for service in services:
-        for resource, units in service.shared.items():
-            pool[resource] = max(pool.get(resource, 0), units)
-    return pool
-
-
-class Stranger(NamedTuple):
-    """Units and cores of an attempt that a manager runs and the core does not know."""
-
-    units: dict[str, int]
-    cores: tuple[int, ...]
-
-
-# Memory of sandboxes by need: booked is what one holds and a share of the rest of its demand.
-#
-# A sandbox's grant names its demand, which is its limit. Its manager gives it the whole of that only while
-# something runs in it, and has others wait meanwhile if the node lacks it; see docs/concepts/architecture.md.
-
-ROOM_TO_RUN: Final = 5
-"""A sandbox is booked with one part in so many of what it would need beyond what it holds.
-
-Together that is room for those that run at once. In the coding workload something runs in a sandbox for about a sixth
-of its life, and rewards run in copies besides. There, at 2 GB a core, more room made trajectories wait to start (3: a
-step 8 % longer on one of three seeds), and less made commands wait for memory (6: a mean ACT 16 % longer on one)."""
-
-LEAST_LIVES: Final = 8
-"""Sandboxes that must have ended before a new one of their job and label is booked by what they held."""
-
-_LIVES: Final = 128
-# What is learned moves in such steps, so that a planner's options seldom become others.
-_STEP_MIB: Final = 16
-_MOST_LABELS: Final = 4096
-
-
-def booked_mib(held_mib: int, demand_mib: int) -> int:
-    """What is booked of a sandbox's demand for what it holds, in MiB; a sandbox that holds 0 is one not known of."""
-    if not 0 < held_mib < demand_mib:
-        return demand_mib
-    return held_mib - (held_mib - demand_mib) // ROOM_TO_RUN
-
-
-def units_by_need(kind: ActionKind, units: dict[str, int], new_mib: int) -> dict[str, int]:
-    """What a node is booked with for a grant where its sandboxes have memory by need.
-
-    A reward's copy has its memory of the manager alone, as a step has, out of the room that is booked to run in. If it
-    were booked besides, it could wait for ever for sandboxes that wait for their own rewards.
-
-    Args:
-        kind: Of the action.
-        units: The grant.
-        new_mib: What is booked of a new sandbox's memory; 0 for its demand.
-    """
-    if kind is ActionKind.REWARD:
-        return {resource: count for resource, count in units.items() if resource != MEMORY}
-    return {**units, MEMORY: new_mib} if new_mib and MEMORY in units else units
-
-
-class HeldMemory:
-    """The most that sandboxes held in their lives, by job and label of the reset that made them.
-
-    It is not journaled: after a restart new sandboxes are booked with their demand until enough have ended again.
-    """
-
-    def __init__(self) -> None:
-        """Starts with nothing known."""
-        self._lives: OrderedDict[tuple[str, str], deque[int]] = OrderedDict()
-        self._expected: dict[tuple[str, str], int] = {}
-
-    def learn(self, job: str, label: str, most_mib: int) -> None:
-        """Takes in the life of a sandbox; of too many labels the one that was not seen for longest is forgotten."""
-        key = (job, label)
-        lives = self._lives.setdefault(key, deque(maxlen=_LIVES))
-        self._lives.move_to_end(key)
-        lives.append(most_mib)
-        if len(self._lives) > _MOST_LABELS:
-            self._expected.pop(self._lives.popitem(last=False)[0], None)
-        if len(lives) >= LEAST_LIVES:
-            percentile_95 = sorted(lives)[-(-95 * len(lives) // 100) - 1]
-            self._expected[key] = -(-percentile_95 // _STEP_MIB) * _STEP_MIB
-
-    def of_new(self, job: str, label: str, demand: Demand) -> int:
-        """What is booked of a new sandbox's memory by need, in MiB; 0 where that is nothing but its demand."""
-        expected = self._expected.get((job, label))
-        return 0 if expected is None else booked_mib(expected, demand.by_need_mib)

@@ -11,19 +11,21 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from callsheet.scheduler.core.words.costs import Cost
-from callsheet.scheduler.core.words.events import AttemptResult, GrantPrediction, ReplyTo
+from callsheet.scheduler.core.words.events import AttemptResult, ReplyTo
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
     ActionState,
     Opened,
-    RefusedError,
     TimeoutKind,
     Token,
 )
+from callsheet.scheduler.core.words.peers import BatchTaker, ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.words.plan import GrantPrediction
 from callsheet.scheduler.core.words.records import Record
-from callsheet.scheduler.core.words.registration import BatchTaker, ManagerSession, SandboxRef, Usage, Watcher
+from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 
 class CoreCommand:

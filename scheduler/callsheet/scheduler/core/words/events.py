@@ -1,4 +1,4 @@
-"""What happens to the core. Every change of its state is one of these, with the time it happened at.
+"""Events of the core. Every change of its state is one of these, with the time at which it happened.
 
 Nothing changes an event once it is made. The classes here, in `commands` and in `records` are not frozen all the same:
 a dozen are made for every action, and a frozen one takes twice as long to make.
@@ -11,103 +11,35 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
+from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens
 from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsOffer
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionRequest,
     FailureKind,
-    GeneratedTokens,
     JobRequest,
-    RefusedError,
     TimeoutKind,
     Token,
     TrajectoryEnd,
-    TrajectoryKey,
     TrajectoryRequest,
     TrajectoryResult,
 )
+from callsheet.scheduler.core.words.peers import BatchTaker, ClientSession, ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.words.plan import Plan
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import (
-    BatchTaker,
-    ClientSession,
-    ManagerSession,
     NodeDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
     ServiceState,
-    Usage,
-    Watcher,
 )
-
-# Proposals of a planner.
-
-
-@dataclass(frozen=True, slots=True)
-class GrantPrediction:
-    """What a planner expects of an attempt at the width of its grant, for the manager that shares a node.
-
-    Attributes:
-        execution_s: Seconds on its execution clock; 0 if unknown.
-        use: Cores it uses when it has what it can use; 0 if unknown.
-    """
-
-    execution_s: float
-    use: float
-
-
-@dataclass(slots=True)
-class Assignment:
-    """Run an action on a manager with these units (by resource, zeros left out).
-
-    Attributes:
-        kv_tokens: What it is expected to come to hold of an engine's KV cache.
-        why: The reason for this place, for the action's story: the rule, its price there, and the place that came next.
-    """
-
-    key: ActionKey
-    manager_id: str
-    units: dict[str, int]
-    prediction: GrantPrediction | None = None
-    kv_tokens: int = 0
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreChange:
-    """From now on a running attempt has so many cores, within its action's demand."""
-
-    key: ActionKey
-    cores: int
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a planning round proposes. The core checks each assignment against the state of now.
-
-    Attributes:
-        assignments: In the order in which they should be dispatched.
-        admitted: Waiting trajectories that may begin; before the assignments, which may be of their first actions.
-        core_changes: What running attempts lose or get back; after the assignments.
-        truncated: The round stopped at its cap; another one should follow at once.
-        again_at: When another one should follow in any case, in seconds since the epoch; None for no such time.
-    """
-
-    assignments: tuple[Assignment, ...] = field(default_factory=tuple)
-    truncated: bool = False
-    admitted: tuple[TrajectoryKey, ...] = ()
-    core_changes: tuple[CoreChange, ...] = ()
-    again_at: float | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether it changes nothing."""
-        return not (self.assignments or self.admitted or self.core_changes or self.again_at is not None)
 
 
 @dataclass(slots=True)
 class ReplyTo:
-    """Where the answer to a request goes.
+    """Address of the answer to a request.
 
     Attributes:
         session: What takes the answer.
@@ -123,14 +55,14 @@ class ReplyTo:
 
 
 class Event:
-    """What happens to the core."""
+    """An event of the core."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Request(Event):
-    """What a client or an operator asks for."""
+    """Request of a client or an operator."""
 
     reply_to: ReplyTo
 
@@ -201,7 +133,7 @@ class BatchRequested(Request):
 
 
 class Settlement(Enum):
-    """What a trainer wants with a batch that it has taken."""
+    """Decision of a trainer about a batch that it has taken."""
 
     ACKNOWLEDGE = "acknowledge"
     GIVE_BACK = "give_back"

@@ -1,4 +1,4 @@
-"""The core's vocabulary: kinds, states, demands, timeouts, the validated request of an action, and refusals."""
+"""The core's vocabulary: kinds, states, demands, timeouts, and the validated request of an action."""
 
 from __future__ import annotations
 
@@ -7,35 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
+from callsheet.scheduler.core.words.cached_tokens import GenerationSize
 from callsheet.scheduler.core.words.staleness import StalenessPolicy
 from callsheet.timing.backoff import backoff_s
-
-# What the core knows of the tokens of generations, which engines hold in their KV caches.
-
-
-class GenerationSize(NamedTuple):
-    """What a generation asks for.
-
-    Attributes:
-        prompt_tokens: Tokens of its prompt.
-        max_new_tokens: The most it may write.
-    """
-
-    prompt_tokens: int
-    max_new_tokens: int
-
-    @property
-    def most_tokens(self) -> int:
-        """What it can come to hold of a KV cache."""
-        return self.prompt_tokens + self.max_new_tokens
-
-
-class GeneratedTokens(NamedTuple):
-    """What became of a generation: the tokens it wrote, and those of its prompt that were found in the cache."""
-
-    new_tokens: int
-    cached_tokens: int
-
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -53,7 +27,7 @@ class ActionKind(IntEnum):
 
 
 class ActionState(Enum):
-    """Where an action is in its life."""
+    """States in the life of an action."""
 
     # Every action counts its states, and the hash of an enumeration is computed in Python.
     __hash__ = object.__hash__
@@ -68,7 +42,7 @@ class ActionState(Enum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the action has its outcome."""
+        """True if the action has its outcome."""
         return self in _TERMINAL
 
 
@@ -76,7 +50,7 @@ _TERMINAL = frozenset({ActionState.SUCCEEDED, ActionState.FAILED, ActionState.CA
 
 
 class FailureKind(IntEnum):
-    """Who or what a failure is due to."""
+    """Causes of failures."""
 
     POLICY = 1
     ENV = 2
@@ -88,7 +62,7 @@ class FailureKind(IntEnum):
 
 
 class TimeoutKind(IntEnum):
-    """Which of the four timeouts ran out; NONE where a failure is no timeout."""
+    """The timeout that ran out; NONE if a failure is no timeout."""
 
     NONE = 0
     SCHEDULE_TO_START = 1
@@ -106,7 +80,7 @@ class PriorityClass(IntEnum):
 
 
 class Opening(IntEnum):
-    """What an open found."""
+    """Result of an open."""
 
     CREATED = 1
     ATTACHED = 2
@@ -114,7 +88,7 @@ class Opening(IntEnum):
 
 
 class SandboxCopy(Enum):
-    """Whether an action runs in a new sandbox that begins with the files of its trajectory's."""
+    """Modes of an action that runs in a new sandbox with the files of its trajectory's sandbox."""
 
     NEVER = "never"
     IF_ANY = "if any"
@@ -151,7 +125,7 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class Opened:
-    """What an open found; `life` is that of the job, and `end` is how a trajectory ended that is closed."""
+    """Result of an open; `life` is that of the job, and `end` is the end of a closed trajectory."""
 
     opening: Opening
     end: TrajectoryEnd | None = None
@@ -205,7 +179,7 @@ class ResourceDemand:
 
     @property
     def elastic(self) -> bool:
-        """Whether more than the fewest units help."""
+        """True if more than the fewest units help."""
         return self.max_units > self.min_units
 
     def at_least(self, least: ResourceDemand) -> ResourceDemand:
@@ -403,7 +377,7 @@ class JobRequest:
 
 
 class OnInfra(IntEnum):
-    """What a group does with a member that was lost to an INFRA failure."""
+    """Treatment of a group's members that were lost to an INFRA failure."""
 
     REPLACE = 1
     RETRY = 2
@@ -429,7 +403,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryResult:
-    """What a finished trajectory has for its trainer.
+    """Result of a finished trajectory for its trainer.
 
     Attributes:
         encoded: As the contract has it.
@@ -452,70 +426,3 @@ class TrajectoryRequest:
     idle_timeout: float
     spec: bytes
     deadline: float = 0.0
-
-
-# Requests that break a rule: which rule, of which field, and the code of the answer.
-
-
-class RefusalCode(IntEnum):
-    """The canonical gRPC codes of refusals."""
-
-    INVALID_ARGUMENT = 3
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    UNIMPLEMENTED = 12
-    UNAVAILABLE = 14
-    UNAUTHENTICATED = 16
-
-
-class RefusedError(Exception):
-    """A request broke a rule; nothing was changed.
-
-    Attributes:
-        code: Canonical gRPC code.
-        field: Path of the offending field.
-        value: The offending value.
-        rule: The rule as a sentence.
-        retry_after: Seconds after which trying again may help; None if it cannot.
-        forgotten: It is about an action that had its outcome, which is no longer kept.
-    """
-
-    def __init__(
-        self,
-        code: RefusalCode,
-        field: str,
-        value: object,
-        rule: str,
-        retry_after: float | None = None,
-        *,
-        forgotten: bool = False,
-    ) -> None:
-        super().__init__(f"{field}: {rule} (got {str(value)[:200]!r})")
-        self.code = code
-        self.field = field
-        self.value = str(value)[:200]
-        self.rule = rule
-        self.retry_after = retry_after
-        self.forgotten = forgotten
-
-
-class MustWaitError(Exception):
-    """An event comes too early: what takes many steps and comes before it is under way still."""
-
-
-def invalid(field: str, value: object, rule: str) -> RefusedError:
-    """The refusal of a bad field."""
-    return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)
-
-
-def not_found(field: str, value: object, rule: str) -> RefusedError:
-    """The refusal of a name for what there is not."""
-    return RefusedError(RefusalCode.NOT_FOUND, field, value, rule)
-
-
-def failed_precondition(field: str, value: object, rule: str) -> RefusedError:
-    """The refusal of what cannot be as things stand."""
-    return RefusedError(RefusalCode.FAILED_PRECONDITION, field, value, rule)

@@ -1,13 +1,12 @@
-"""What managers tell of themselves, and whom the core hears and answers."""
+"""The words in which managers describe themselves: nodes, services, and what runs there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from callsheet.scheduler.core.words.engine_weights import WeightsTold
-from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Opened, RefusedError, Token
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Token
 
 IMAGE_SERVICE_PREFIX = "sandbox:"
 """Services for sandboxes with an image are named by this and the image's name."""
@@ -82,25 +81,25 @@ class ServiceDescription:
     demand: Mapping[str, int] = field(default_factory=dict)
 
     def serves(self, kind: ActionKind, name: str) -> bool:
-        """Whether it serves an action that asks for a service by this name, or for any of its kind by an empty one."""
+        """Returns whether it serves an action that asks for this name; an empty one asks for any of the kind."""
         return kind in self.kinds and is_meant(self.name, name)
 
 
 def is_meant(service: str, name: str) -> bool:
-    """Whether an action that asks for `name` may go to a service; one for an image is not just any for its kind."""
+    """Returns whether an action that asks for `name` may go to a service; an empty name means no image service."""
     if not name:
         return not service.startswith(IMAGE_SERVICE_PREFIX)
     return service == name or (service == ANY_IMAGE_SERVICE and names_image(name))
 
 
 def names_image(service: str) -> bool:
-    """Whether a service is one for an image that has a name."""
+    """Returns whether a service is one for an image that has a name."""
     return service.startswith(IMAGE_SERVICE_PREFIX) and service != BUILD_SERVICE
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What has changed of a service since its manager registered; see `ServiceDescription`.
+    """Changes of a service since its manager registered; see `ServiceDescription`.
 
     Attributes:
         no_room: Whether no attempt could begin now, whatever units are free: they lie in no one chunk.
@@ -139,61 +138,3 @@ class RunningAttempt:
     cores: tuple[int, ...]
     body_hash: bytes
     execution_s: float | None = None
-
-
-# Whom the core hears and answers. It keeps and compares them, and names them in commands; shells make them.
-
-
-class ClientSession(Protocol):
-    """Takes the answers to a client's requests."""
-
-    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
-        """Takes the acknowledgement of a request, or its refusal."""
-
-    def put_opened(self, sequence: int, opened: Opened) -> None:
-        """Takes the acknowledgement of a request that opens something, and what it found."""
-
-
-class Watcher(Protocol):
-    """Takes the outcome of an action."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody would read it any more."""
-
-    def put_outcome(self, outcome: bytes) -> None:
-        """Takes an encoded outcome."""
-
-    def miss_outcome(self) -> None:
-        """An outcome that it asked for was forgotten meanwhile."""
-
-
-class BatchTaker(Protocol):
-    """Takes a batch of finished trajectories."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits for it any more."""
-
-    def put_batch(self, job_id: str, batch_id: str) -> None:
-        """Takes the batch, which is leased to it."""
-
-
-class ManagerSession(Protocol):
-    """One stream of a manager."""
-
-    @property
-    def manager_id(self) -> str:
-        """The manager whose stream it is."""
-
-
-class Usage(Protocol):
-    """What an attempt used, as its manager measured it."""
-
-    @property
-    def cpu_s(self) -> float:
-        """Seconds of one core; 0 if not measured."""
-
-    @property
-    def peak_memory_bytes(self) -> int:
-        """The most memory it had; 0 if not measured."""

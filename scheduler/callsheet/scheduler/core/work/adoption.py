@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manager, Orphan
-from callsheet.scheduler.core.state.ledger import Stranger
+from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manager
+from callsheet.scheduler.core.state.orphans import Orphan
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Stranger
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, CancelAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.words.events import AttemptEnded, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.words.model import ActionKey, ActionRequest, ActionState, FailureKind, Token
 from callsheet.scheduler.core.words.records import ActionDispatched
 from callsheet.scheduler.core.words.registration import RunningAttempt, SandboxRef
+from callsheet.scheduler.core.work.admission import admit
 from callsheet.scheduler.core.work.lifecycle import arm_attempt, enqueue
 from callsheet.scheduler.core.work.resizing import note_booked
 from callsheet.scheduler.core.work.servability import service_of
-from callsheet.scheduler.core.work.trajectories import admit
 
 _NO_ROOM: Final = AttemptFailed(
     FailureKind.INFRA, "result_dropped", "the result came before the submit came again, and there was no room for it"

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from callsheet.scheduler.core.jobs.pacing import PacingGate
 from callsheet.scheduler.core.state.entities import Action, Attempt, LastAttempt, Manager
-from callsheet.scheduler.core.state.ledger import Service
-from callsheet.scheduler.core.state.scheduler_state import ReadyQueue, SchedulerState
+from callsheet.scheduler.core.state.ready import ReadyQueue
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, Dispatch
-from callsheet.scheduler.core.words.events import Assignment
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, Demand, FailureKind
+from callsheet.scheduler.core.words.plan import Assignment
 from callsheet.scheduler.core.words.records import ActionDispatched
+from callsheet.scheduler.core.work.admission import admit
 from callsheet.scheduler.core.work.adoption import (
     adopt_orphan,
     book_attempt,
@@ -35,7 +37,6 @@ from callsheet.scheduler.core.work.lifecycle import (
 )
 from callsheet.scheduler.core.work.resizing import change_cores, note_booked
 from callsheet.scheduler.core.work.servability import by_need, service_of
-from callsheet.scheduler.core.work.trajectories import admit
 
 # Bytes of a result that its manager may keep for a while.
 SMALL_RESULT = 16_384

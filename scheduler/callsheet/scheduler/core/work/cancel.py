@@ -15,10 +15,11 @@ from callsheet.scheduler.core.state.chores import Part, open_actions
 from callsheet.scheduler.core.state.entities import Action, Job
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.records import GroupCancelled
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.work.lifecycle import cancel
-from callsheet.scheduler.core.work.trajectories import abandon, closed_trajectory, unknown_action, unknown_group
+from callsheet.scheduler.core.work.over_or_unknown import closed_trajectory, unknown_action, unknown_group
+from callsheet.scheduler.core.work.trajectories import abandon
 
 
 def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from callsheet.scheduler.core.jobs.retention import keep, last_action_over
+from callsheet.scheduler.core.jobs.final_close import last_action_over
+from callsheet.scheduler.core.jobs.retention import keep
 from callsheet.scheduler.core.state.entities import (
     Action,
     Attempt,
@@ -56,6 +57,14 @@ _DIED_BEFORE = replace(
     kind=FailureKind.ENV,
     message="the sandbox of the trajectory died while a command ran in it; reset it to go on with a fresh one",
 )
+
+_STATE_OF_RESULT: dict[type, ActionState] = {
+    AttemptSucceeded: ActionState.SUCCEEDED,
+    AttemptFailed: ActionState.FAILED,
+    AttemptCancelled: ActionState.CANCELLED,
+    Cancellation: ActionState.CANCELLED,
+    Expiry: ActionState.EXPIRED,
+}
 
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
@@ -119,7 +128,7 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
 
 
 def _can_copy(state: SchedulerState, action: Action, trajectory: Trajectory) -> bool:
-    """Whether the manager that holds a sandbox can copy it; one that has not registered again yet, can."""
+    """Returns whether the manager that holds a sandbox can copy it; one that has not registered again yet, can."""
     manager = state.managers.get(trajectory.manager_id)
     service = manager.services.get(action.request.service) if manager is not None else None
     return service is None or service.description.copies_sandboxes
@@ -301,7 +310,7 @@ def fail_or_retry(state: SchedulerState, action: Action, failed: AttemptFailed, 
 
 
 def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
-    """Whether an attempt that may have begun may be followed by another one. What a quota refused was not done."""
+    """Returns whether another attempt may follow one that may have begun. A call that a quota refused never began."""
     if request.changes_sandbox:
         return False
     return not request.called_once or failed.kind is FailureKind.QUOTA
@@ -347,15 +356,6 @@ def cancel(state: SchedulerState, action: Action, reason: str, now: float) -> No
         finish(state, action, Cancellation(reason), now)
     else:
         stop_attempt(state, action.attempt, reason, now)
-
-
-_STATE_OF_RESULT: dict[type, ActionState] = {
-    AttemptSucceeded: ActionState.SUCCEEDED,
-    AttemptFailed: ActionState.FAILED,
-    AttemptCancelled: ActionState.CANCELLED,
-    Cancellation: ActionState.CANCELLED,
-    Expiry: ActionState.EXPIRED,
-}
 
 
 def finish(

@@ -6,8 +6,8 @@ from callsheet.scheduler.core.state.entities import Action, Attempt
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.commands import ResizeAttempt
-from callsheet.scheduler.core.words.events import CoreChange
 from callsheet.scheduler.core.words.model import CPU, ActionState, Demand, ResourceDemand
+from callsheet.scheduler.core.words.plan import CoreChange
 
 
 def elastic_cores(demand: Demand) -> ResourceDemand | None:

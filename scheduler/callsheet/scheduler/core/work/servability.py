@@ -6,8 +6,10 @@ from functools import partial
 
 from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
-from callsheet.scheduler.core.state.ledger import Service, units_by_need
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState
+from callsheet.scheduler.core.state.held_memory import units_by_need
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.events import AttemptFailed
 from callsheet.scheduler.core.words.model import (
     CPU,
@@ -18,10 +20,9 @@ from callsheet.scheduler.core.words.model import (
     ActionState,
     Demand,
     FailureKind,
-    RefusedError,
     ResourceDemand,
-    failed_precondition,
 )
+from callsheet.scheduler.core.words.refusals import RefusedError, failed_precondition
 from callsheet.scheduler.core.words.registration import (
     ANY_IMAGE_SERVICE,
     BUILD_SERVICE,

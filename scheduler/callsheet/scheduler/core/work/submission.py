@@ -9,17 +9,9 @@ from typing import Any, Final
 
 from callsheet.scheduler.core.hosted.rollouts import begin_rollout, end_rollouts, note_generation
 from callsheet.scheduler.core.hosted.service_load import count_reward
-from callsheet.scheduler.core.jobs.batches import drop_buffer, give_all_back
-from callsheet.scheduler.core.jobs.leases import (
-    begin,
-    check_not_expired,
-    idle_at,
-    let_go,
-    open_job,
-    save,
-    watch,
-    worked,
-)
+from callsheet.scheduler.core.jobs.batches import drop_buffer
+from callsheet.scheduler.core.jobs.idle_jobs import worked
+from callsheet.scheduler.core.jobs.leases import begin, check_not_expired, open_job
 from callsheet.scheduler.core.jobs.open_limits import check_room, check_room_for_job
 from callsheet.scheduler.core.jobs.retention import drop_job
 from callsheet.scheduler.core.state.chores import Part, open_actions
@@ -34,35 +26,26 @@ from callsheet.scheduler.core.words.model import (
     ActionState,
     Opened,
     Opening,
-    RefusalCode,
-    RefusedError,
     SandboxCopy,
     TrajectoryEnd,
-    failed_precondition,
 )
+from callsheet.scheduler.core.words.peers import Watcher
 from callsheet.scheduler.core.words.records import (
     ActionSubmitted,
     JobClosed,
-    JobLease,
     JobOpened,
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
-from callsheet.scheduler.core.words.registration import Watcher
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition
 from callsheet.scheduler.core.words.staleness import is_evicted
 from callsheet.scheduler.core.work.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.work.attempts import on_ended
-from callsheet.scheduler.core.work.cancel import give_up
 from callsheet.scheduler.core.work.costs import persist_costs
 from callsheet.scheduler.core.work.lifecycle import detach_attempt, enqueue, finish
+from callsheet.scheduler.core.work.over_or_unknown import check_not_forgotten, closed_trajectory, unknown_action
 from callsheet.scheduler.core.work.servability import check_servable
-from callsheet.scheduler.core.work.trajectories import (
-    abandon,
-    check_not_forgotten,
-    close_trajectory,
-    closed_trajectory,
-    unknown_action,
-)
+from callsheet.scheduler.core.work.trajectories import abandon, close_trajectory
 
 CLOSED = "its job was closed"
 _ON_REQUEST: Final = "on request"
@@ -201,7 +184,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
 
 
 def _take_command_timeout(state: SchedulerState, trajectory: Trajectory, reset: ActionRequest) -> None:
-    """What is submitted from now on runs in the sandbox of this reset, and takes its execution timeout from it."""
+    """Has later actions run in the sandbox of this reset, and take their execution timeout from it."""
     if trajectory.command_timeout != reset.command_timeout:
         trajectory.command_timeout = reset.command_timeout
         state.persist(TrajectoryCommandTimeout(*trajectory.key, reset.command_timeout))
@@ -347,64 +330,3 @@ def _evict(state: SchedulerState, job: Job) -> None:
             yield from (partial(evict, each) for each in stale)
 
     state.chores.add(key, parts())
-
-
-# Jobs that sessions hold and let go, and jobs whose clients are gone.
-
-EXPIRED = "its job expired: no client session held it"
-
-
-def on_job_hold(state: SchedulerState, event: events.JobHoldRequested, now: float) -> None:
-    """A client session holds a job."""
-    open_job(state, event.job_id, event.reply_to)
-    state.accept(event.reply_to)
-
-
-def on_job_release(state: SchedulerState, event: events.JobReleaseRequested, now: float) -> None:
-    """A client session holds a job no longer; it need not have held it."""
-    job = state.jobs.get(event.job_id)
-    if job is not None:
-        let_go(state, job, event.reply_to.session, now)
-    state.accept(event.reply_to)
-
-
-def on_session_ended(state: SchedulerState, event: events.SessionEnded, now: float) -> None:
-    """Lets go of all that a client session held."""
-    for job in state.jobs.values():
-        let_go(state, job, event.session, now)
-
-
-def job_due(state: SchedulerState, job_id: str, now: float) -> None:
-    """Lets a job expire whose grace is over, closes one that has expired for long; else saves what is left."""
-    job = state.jobs.get(job_id)
-    if job is None or job.over or job.lease.ends_at is None:
-        return
-    if now < job.lease.ends_at:
-        save(state, job, now)
-    elif job.lease.expired:
-        close_job(state, job, EXPIRED)
-    else:
-        _expire(state, job, now)
-
-
-def idle_due(state: SchedulerState, job_id: str, now: float) -> None:
-    """Closes a job in which nothing happened for too long, whether anybody holds it or not."""
-    job = state.jobs.get(job_id)
-    due = idle_at(state, job) if job is not None and not job.over else None
-    if job is None or due is None:
-        return
-    if job.open_actions:
-        job.active_at = now
-    if job.open_actions or now < due:
-        watch(state, job)
-    else:
-        close_job(state, job, f"its job was idle for {now - job.active_at:.0f} s")
-
-
-def _expire(state: SchedulerState, job: Job, now: float) -> None:
-    """Gives up what a job's client left behind. Outcomes stay for one that comes back."""
-    job.lease.expired, job.lease.left = True, None
-    state.persist(JobLease(job.request.job_id, expired=True, left=None))
-    give_up(state, job, EXPIRED)
-    give_all_back(state, job, now)
-    begin(state, job, now)

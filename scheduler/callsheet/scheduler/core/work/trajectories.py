@@ -1,133 +1,34 @@
-"""Trajectories and their groups: opening, admission, joining, closing, and what is said of one that is over."""
+"""Trajectories and their groups: opening, joining and closing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
 
-from callsheet.scheduler.core.jobs.batches import (
-    buffer_result,
-    check_room_for_result,
-    check_same_result,
-    member_closed,
-)
+from callsheet.scheduler.core.jobs.batches import buffer_result, check_room_for_result, check_same_result, member_closed
+from callsheet.scheduler.core.jobs.final_close import closed_now, count_open, join
 from callsheet.scheduler.core.jobs.leases import check_not_expired, open_job
 from callsheet.scheduler.core.jobs.open_limits import check_room_for_trajectory
 from callsheet.scheduler.core.jobs.pacing import most_buffered_of
-from callsheet.scheduler.core.jobs.retention import closed_now, count_open, join
-from callsheet.scheduler.core.state.entities import NO_BUDGET, Action, Group, Job, Trajectory
+from callsheet.scheduler.core.state.closed_trajectories import ClosedTrajectory
+from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.state.summaries import ClosedTrajectory
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.model import (
-    ActionKey,
-    ActionState,
     GroupRequest,
     OnInfra,
     Opened,
     Opening,
-    RefusalCode,
-    RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
     TrajectoryResult,
-    failed_precondition,
-    invalid,
-    not_found,
 )
-from callsheet.scheduler.core.words.records import TrajectoryBegan, TrajectoryClosed, TrajectoryOpened
+from callsheet.scheduler.core.words.records import TrajectoryClosed, TrajectoryOpened
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition, invalid
 from callsheet.scheduler.core.work.admission_counts import count_live, note_begun
-from callsheet.scheduler.core.work.lifecycle import (
-    advance_line,
-    await_turn,
-    cancel,
-    drop_sandbox,
-    leave_admission_queue,
-)
-
-# What is said to who comes back with something that is over: it is closed, it is forgotten, or there never was any.
-
-_NO_LONGER_KEPT = "all that was kept of it is that it was"
-
-
-def check_not_forgotten(job: Job, key: ActionKey, body_hash: bytes) -> None:
-    """An action that is forgotten never runs again.
-
-    Raises:
-        RefusedError: ALREADY_EXISTS, as forgotten, or because it had another body.
-    """
-    known = job.forgotten.recall(key.action_id, body_hash)
-    if known is None:
-        return
-    if not known.same_body:
-        raise RefusedError(RefusalCode.ALREADY_EXISTS, "action_id", key.action_id, "was submitted with another body")
-    ended = f"the action has ended ({known.state.value})"
-    rule = f"is forgotten: {ended}, and its outcome is no longer kept; it does not run again"
-    raise RefusedError(RefusalCode.ALREADY_EXISTS, "action_id", key.action_id, rule, forgotten=True)
-
-
-def unknown_action(state: SchedulerState, key: ActionKey) -> RefusedError:
-    """The refusal of a key under which there is no action of an open job, or none any more."""
-    job = state.jobs.get(key.job_id)
-    known = job.forgotten.recall(key.action_id, b"") if job is not None else None
-    if known is None:
-        return not_found("key", "/".join(key), "names no action of an open job")
-    rule = f"is forgotten: the action has ended ({known.state.value}), and its outcome is no longer kept"
-    return RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(key), rule, forgotten=True)
-
-
-def check_trajectory_not_forgotten(job: Job, request: TrajectoryRequest) -> None:
-    """A trajectory or a group that is forgotten is never opened again.
-
-    Raises:
-        RefusedError: ALREADY_EXISTS, as forgotten, or because the trajectory had another specification.
-    """
-    trajectory_id, group = request.trajectory_id, request.group
-    known = job.forgotten.recall_trajectory(trajectory_id, request.spec)
-    if known is not None and not known.same_spec:
-        rule = "existed with another spec"
-        raise RefusedError(RefusalCode.ALREADY_EXISTS, "trajectory.trajectory_id", trajectory_id, rule)
-    if known is not None:
-        rule = f"is forgotten: it was closed as {known.end.value}, and {_NO_LONGER_KEPT}"
-        raise RefusedError(RefusalCode.ALREADY_EXISTS, "trajectory.trajectory_id", trajectory_id, rule, forgotten=True)
-    if group is not None and job.forgotten.has_group(group.group_id):
-        rule = f"is forgotten: all its trajectories were closed, and {_NO_LONGER_KEPT}; it takes no more"
-        field = "trajectory.group.group_id"
-        raise RefusedError(RefusalCode.ALREADY_EXISTS, field, group.group_id, rule, forgotten=True)
-
-
-def closed_trajectory(job: Job, trajectory_id: str) -> ClosedTrajectory:
-    """What stays of a trajectory that is not open, which may be no more than how it ended.
-
-    Raises:
-        RefusedError: NOT_FOUND if there never was one of that id.
-    """
-    closed = job.closed_trajectories.get(trajectory_id)
-    if closed is not None:
-        return closed
-    known = job.forgotten.recall_trajectory(trajectory_id)
-    if known is None:
-        raise unknown_trajectory(job, trajectory_id)
-    return ClosedTrajectory(known.end, "it is forgotten why", 0)
-
-
-def unknown_trajectory(job: Job, trajectory_id: str) -> RefusedError:
-    """The refusal of an id under which there is no trajectory of a job, or none any more."""
-    known = job.forgotten.recall_trajectory(trajectory_id)
-    if known is None:
-        return not_found("trajectory_id", trajectory_id, "names no trajectory of the job")
-    rule = f"is forgotten: it was closed as {known.end.value}, and {_NO_LONGER_KEPT}"
-    return RefusedError(RefusalCode.NOT_FOUND, "trajectory_id", trajectory_id, rule, forgotten=True)
-
-
-def unknown_group(job: Job, group_id: str) -> RefusedError:
-    """The refusal of an id under which there is no group of a job, or none any more."""
-    if not job.forgotten.has_group(group_id):
-        return not_found("group_id", group_id, "names no group of the job")
-    rule = f"is forgotten: all its trajectories were closed, and {_NO_LONGER_KEPT}"
-    return RefusedError(RefusalCode.NOT_FOUND, "group_id", group_id, rule, forgotten=True)
-
+from callsheet.scheduler.core.work.lifecycle import cancel, drop_sandbox
+from callsheet.scheduler.core.work.over_or_unknown import check_trajectory_not_forgotten, closed_trajectory
 
 CLOSED = "its trajectory was closed"
 REDUNDANT = "its group has its quorum"
@@ -337,37 +238,3 @@ def count_closed(group: Group, trajectory_id: str, end: TrajectoryEnd) -> None:
     else:
         group.members[trajectory_id] = None
         group.completed += end is TrajectoryEnd.COMPLETED
-
-
-# Trajectory admission: the actions of a trajectory wait until a plan lets it begin.
-#
-# How many trajectories live at once is a decision of the planner. One that has begun is never held up again.
-
-
-def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
-    """Lets a trajectory begin: what waited for that becomes ready, and its wait so far is its wait to start."""
-    if trajectory.admitted_at is not None:
-        return
-    leave_admission_queue(state, trajectory)
-    trajectory.admitted_at = now
-    if trajectory.job.request.admit_within is not None and trajectory.policy_version != trajectory.job.policy_version:
-        # A job that lets them wait for its versions' sake counts from their beginning.
-        trajectory.policy_version = trajectory.job.policy_version
-        trajectory.began_kept = True
-        state.persist(TrajectoryBegan(*trajectory.key, trajectory.policy_version))
-    count_live(trajectory, 1)
-    for action in list(trajectory.open_actions.values()):
-        if action.state is ActionState.QUEUED:
-            action.start_wait_s = now - action.queued_since
-            if action.start_wait_s:
-                action.tell(now, "its trajectory was admitted")
-            if not action.request.in_sandbox:
-                await_turn(state, action, now)
-    advance_line(state, trajectory, now)
-
-
-def first_actions(trajectory: Trajectory) -> list[Action]:
-    """What becomes ready when a waiting trajectory is admitted, for planners that place it in the same round."""
-    free = [action for action in trajectory.open_actions.values() if not action.request.in_sandbox]
-    makes_sandbox = [action for action in list(trajectory.line)[:1] if not action.request.needs_sandbox]
-    return makes_sandbox + free

@@ -17,7 +17,7 @@ from callsheet.scheduler.core.state.announced_managers import ExpectedRole, Expe
 from callsheet.scheduler.core.state.entities import Manager
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.model import ActionRequest, Demand
-from callsheet.scheduler.planner.round.admission import reset_of
+from callsheet.scheduler.planner.round.sandbox_room import reset_of
 
 MOST_COUNTED: Final = 1_000
 """Trajectories of a job that wait for admission; those beyond it are taken to be like the ones counted."""

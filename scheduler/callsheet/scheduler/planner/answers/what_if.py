@@ -1,4 +1,4 @@
-"""What more nodes of a pool would do to what waits and runs now, by the planner's own functions.
+"""The effect of more nodes of a pool on present actions, by the planner's own functions.
 
 What waits is forecast in the model of a planning round. Commands in sandboxes do not wait but share their node's cores:
 their pool has more cores then, and trajectories spread over them as they are replaced. Both are compared as they are
@@ -8,118 +8,27 @@ now and as they would be; nothing new arrives in either.
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from callsheet.scheduler.core.fleet.membership import update_reserve
-from callsheet.scheduler.core.state.chores import at_once
-from callsheet.scheduler.core.state.entities import Attempt, Manager
-from callsheet.scheduler.core.state.ledger import Node, Service, TokenBucket
+from callsheet.scheduler.core.state.entities import Manager
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.quotas import TokenBucket
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import CPU, RefusalCode, RefusedError, Token
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.words.model import CPU
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
-from callsheet.scheduler.planner.fleet.likeness import Host, shared_column, slot_column
+from callsheet.scheduler.planner.answers.remaining import Lives, Returns, returns_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Pool
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.log_normal import remaining_life
-from callsheet.scheduler.planner.predictors.predictors import amdahl_slowness, predict, relative_units
 from callsheet.scheduler.planner.question.instance import PlanningInstance
 from callsheet.scheduler.planner.round.competition import Servable
 from callsheet.scheduler.planner.round.estimates import Estimates
 from callsheet.scheduler.planner.round.snapshot import Snapshots
-
-Returns: TypeAlias = dict[str, list[tuple[float, int]]]
-
-# How long what runs now is going to run on, given how long it has run already, and what it then gives back.
-
-
-class Life(NamedTuple):
-    """What is expected of an attempt.
-
-    Attributes:
-        attained_s: Seconds on its execution clock so far.
-        remaining_s: Seconds expected from now on.
-        use: Cores that it would use: what its grant said, if it said anything.
-    """
-
-    attained_s: float
-    remaining_s: float
-    use: float
-
-
-class Lives:
-    """How long attempts have run, and are expected to run on; each is asked about once."""
-
-    def __init__(self, predictors: Predictors, now: float) -> None:
-        """Answers for one moment.
-
-        Args:
-            predictors: What actions are expected to take.
-            now: Seconds since the epoch.
-        """
-        self._predictors = predictors
-        self._now = now
-        self._known: dict[Token, Life] = {}
-
-    def of(self, attempt: Attempt) -> Life:
-        """The life of an attempt."""
-        life = self._known.get(attempt.token)
-        if life is None:
-            life = self._known[attempt.token] = self._ask(attempt)
-        return life
-
-    def _ask(self, attempt: Attempt) -> Life:
-        request = attempt.action.request
-        prediction = predict(self._predictors, request)
-        slowness = amdahl_slowness(prediction.amdahl_fraction, relative_units(request.demand, attempt.granted))
-        attained_s = _attained_s(attempt, self._now)
-        # Predictions are at the fewest units.
-        scale = max(slowness, 1e-9)
-        timeout_s = request.timeouts.start_to_close / scale
-        remaining_s = remaining_life(prediction, attained_s / scale, timeout_s) * scale
-        granted = attempt.prediction.use if attempt.prediction is not None else 0.0
-        use = granted if granted > 0.0 else min(prediction.use / slowness, request.demand.most_cores())
-        return Life(attained_s, remaining_s, use)
-
-
-def _attained_s(attempt: Attempt, now: float) -> float:
-    if attempt.clock_at:
-        return attempt.clock_s + max(now - attempt.clock_at, 0.0)
-    return max(now - (attempt.started_at or attempt.dispatched_at), 0.0)
-
-
-def returns_of(fleet: Fleet, lives: Lives) -> Generator[None, None, Returns]:
-    """What attempts that run now are expected to give back, and when, by the row of an instance; in parts."""
-    returns: Returns = {}
-    for pool in fleet.pools:
-        for managers in pool.managers:
-            for place, manager in enumerate(managers):
-                for attempt in list(manager.attempts.values()):
-                    left_s = lives.of(attempt).remaining_s
-                    for column, units in _units(pool, place, manager, attempt):
-                        returns.setdefault(f"{column}@{pool.name}", []).append((left_s, units))
-                yield
-    return returns
-
-
-def _units(pool: Pool, place: int, manager: Manager, attempt: Attempt) -> Iterator[tuple[str, int]]:
-    """What an attempt gives back, by column of its pool."""
-    yield from attempt.units.items()
-    host = _host(pool, place, attempt.service)
-    if host is None:
-        return
-    if host.slots:
-        yield slot_column(host), 1
-    expected = attempt.prediction
-    if expected is not None and CPU in manager.services[attempt.service].description.shared:
-        yield shared_column(host), round(expected.use * MILLI)
-
-
-def _host(pool: Pool, place: int, service: str) -> Host | None:
-    return next((host for host in pool.hosts if (host.manager, host.service) == (place, service)), None)
-
 
 MAX_NODES = 10_000
 # Names of pools and nodes in a refusal.
@@ -155,7 +64,7 @@ class SharedCores:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What actions can expect: those that wait, and the commands of the pool asked for."""
+    """Expectations of actions: those that wait, and the commands of the pool asked for."""
 
     waiting: Forecast
     shared: SharedCores
@@ -227,22 +136,6 @@ class Question:
             Outlook(forecast(instance), shared) for instance, shared in zip(self.instances, self.shared, strict=True)
         )
         return Comparison(self.pool, self.nodes, self.more, self.behind, before, after)
-
-
-def question_of(
-    state: SchedulerState, now: float, predictors: Predictors, lives: Lives | None = None
-) -> PlanningInstance:
-    """What a round would be asked, with what is expected to come back.
-
-    Args:
-        state: The core; not changed.
-        now: Seconds since the epoch.
-        predictors: What actions are expected to take.
-        lives: How long what runs is going to run on; None asks the predictors.
-    """
-    look = at_once(_look_at(state, predictors))
-    returns = at_once(returns_of(look.fleet, lives or Lives(predictors, now)))
-    return at_once(_question_about(state, look, look.fleet, returns, now))
 
 
 class _Look(NamedTuple):
@@ -333,11 +226,6 @@ def idle_like(state: SchedulerState, like: Node, now: float) -> SchedulerState:
     )
     update_reserve(idle, node)
     return idle
-
-
-def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors) -> Question:
-    """Asks what more nodes would do; see `ask_in_parts`."""
-    return at_once(ask_in_parts(state, pool, more, now, predictors))
 
 
 def ask_in_parts(

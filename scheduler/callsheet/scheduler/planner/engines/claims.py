@@ -24,62 +24,10 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
+from callsheet.scheduler.planner.engines.generation_prices import EngineRates
 from callsheet.scheduler.planner.predictors import Prediction
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean
 from callsheet.scheduler.planner.question.instance import Floats, Integers
-
-# What a generation costs on each engine: its own seconds there, and those it adds to the sequences it is with.
-#
-# An engine prefills a prompt first, during which nothing is decoded; all sequences of its batch then decode in
-# step. So prompts that are not cached drift to engines that prefill fast, long answers to those that decode fast,
-# and nobody goes where a cached prefix saves less than the crowd there costs.
-
-
-class EngineRates(NamedTuple):
-    """How fast an engine is; decoding a token of a batch of b takes `step_s + b * step_per_sequence_s`."""
-
-    prefill_tokens_per_s: float
-    step_s: float
-    step_per_sequence_s: float
-
-
-class EngineLoads(NamedTuple):
-    """Some engines as one generation finds them; all arrays have shape (engines,).
-
-    Attributes:
-        prefill_tokens_per_s: See `EngineRates`.
-        step_s: Likewise.
-        step_per_sequence_s: Likewise.
-        sequences: Those that run and wait there now.
-        max_batch: The most that decode at once; others wait for them.
-        cached_tokens: Tokens of the prompt that are expected to be found in the KV cache.
-    """
-
-    prefill_tokens_per_s: Floats
-    step_s: Floats
-    step_per_sequence_s: Floats
-    sequences: Integers
-    max_batch: Integers
-    cached_tokens: Integers
-
-
-def generation_prices(prompt_tokens: int, output_tokens: float, engines: EngineLoads) -> Floats:
-    """Seconds that a generation costs on each engine, shape (engines,).
-
-    Args:
-        prompt_tokens: Its prompt.
-        output_tokens: What it is expected to write.
-        engines: What it finds.
-    """
-    batch = np.minimum(engines.sequences + 1, engines.max_batch)
-    prefill_s = np.maximum(prompt_tokens - engines.cached_tokens, 0) / engines.prefill_tokens_per_s
-    decode_s = output_tokens * (engines.step_s + batch * engines.step_per_sequence_s)
-    added_s = prefill_s + output_tokens * engines.step_per_sequence_s
-    # Beyond the batch it waits for the rounds before it.
-    rounds_ahead = engines.sequences // engines.max_batch
-    prices: Floats = prefill_s + decode_s * (1 + rounds_ahead) + added_s * (batch - 1)
-    return prices
-
 
 _SQRT_2 = math.sqrt(2.0)
 # What trajectories that end give back meets about half of what the others grow by (docs/lab/2026-11-kv.md).
@@ -117,7 +65,7 @@ class UsualTurn(NamedTuple):
     output_tokens: float
 
     def faded(self, seen: UsualTurn, memory: float) -> UsualTurn:
-        """What is usual after another turn was seen, if the former ones keep so much weight."""
+        """Returns the usual turn after another one was seen, if the former ones keep so much weight."""
         return UsualTurn(*(memory * old + (1.0 - memory) * new for old, new in zip(self, seen, strict=True)))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from callsheet.scheduler.core.state.entities import Action, Manager
-from callsheet.scheduler.core.words.events import Assignment
 from callsheet.scheduler.core.words.model import ActionKind, ActionRequest, Token
+from callsheet.scheduler.core.words.plan import Assignment
 
 
 class Running(NamedTuple):

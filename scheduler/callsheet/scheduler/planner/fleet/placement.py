@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.state.ledger import Node
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.fleet.likeness import Place
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
@@ -33,6 +33,8 @@ MOST_FOLLOWING = 64
 # By how much of its cores a node may be busier than the emptiest one and still get the next sandbox with a set-up. Like
 # the weight of images in kube-scheduler: large nodes take siblings, small ones hardly.
 CROWDING = 0.05
+
+MOST_BEGUN = 4096
 
 
 class Members:
@@ -62,9 +64,6 @@ class Members:
         return member
 
 
-MOST_BEGUN = 4096
-
-
 class BegunSetUps:
     """Nodes by `ActionRequest.set_up`; of many set-ups those that began last."""
 
@@ -87,7 +86,7 @@ class BegunSetUps:
         return copied
 
     def node_of(self, name: str) -> Node | None:
-        """Where the last one began; None if none did, or too long ago."""
+        """Returns the node of the last beginning; None if there was none, or too long ago."""
         return self._nodes.get(name)
 
 
@@ -218,7 +217,7 @@ class Placer:
         return entries
 
     def could_place(self, option: Option) -> bool:
-        """Whether the most that is free on any nodes is enough for a member; cheaper to ask than to try."""
+        """Returns whether the most that is free on any nodes is enough for a member; cheaper to ask than to try."""
         offer = self._offers.of(option)
         if offer.alike in self._full:
             return False
@@ -329,7 +328,7 @@ class Placer:
         return self._pools[offers[entry.offer].place.pool].nodes[entry.node]
 
     def _has_room(self, offers: Sequence[Offer], entry: _Entry) -> bool:
-        """Whether other offers have left room for one by this one."""
+        """Returns whether other offers have left room for one by this one."""
         offer = offers[entry.offer]
         free = self._free[offer.place.pool]
         return len(offers) == 1 or all(free[entry.node, column] >= units for column, units in offer.charged)
@@ -367,6 +366,6 @@ class Placer:
 
 
 def _home(trajectory: Trajectory) -> str:
-    """Where a trajectory's sandbox is, or is being made."""
+    """Returns the node of a trajectory's sandbox, which is there or being made."""
     making = trajectory.occupied
     return trajectory.manager_id or (making.manager_id if making is not None else "")

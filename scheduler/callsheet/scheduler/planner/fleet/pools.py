@@ -18,8 +18,12 @@ from typing import Any
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Manager
-from callsheet.scheduler.core.state.ledger import HeldMemory, Node, Service
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState, SetUpIndex
+from callsheet.scheduler.core.state.held_memory import HeldMemory
+from callsheet.scheduler.core.state.ledger import Node
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.set_up_index import SetUpIndex
 from callsheet.scheduler.core.words.model import CPU, ActionKind
 from callsheet.scheduler.planner.fleet.likeness import (
     SHARED_CPU,

@@ -1,7 +1,7 @@
 """Predictors of service time, CPU use, peak memory and speed-up."""
 
-from callsheet.scheduler.planner.predictors.nodes import ObservedRun, Prediction, PredictionKey
 from callsheet.scheduler.planner.predictors.predictors import Predictors
+from callsheet.scheduler.planner.predictors.values import ObservedRun, Prediction, PredictionKey
 
 __all__ = [
     "ObservedRun",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from callsheet.scheduler.planner.predictors.nodes import Prediction
+from callsheet.scheduler.planner.predictors.values import Prediction
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2.0)

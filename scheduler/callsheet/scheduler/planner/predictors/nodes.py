@@ -1,4 +1,4 @@
-"""What was seen: of kinds, labels, labels in a job, and tasks of such a label.
+"""Observations of kinds, labels, labels in a job, and tasks of such a label.
 
 Nodes are bounded in number. The task and the label seen least recently go first; what they showed stays in their
 parents, which learned from every run as well.
@@ -12,81 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.planner.predictors.values import PredictionKey
 
-# What predictors are asked, told, and answer.
-
-# Made by the thousand in a planning round, so these are named tuples: a frozen dataclass takes thrice as long to make.
-
-
-class PredictionKey(NamedTuple):
-    """What is known of an action before it runs.
-
-    Attributes:
-        job: Its job.
-        kind: Its kind.
-        label: Class of the command, model or API; may be empty.
-        task: The prompt it belongs to, which siblings of a group share; empty if there is none.
-    """
-
-    job: str
-    kind: ActionKind
-    label: str
-    task: str
-
-
-class Prediction(NamedTuple):
-    """What an action is expected to need, at its fewest units.
-
-    Attributes:
-        duration_s: Mean execution time, bounded by its timeout.
-        log_mean: Mean of the logarithm of execution seconds, without a timeout.
-        log_sd: Standard deviation of the logarithm of execution seconds.
-        use: CPU cores it uses on average in the foreground; below one where it waits for disks and sockets.
-        peak_memory_mb: Memory that it exceeds with a small, set probability.
-        amdahl_fraction: Share of the work that more units divide among them, in [0, 1].
-        observations: Runs of this very key that the prediction rests on, old ones counted less.
-        known: Whether a run of its label ended, or its client gave a hint. Otherwise it is a guess by the kind.
-    """
-
-    duration_s: float
-    log_mean: float
-    log_sd: float
-    use: float
-    peak_memory_mb: float
-    amdahl_fraction: float
-    observations: float
-    known: bool = True
-
-
-class ObservedRun(NamedTuple):
-    """What a run of an action showed.
-
-    Attributes:
-        key: What was known ahead.
-        execution_s: The execution clock: granted time only.
-        units: Units of the elastic resource it ran with, in multiples of its fewest.
-        cpu_s: CPU seconds it used.
-        peak_memory_mb: Its peak; 0 if nobody measured it.
-        failed: It was cut off by a failure that is not its own.
-        timed_out: It was cut off by its timeout.
-        hint_s: Seconds the client had expected at the fewest units; 0 if it said nothing.
-        amdahl_hint: Parallel fraction of the demand's curve.
-    """
-
-    key: PredictionKey
-    execution_s: float
-    units: float = 1.0
-    cpu_s: float = 0.0
-    peak_memory_mb: float = 0.0
-    failed: bool = False
-    timed_out: bool = False
-    hint_s: float = 0.0
-    amdahl_hint: float = 1.0
-
-    @property
-    def censored(self) -> bool:
-        """Whether it would have taken longer than it did."""
-        return self.failed or self.timed_out
+_NODE_NUMBERS = 13
 
 
 class Path(NamedTuple):
@@ -113,7 +41,7 @@ class RunningMean:
 
 @dataclass(slots=True, eq=False)
 class SeenRuns:
-    """What the runs of one node showed.
+    """Observations of the runs of one node.
 
     Attributes:
         duration: Log-seconds at the fewest units.
@@ -154,7 +82,6 @@ class SeenRuns:
         return SeenRuns(duration, error, use, memory, memory_error, *numbers[10:])
 
 
-_NODE_NUMBERS = 13
 _UNSEEN = SeenRuns()
 
 
@@ -223,7 +150,7 @@ class Nodes:
         )
 
     def take_changes(self, most: int) -> Changes:
-        """What differs from what was taken before: up to `most` nodes, none once all were taken."""
+        """Returns the nodes that changed since they were last taken: up to `most`, none once all were taken."""
         removed = [self.removed.pop() for _ in range(min(most, len(self.removed)))]
         taken = [self.changed.pop() for _ in range(min(most - len(removed), len(self.changed)))]
         return Changes([SavedNode(path, self._level(path)[path].to_list()) for path in taken], removed)

@@ -8,59 +8,15 @@ errors of earlier predictions, shrunk in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from callsheet.scheduler.core.state.entities import Attempt
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.events import AttemptEnded, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    ActionRequest,
-    Demand,
-    FailureKind,
-    ResourceDemand,
-    SpeedUp,
-    TimeoutKind,
-)
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, quantile
-from callsheet.scheduler.planner.predictors.nodes import (
-    Branch,
-    Changes,
-    Nodes,
-    ObservedRun,
-    Path,
-    Prediction,
-    PredictionKey,
-    RunningMean,
-    SavedNode,
-)
+from callsheet.scheduler.planner.predictors.nodes import Branch, Changes, Nodes, Path, RunningMean, SavedNode
+from callsheet.scheduler.planner.predictors.values import ObservedRun, Prediction, PredictionKey
 
-
-class Prior(NamedTuple):
-    """What is assumed of a kind before anything of it ran.
-
-    Attributes:
-        duration_s: Median execution time.
-        use: Cores used while running.
-        peak_memory_mb: Median peak.
-    """
-
-    duration_s: float
-    use: float
-    peak_memory_mb: float
-
-
-PRIORS: Mapping[ActionKind, Prior] = MappingProxyType(
-    {
-        ActionKind.GENERATE: Prior(5.0, 0.1, 64.0),
-        ActionKind.ENV_RESET: Prior(5.0, 0.5, 256.0),
-        ActionKind.ENV_STEP: Prior(0.3, 0.65, 256.0),
-        ActionKind.TOOL_CALL: Prior(1.5, 0.05, 64.0),
-        ActionKind.REWARD: Prior(5.0, 0.85, 256.0),
-    }
-)
 # Of a level against what was seen below it, in runs: of the prior, the kind, the label, and the label in a job. They
 # were fitted to command durations of public traces of coding agents.
 STRENGTHS = (1.0, 0.7, 4.0, 1.0)
@@ -96,6 +52,31 @@ _MOST_USE = 1024.0
 _LEAST_WEIGHT = 1e-3
 
 
+class Prior(NamedTuple):
+    """Assumptions about a kind before any action of it ran.
+
+    Attributes:
+        duration_s: Median execution time.
+        use: Cores used while running.
+        peak_memory_mb: Median peak.
+    """
+
+    duration_s: float
+    use: float
+    peak_memory_mb: float
+
+
+PRIORS: Mapping[ActionKind, Prior] = MappingProxyType(
+    {
+        ActionKind.GENERATE: Prior(5.0, 0.1, 64.0),
+        ActionKind.ENV_RESET: Prior(5.0, 0.5, 256.0),
+        ActionKind.ENV_STEP: Prior(0.3, 0.65, 256.0),
+        ActionKind.TOOL_CALL: Prior(1.5, 0.05, 64.0),
+        ActionKind.REWARD: Prior(5.0, 0.85, 256.0),
+    }
+)
+
+
 class Predictors:
     """See the module's docstring. Not for several threads.
 
@@ -119,7 +100,7 @@ class Predictors:
     def predict(
         self, key: PredictionKey, hint_s: float = 0.0, *, amdahl_hint: float = 1.0, timeout_s: float = math.inf
     ) -> Prediction:
-        """What an action is expected to need.
+        """Returns the expected needs of an action.
 
         Args:
             key: What is known of it.
@@ -162,7 +143,7 @@ class Predictors:
             _learn_peak(observation, branch)
 
     def take_changes(self, most: int) -> Changes:
-        """What differs from what was taken before, to be saved: up to `most` nodes, none once all were taken."""
+        """Returns the changed nodes, which are to be saved: up to `most`, none once all were taken."""
         return self.nodes.take_changes(most)
 
     def restore(self, saved: Iterable[SavedNode]) -> int:
@@ -291,105 +272,3 @@ def _check(observation: ObservedRun) -> None:
             raise ValueError(f"{name}: must be a finite number, 0 or more (got {value!r})")
     if not 1.0 <= observation.units < math.inf:
         raise ValueError(f"units: must be a finite number, 1 or more (got {observation.units!r})")
-
-
-# From the core's requests and the ends of their attempts to what predictors are asked and told.
-
-BYTES_PER_MB = 1 << 20
-
-
-def key_of(request: ActionRequest) -> PredictionKey:
-    """What predictors know an action by."""
-    return PredictionKey(request.key.job_id, request.kind, request.label, request.task)
-
-
-def predict(predictors: Predictors, request: ActionRequest) -> Prediction:
-    """What an action is expected to need, the client's hints included, within its timeout."""
-    return predictors.predict(
-        key_of(request),
-        request.expected_duration,
-        amdahl_hint=amdahl_hint(request.demand),
-        timeout_s=request.timeouts.start_to_close,
-    )
-
-
-def elastic_entry(demand: Demand) -> ResourceDemand | None:
-    """The resource of which more units make it faster; the first, if there are several."""
-    for entry in demand.entries:
-        if entry.elastic:
-            return entry
-    return None
-
-
-def amdahl_hint(demand: Demand) -> float:
-    """The parallel fraction that the demand's curve amounts to; 1 without one."""
-    entry = elastic_entry(demand)
-    return _told_fraction(entry.speed_up, entry.min_units, entry.max_units) if entry is not None else 1.0
-
-
-def relative_units(demand: Demand, granted: Mapping[str, int]) -> float:
-    """Units of the elastic resource granted, in multiples of its fewest; 1 without one."""
-    entry = elastic_entry(demand)
-    if entry is None:
-        return 1.0
-    return max(granted.get(entry.resource, entry.min_units) / max(entry.min_units, 1), 1.0)
-
-
-def _told_fraction(curve: SpeedUp, least: int, most: int) -> float:
-    """The fraction by which Amdahl's law has the curve's speed-up at the most units."""
-    if not curve.points:
-        return curve.amdahl_fraction
-    ratio, gain = most / max(least, 1), curve.at(most, least)
-    if ratio <= 1.0 or gain <= 0.0:
-        return 1.0
-    return min(max((1.0 - 1.0 / gain) / (1.0 - 1.0 / ratio), 0.0), 1.0)
-
-
-def with_attempts(state: SchedulerState, ends: Sequence[AttemptEnded]) -> Iterator[tuple[Attempt, AttemptEnded]]:
-    """Ends that the core has not handled yet, with their attempts; those that it does not know are left out."""
-    for event in ends:
-        manager = state.managers.get(event.manager_id)
-        attempt = manager.attempts.get(event.token) if manager is not None else None
-        if attempt is not None:
-            yield attempt, event
-
-
-def observation_of(attempt: Attempt, event: AttemptEnded) -> ObservedRun | None:
-    """What the end of an attempt says; None if it says nothing of what the action needs.
-
-    Whatever its manager measured: its execution clock ended with its timeout.
-    """
-    if not event.started or event.execution_s <= 0.0:
-        return None
-    request = attempt.action.request
-    usage = event.usage
-    timed_out = _timed_out(event)
-    return ObservedRun(
-        key_of(request),
-        min(event.execution_s, request.timeouts.start_to_close),
-        relative_units(request.demand, attempt.granted),
-        cpu_s=_amount(usage.cpu_s) if usage is not None else 0.0,
-        peak_memory_mb=_amount(usage.peak_memory_bytes / BYTES_PER_MB) if usage is not None else 0.0,
-        failed=not timed_out and not _ran_to_its_end(event),
-        timed_out=timed_out,
-        hint_s=request.expected_duration,
-        amdahl_hint=amdahl_hint(request.demand),
-    )
-
-
-def _timed_out(event: AttemptEnded) -> bool:
-    result = event.result
-    return isinstance(result, AttemptFailed) and result.timeout is TimeoutKind.START_TO_CLOSE
-
-
-def _ran_to_its_end(event: AttemptEnded) -> bool:
-    """Whether its time is its own: it succeeded, or the policy's own code failed."""
-    result = event.result
-    if isinstance(result, AttemptFailed):
-        return result.kind is FailureKind.POLICY
-    return isinstance(result, AttemptSucceeded)
-
-
-def _amount(value: float) -> float:
-    """What a manager measured; what is no amount counts as not measured."""
-    return value if math.isfinite(value) and value > 0.0 else 0.0

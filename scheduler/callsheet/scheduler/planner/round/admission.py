@@ -5,184 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import exp
 from typing import NamedTuple
 
-import numpy as np
 from callsheet.scheduler.core.jobs.pacing import may_begin
-from callsheet.scheduler.core.state.entities import Action, Job, Trajectory
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyQueue, SchedulerState
-from callsheet.scheduler.core.words.model import ActionKind, Demand, TrajectoryKey
-from callsheet.scheduler.core.work.trajectories import first_actions
-from callsheet.scheduler.planner.fleet.offers import fitting, nearest_node, need_of, place_of
-from callsheet.scheduler.planner.fleet.pools import Fleet
-from callsheet.scheduler.planner.question.instance import Integers, OptionBlock
-
-# How busy the trajectories that live keep their cores, by how often their commands come.
-
-# Seconds over which the rate is averaged, and the least time between two looks.
-MEMORY_S = 20.0
-LEAST_STEP_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class CpuLoad:
-    """How busy the trajectories that live keep their cores.
-
-    Attributes:
-        live: How many live, of jobs whose trajectories have sandboxes.
-        cores: Cores of the nodes that have sandboxes.
-        idle_cores: Those of them that nothing uses now.
-        work_s: Core-seconds of a command.
-        alone_s: Seconds of a command that has the cores it can use.
-        think_s: Seconds from the end of a command to the next one of its trajectory.
-    """
-
-    live: int
-    cores: float
-    idle_cores: float
-    work_s: float
-    alone_s: float
-    think_s: float
-
-    def most_live(self, load: float) -> float:
-        """Trajectories at which commands would use so many times the cores, were none to wait for any other.
-
-        An estimate errs while trajectories have hardly begun; that cores idle is a fact, and makes room for as many.
-        """
-        estimated = load * self.cores * (self.alone_s + self.think_s) / max(self.work_s, 1e-9)
-        return max(estimated, self.live + self.idle_cores)
-
-
-class CommandRate:
-    """Weight that becomes ready for cores each second, as an exponential average.
-
-    Attributes:
-        rate: The average; 0 until something came.
-    """
-
-    def __init__(self) -> None:
-        self.rate = 0.0
-        self._seen = 0.0
-        self._since: float | None = None
-
-    def observe(self, state: SchedulerState, now: float) -> None:
-        """Takes a look at the ready queue's counter; cheap, for every round."""
-        total = state.ready.arrived_for_cores
-        if self._since is None:
-            self._since, self._seen = now, total
-            return
-        step = now - self._since
-        if step < LEAST_STEP_S:
-            return
-        recent = (total - self._seen) / step
-        kept = exp(-step / MEMORY_S) if self.rate else 0.0
-        self.rate = kept * self.rate + (1.0 - kept) * recent
-        self._since, self._seen = now, total
-
-
-def thinking(state: SchedulerState, generating: int) -> float:
-    """Live trajectories that have nothing waiting or running but a generation.
-
-    Args:
-        state: The core.
-        generating: Generations that run as actions of the core; others it cannot see.
-    """
-    live = sum(job.live_trajectories for job in state.jobs.values())
-    return float(max(live - len(state.attempts) - len(state.ready), 0) + generating)
-
-
-# Room for what sandboxes hold between actions, booked trajectory by trajectory while a round lets some begin.
-
-Needs = list[tuple[int, Integers]]
-"""(pool, what a sandbox holds of each column there), for each pool that can have it."""
-
-
-class SandboxRoom:
-    """See the module's docstring."""
-
-    def __init__(self, state: SchedulerState, fleet: Fleet, block_of: Callable[[ClassKey], OptionBlock]) -> None:
-        """Starts from what is free now, less what resets that are ready are going to take.
-
-        Args:
-            state: The core.
-            fleet: Refreshed for it.
-            block_of: The options of a class.
-        """
-        self._pools = fleet.pools
-        self._free = [pool.free.copy() for pool in fleet.pools]
-        self._block_of = block_of
-        self._needs: dict[tuple[str, Demand, str, str], Needs] = {}
-        self._held: set[int] = set()
-        resets = [(key, ready.count) for key, ready in state.ready.classes.items() if key.kind is ActionKind.ENV_RESET]
-        without_room = [key for key, count in resets if self._take(key, count) < count]
-        for key in without_room:
-            self._hold(self._needs_of(key))
-
-    def hold_for(self, trajectory: Trajectory) -> bool:
-        """Keeps a node for a trajectory whose sandbox fits nowhere, and says whether that was done.
-
-        The node that lacks the least keeps what it has of what the sandbox holds, or smaller ones of others would take
-        whatever comes free. There is one such sandbox in a pool at a time.
-        """
-        reset = reset_of(trajectory)
-        return reset is not None and self._hold(self._needs_of(ReadyQueue.key_of(reset)))
-
-    def _hold(self, needs: Needs) -> bool:
-        pools = {pool for pool, _ in needs}
-        if not needs or not pools.isdisjoint(self._held) or any(self._fits(pool, need).any() for pool, need in needs):
-            return False
-        pool, node, need = nearest_node(self._pools, self._free, needs)
-        self._free[pool][node, need > 0] = 0
-        self._held |= pools
-        return True
-
-    def book(self, trajectory: Trajectory) -> bool:
-        """Books a trajectory's sandbox; False if there is no room. One without a sandbox needs none."""
-        reset = reset_of(trajectory)
-        return reset is None or self._take(ReadyQueue.key_of(reset), 1) == 1
-
-    def _take(self, key: ClassKey, count: int) -> int:
-        """Books sandboxes on the nodes with the most room, as many as fit, and returns how many."""
-        needs = self._needs_of(key)
-        if not needs:
-            # What nothing can serve now must not wait here, where nobody says so.
-            return count
-        for taken in range(count):
-            room = [(self._fits(pool, need), pool, need) for pool, need in needs]
-            fits, pool, need = max(room, key=lambda each: int(each[0].max(initial=0)))
-            if not fits.any():
-                return taken
-            self._free[pool][int(np.argmax(fits))] -= need
-        return count
-
-    def _fits(self, pool: int, need: Integers) -> Integers:
-        return fitting(self._free[pool], need)
-
-    def _needs_of(self, key: ClassKey) -> Needs:
-        alike = (key.service, key.demand, key.job, key.label)
-        needs = self._needs.get(alike)
-        if needs is None:
-            needs = self._needs[alike] = self._held_needs(key)
-        return needs
-
-    def _held_needs(self, key: ClassKey) -> Needs:
-        held = {entry.resource for entry in key.demand.entries if entry.held_by_trajectory}
-        found: dict[int, Integers] = {}
-        for option in self._block_of(key).options:
-            place = place_of(option)
-            pool = self._pools[place.pool]
-            need = need_of(option, pool)
-            need[[name not in held for name in pool.columns]] = 0
-            found[place.pool] = need
-        return list(found.items())
-
-
-def reset_of(trajectory: Trajectory) -> Action | None:
-    """What makes a waiting trajectory's sandbox; None if it begins without one."""
-    actions = first_actions(trajectory)
-    return next((action for action in actions if action.request.kind is ActionKind.ENV_RESET), None)
-
+from callsheet.scheduler.core.state.entities import Job, Trajectory
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import TrajectoryKey
+from callsheet.scheduler.planner.round.cpu_load import CpuLoad
+from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom, reset_of
 
 # A new figure of trajectories to a version counts this much beside those before it.
 LEARNING_RATE = 0.3
@@ -210,7 +40,7 @@ class Candidate:
 def choose(
     candidates: Sequence[Candidate], room: Callable[[Trajectory], bool], most_in_all: float
 ) -> list[TrajectoryKey]:
-    """Which trajectories may begin.
+    """Chooses the trajectories that may begin.
 
     Args:
         candidates: Jobs with waiting trajectories; their counts are kept up as trajectories are chosen.
@@ -239,7 +69,7 @@ def _live_on_cores(candidates: Sequence[Candidate]) -> int:
 
 @dataclass(slots=True)
 class _Consumed:
-    """What was seen of a job when its present version was published."""
+    """Numbers of a job at the time when its present version was published."""
 
     job: Job
     version: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from callsheet.scheduler.core.state.scheduler_state import ReadyClass
+from callsheet.scheduler.core.state.ready import ReadyClass
 from callsheet.scheduler.planner.question.instance import Integers, OptionBlock, PlanningInstance
 
 

@@ -23,13 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action, Manager
-from callsheet.scheduler.core.state.ledger import Service
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
-from callsheet.scheduler.core.words.events import Assignment
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.model import ActionKind, Demand, TrajectoryKey
+from callsheet.scheduler.core.words.plan import Assignment
 from callsheet.scheduler.core.words.registration import ServiceDescription
 from callsheet.scheduler.core.work.servability import can_ever_serve, service_of
-from callsheet.scheduler.planner.engines.claims import EngineLoads, KvClaim, generation_prices, idle_for_s
+from callsheet.scheduler.planner.engines.claims import KvClaim, idle_for_s
+from callsheet.scheduler.planner.engines.generation_prices import EngineLoads, generation_prices
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.question.instance import Floats, Integers
 from callsheet.scheduler.planner.round.estimates import Estimates

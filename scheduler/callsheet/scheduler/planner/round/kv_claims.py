@@ -7,8 +7,8 @@ expected to take, and to wait before, says whether the place is kept at all.
 from __future__ import annotations
 
 from callsheet.scheduler.core.state.entities import Action, Trajectory
-from callsheet.scheduler.core.state.ledger import Service
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, TrajectoryKey
 from callsheet.scheduler.planner.engines.claims import KvClaim, keep_for_s
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge

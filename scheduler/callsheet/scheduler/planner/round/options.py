@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.state.ledger import units_by_need
-from callsheet.scheduler.core.state.scheduler_state import ClassKey
+from callsheet.scheduler.core.state.held_memory import units_by_need
+from callsheet.scheduler.core.state.ready import ClassKey
 from callsheet.scheduler.core.words.model import CPU, GPU, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
 from callsheet.scheduler.planner.fleet.likeness import Host, Place, shared_column, slot_column
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Pool
-from callsheet.scheduler.planner.question.instance import MARGINAL_EFFICIENCY_FLOOR, Option, OptionBlock
+from callsheet.scheduler.planner.question.instance import Option, OptionBlock
+from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR
 
 # Widths tried of one elastic resource, and of each where several are elastic.
 MAX_WIDTHS = 8

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.hosted.rollouts import why_gated
 from callsheet.scheduler.core.state.entities import Action, Manager
-from callsheet.scheduler.core.state.ledger import Service
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, SchedulerState
-from callsheet.scheduler.core.words.events import Plan
+from callsheet.scheduler.core.state.ready import ClassKey
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words.model import ActionRequest
+from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.work.servability import by_need, can_ever_serve, service_of
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.state.entities import Action
-from callsheet.scheduler.core.state.scheduler_state import ClassKey, ReadyClass, SchedulerState
-from callsheet.scheduler.core.words.model import ActionKind, ResourceDemand
+from callsheet.scheduler.core.state.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.words.model import ResourceDemand
 from callsheet.scheduler.planner.fleet.likeness import Place
 from callsheet.scheduler.planner.fleet.offers import (
-    Offer,
     fitting,
     make_offer,
     nearest_node,
@@ -34,105 +34,18 @@ from callsheet.scheduler.planner.question.instance import (
     ResourceRow,
 )
 from callsheet.scheduler.planner.round.competition import Servable
-from callsheet.scheduler.planner.round.estimates import (
-    Estimates,
+from callsheet.scheduler.planner.round.estimates import Estimates, duration_of_size
+from callsheet.scheduler.planner.round.holding import kept_by_trajectories
+from callsheet.scheduler.planner.round.lateness import (
     backlog_s,
-    duration_of_size,
     first_members,
     hold_after_s,
-    kept_by_trajectories,
     late_after_s,
     late_members,
     longest_wait_s,
 )
 from callsheet.scheduler.planner.round.options import Chunk, Estimate, Ready, Rows, option_block
-
-# Models that are there serve the calls that wait for them before they give way to others.
-#
-# To bring an instance in evicts idle ones, and what waits for those has to bring them in again. So units of an idle
-# instance are claimed by calls that wait for its model, and others of their job start there only without a set-up.
-# Once nobody waits for it, or only those who are not late while others are, it is as good as free units. To serve a
-# queue to its end before switching is what keeps set-ups rare (exhaustive service, as in polling systems with
-# switch-over times).
-
-
-class Waiting(NamedTuple):
-    """A class, how many of its members are late, and for how many seconds the oldest of them has been."""
-
-    servable: Servable
-    late: int
-    overdue_s: float
-
-
-class Claims:
-    """What waiting calls claim of the idle instances of one moment."""
-
-    def __init__(self, fleet: Fleet, free: Frees, waiting: Sequence[Waiting]) -> None:
-        """Starts from what is free and who waits."""
-        self._fleet = fleet
-        self._free = free
-        some_bring_in = any(pool.brings_in for pool in fleet.pools)
-        self._waiting = [each for each in waiting if some_bring_in and _evicts(fleet, each.servable)]
-        self._known: dict[tuple[str, int, bool], Frees] = {}
-
-    def on(self, job: str, priority: int, *, late: bool) -> Frees:
-        """Units that a member of a job must leave alone where it would have to bring an instance in; none if empty.
-
-        Args:
-            job: Its job; another job's claims are left to the fair shares.
-            priority: Its priority class; what is less urgent claims nothing from it.
-            late: Whether it is late; then only those who are late, too, claim anything.
-        """
-        if not self._waiting:
-            return []
-        key = (job, priority, late)
-        if key not in self._known:
-            self._known[key] = self._claimed(*key)
-        return self._known[key]
-
-    def _claimed(self, job: str, priority: int, late: bool) -> Frees:
-        claimed = [np.zeros_like(each) for each in self._free]
-        for (ready, block), late_count, _ in self._waiting:
-            left = late_count if late else ready.count
-            if ready.key.job != job or ready.key.priority > priority:
-                continue
-            for offer in _at_once(self._fleet, block):
-                pool, number = self._fleet.pools[offer.place.pool], offer.place.pool
-                nodes = nodes_with_room(offer, pool, self._free[number], pool.ready)
-                room = room_on(nodes, offer, pool, self._free[number], pool.ready)
-                for node, members in zip(nodes.tolist(), room.tolist(), strict=True):
-                    taken = min(members, left)
-                    claimed[number][node] += taken * offer.need
-                    left -= taken
-        return claimed
-
-
-def some_there(fleet: Fleet, block: OptionBlock) -> bool:
-    """Whether an instance that could serve a class is there, busy or not: its members come to their turn by that."""
-    return any(
-        (fleet.pools[place.pool].instances[:, place.host] > 0).any()
-        for place in {place_of(option) for option in block.options}
-        if place.host in fleet.pools[place.pool].brings_in
-    )
-
-
-def _evicts(fleet: Fleet, servable: Servable) -> bool:
-    """Whether what a class has to bring in takes the place of something: models do, images of sandboxes do not."""
-    return servable.ready.key.kind is not ActionKind.ENV_RESET and any(
-        place.host in fleet.pools[place.pool].brings_in for place in map(place_of, servable.block.options)
-    )
-
-
-def _at_once(fleet: Fleet, block: OptionBlock) -> Iterator[Offer]:
-    """The narrowest way to start a member at each place where an instance can be ready."""
-    seen = set()
-    for option in block.options:
-        place = place_of(option)
-        pool = fleet.pools[place.pool]
-        if place not in seen and place.host in pool.brings_in and not option.setup_s:
-            seen.add(place)
-            yield make_offer(option, pool)
-
+from callsheet.scheduler.planner.round.residency import Claims, Waiting, some_there
 
 # Pools of more nodes than this are taken as one heap of units, but for their chunks.
 EXACT_POOL_NODES = 32
@@ -195,14 +108,14 @@ class _Kept(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What is free on the nodes of each pool and not kept, and by pool the action for which a node there is kept."""
+    """Free units on the nodes of each pool that are not kept, and by pool the action for which a node is kept."""
 
     free: Frees
     kept_for: Mapping[int, Action]
 
 
 def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
-    """What the options of a class would have to be set up for now, by place."""
+    """Returns the set-ups that the options of a class would need now, by place."""
     if not fleet.brings_in:
         return ()
     places = dict.fromkeys(place_of(option) for option in block.options)
@@ -259,7 +172,7 @@ class Snapshots:
         return Snapshot(instance, members, free, kept_for, claimed, fleet.generation)
 
     def free_units(self, fleet: Fleet) -> Integers:
-        """What is free of each row now, and without end of "no row", which an index of -1 finds."""
+        """Returns the free units of each row, and endless ones for "no row", which an index of -1 finds."""
         free = [pool.free for pool in fleet.pools]
         own = [np.maximum(units, 0).sum(axis=0) for units in free]
         further = [row.free for row in self._further_rows(fleet, free, 0.0)]
@@ -314,7 +227,7 @@ class Snapshots:
             self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
 
     def _room_and_waiting(self, fleet: Fleet, servable: Sequence[Servable], now: float) -> tuple[Room, list[Waiting]]:
-        """What is free on each node and not held for somebody, and who waits with whom."""
+        """Returns the free units on each node that are not held, and the waiting actions with those beside them."""
         backlogs = backlog_s(fleet, servable)
         most = self._dispatch_cap
         waits = [_longest_wait_s(ready, most, now) for ready, _ in servable]
@@ -368,7 +281,7 @@ def _ready(fleet: Fleet, row: Ready, hold_s: float) -> ResourceRow:
 def held_back(
     fleet: Fleet, waiting: Sequence[Servable], backlogs: Sequence[float], waits: Sequence[float], hold_after: float
 ) -> Room:
-    """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
+    """Returns the free units of each node, less those kept for actions that wait too long and fit nowhere.
 
     In each pool the one that came first counts. If it fits nowhere, the node that lacks the least keeps what it has of
     what the action needs, so that nothing that fits an idle node starves.
@@ -440,7 +353,7 @@ class _Limits:
         self._known: dict[Hashable, int] = {}
 
     def of(self, block: OptionBlock, claimed: Frees) -> Integers:
-        """Of each option of a class that must leave others what they claim, where it would bring an instance in."""
+        """Returns the most starts of each option of a class that leave claimed units to the calls that claim them."""
         if not claimed and not self._some_small:
             return _unlimited(len(block.options))
         return np.array([self._most(option, claimed) for option in block.options], np.int64)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.planner.question.instance import Integers
-from callsheet.scheduler.planner.solvers.stage import SOLVED_GAP, Answer, Counts, Stage, Status, by_density
+from callsheet.scheduler.planner.solvers.greedy import by_density
+from callsheet.scheduler.planner.solvers.stage import SOLVED_GAP, Answer, Counts, Stage, Status
 
 # The largest coefficient of the integer objective; costs are rounded to this precision.
 OBJECTIVE_SCALE = 10_000_000

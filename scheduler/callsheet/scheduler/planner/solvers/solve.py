@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from callsheet.scheduler.planner.question.instance import Floats, Option, OptionCosts, PlanningInstance, option_costs
+from callsheet.scheduler.planner.question.instance import Floats, Option, PlanningInstance
+from callsheet.scheduler.planner.question.price import OptionCosts, option_costs
 from callsheet.scheduler.planner.solvers.cp_sat import LEAST_SECONDS, AssignmentModel, Budget
-from callsheet.scheduler.planner.solvers.stage import (
-    Answer,
-    Counts,
-    Leftovers,
-    Stage,
-    Status,
-    by_density,
-    fill,
-    greedy,
-    make_stage,
-)
+from callsheet.scheduler.planner.solvers.greedy import by_density, fill, greedy
+from callsheet.scheduler.planner.solvers.stage import Answer, Counts, Leftovers, Stage, Status, make_stage
+
+# Where so many members start, one more or less matters next to nothing, and CP-SAT finds none in its time.
+MOST_CONTESTED = 64
+_HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +57,6 @@ class Solution:
     def gap(self) -> float:
         """(objective - bound) / |bound|."""
         return (self.objective - self.bound) / max(abs(self.bound), 1e-12)
-
-
-# Where so many members start, one more or less matters next to nothing, and CP-SAT finds none in its time.
-MOST_CONTESTED = 64
-_HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
 def solve(
@@ -114,7 +105,7 @@ def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[],
 
 
 class _Books:
-    """What is decided and what is left of an instance while its stages are solved."""
+    """Decisions about an instance, and the rest of it, while its stages are solved."""
 
     def __init__(self, instance: PlanningInstance, costs: OptionCosts) -> None:
         self._instance = instance

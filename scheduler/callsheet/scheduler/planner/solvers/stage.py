@@ -7,12 +7,18 @@ what they leave then goes to whoever can use it, in a stage without shares.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from callsheet.scheduler.planner.question.instance import Floats, Integers, JobShare, OptionCosts, PlanningInstance
+from callsheet.scheduler.planner.question.instance import Floats, Integers, JobShare, PlanningInstance
+from callsheet.scheduler.planner.question.price import OptionCosts
 from numpy.typing import NDArray
+
+# An answer this close to its bound, as a share of what could be gained at all, is as good as the best.
+SOLVED_GAP = 1e-4
+
+UNLIMITED = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +67,7 @@ class Stage:
         return used.astype(np.int64)
 
     def feasible(self, starts: Integers) -> bool:
-        """Whether a solution keeps every bound."""
+        """Returns whether a solution keeps every bound."""
         started = np.bincount(self.option_class, weights=starts, minlength=len(self.count))
         return bool(
             (starts >= 0).all()
@@ -69,10 +75,6 @@ class Stage:
             and (started <= self.count).all()
             and (self.used(starts) <= self.capacity).all()
         )
-
-
-# An answer this close to its bound, as a share of what could be gained at all, is as good as the best.
-SOLVED_GAP = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,12 +117,9 @@ class Answer:
     seconds: float = 0.0
 
 
-UNLIMITED = 1 << 50
-
-
 @dataclass(slots=True, eq=False)
 class Leftovers:
-    """What earlier stages of a round left.
+    """Members and units that earlier stages of a round left.
 
     Attributes:
         waiting: Members of each class.
@@ -259,97 +258,3 @@ def _share_rows(
             capacities.append(max(units - share.used.get(kind, 0), 0))
             share_amount[mine] = amount[mine]
     return share_row, share_amount
-
-
-# The price-greedy: the solver's warm start, its fallback, and the whole answer where it can be proved best.
-#
-# Two orders are tried, and the better result counts. In one, options with the highest benefit per scarce unit go
-# first. In the other each class keeps to its best option, and those go first that lose the most per scarce unit if
-# they have to make do with their next best (Vogel's approximation, see Reinfeld and Vogel, "Mathematical
-# Programming", 1958).
-
-BATCH = 64
-
-
-def greedy(stage: Stage) -> Answer:
-    """The better of two greedy fillings. Where every member got its best option nothing can be better."""
-    fillings = (fill(stage, order) for order in (by_density(stage), _by_regret(stage)))
-    best = min(fillings, key=lambda counts: counts.objective)
-    answer = Answer(best, unbounded_optimum(stage), Status.FALLBACK)
-    possible = max(stage.baseline - answer.bound, 1e-12)
-    proved = best.objective - answer.bound <= SOLVED_GAP * possible
-    return replace(answer, status=Status.BOUND) if proved else answer
-
-
-def by_density(stage: Stage) -> Integers:
-    """The options, those with the most benefit per scarce unit first."""
-    return np.argsort(-stage.benefit / _scarcity(stage), kind="stable")
-
-
-def _by_regret(stage: Stage) -> Integers:
-    """The options, the best one of each class first: where it would lose the most without that one."""
-    first = np.lexsort((-stage.benefit, stage.option_class))
-    owner = stage.option_class[first]
-    follows = np.append(owner[1:] == owner[:-1], False)
-    next_best = np.where(follows, np.append(stage.benefit[first][1:], 0.0), 0.0)
-    regret = np.zeros(len(first))
-    regret[first] = stage.benefit[first] - next_best
-    favourite = stage.benefit >= _most_benefit(stage)[stage.option_class]
-    scarcity = _scarcity(stage)
-    return np.lexsort((-np.where(favourite, regret, stage.benefit) / scarcity, ~favourite))
-
-
-def unbounded_optimum(stage: Stage) -> float:
-    """Cost if every member could have its best option: no solution costs less."""
-    return stage.baseline - float((_most_benefit(stage) * stage.count).sum())
-
-
-def _most_benefit(stage: Stage) -> Floats:
-    """Of each class's best option, shape (classes,)."""
-    best = np.zeros(len(stage.count))
-    np.maximum.at(best, stage.option_class, stage.benefit)
-    return best
-
-
-def fill(stage: Stage, order: Integers, start: Counts | None = None) -> Counts:
-    """Starts as many members as fit, option by option in an order.
-
-    Options are looked at by the batch, so that those for which nothing is left cost next to nothing.
-
-    Args:
-        stage: The stage.
-        order: Indexes of options.
-        start: A solution to add to; nothing by default.
-    """
-    starts = np.zeros(len(stage.options), np.int64) if start is None else start.starts.copy()
-    taken = np.bincount(stage.option_class, weights=starts, minlength=len(stage.count)).astype(np.int64)
-    # Plain lists, as single numbers of arrays are slow.
-    left: list[int] = (stage.count - taken).tolist()
-    free: list[int] = (stage.capacity - stage.used(starts)).tolist()
-    for first in range(0, len(order), BATCH):
-        batch = order[first : first + BATCH]
-        fits = (stage.amount[batch] <= np.array(free)[stage.row[batch]]).all(axis=1)
-        batch = batch[fits & (np.array(left)[stage.option_class[batch]] > 0)]
-        owners = stage.option_class[batch].tolist()
-        most = (stage.limit[batch] - starts[batch]).tolist()
-        charges = zip(stage.row[batch].tolist(), stage.amount[batch].tolist(), strict=True)
-        for option, owner, limit, (rows, units) in zip(batch.tolist(), owners, most, charges, strict=True):
-            members = min(left[owner], limit)
-            for row, each in zip(rows, units, strict=True):
-                if each * members > free[row]:
-                    members = free[row] // each
-                    if not members:
-                        break
-            if members > 0:
-                starts[option] += members
-                left[owner] -= members
-                for row, each in zip(rows, units, strict=True):
-                    free[row] -= each * members
-    return Counts(starts, stage.objective(starts))
-
-
-def _scarcity(stage: Stage) -> Floats:
-    """Share of the free units that a member takes, summed over rows; never 0."""
-    free = np.maximum(stage.capacity.astype(np.float64), 1e-9)
-    taken: Floats = np.maximum((stage.amount / free[stage.row]).sum(axis=1), 1e-12)
-    return taken

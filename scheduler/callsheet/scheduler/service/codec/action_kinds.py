@@ -10,16 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from callsheet.scheduler.core.words.model import (
-    CPU,
-    MEMORY,
-    ActionKind,
-    Demand,
-    ResourceDemand,
-    SandboxCopy,
-    SpeedUp,
-    invalid,
-)
+from callsheet.scheduler.core.words.model import CPU, MEMORY, ActionKind, Demand, ResourceDemand, SandboxCopy, SpeedUp
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.core.words.registration import BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.service.codec.rules import (
     at_least,

@@ -8,14 +8,16 @@ from callsheet.scheduler.core.jobs.leases import open_job
 from callsheet.scheduler.core.state.chores import open_actions
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
-from callsheet.scheduler.core.words.model import ActionKey, RefusedError, failed_precondition, not_found
+from callsheet.scheduler.core.words.model import ActionKey
 from callsheet.scheduler.core.words.records import ActionSummary
+from callsheet.scheduler.core.words.refusals import RefusedError, failed_precondition, not_found
 from callsheet.scheduler.history.messages import fill_time, state_named
-from callsheet.scheduler.planner.answers.explain import Explanation, Holder, explain_in_parts, holders_in_parts
+from callsheet.scheduler.planner.answers.explain import Explanation, explain_in_parts
+from callsheet.scheduler.planner.answers.holders import Holder, holders_in_parts
 from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
 from callsheet.scheduler.planner.predictors import Prediction, Predictors
 from callsheet.scheduler.planner.predictors.log_normal import quantile
-from callsheet.scheduler.planner.predictors.predictors import predict
+from callsheet.scheduler.planner.predictors.requests import predict
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.service.codec.requests import decode_key

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
+from callsheet.scheduler.core.words.cached_tokens import GenerationSize
 from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
 from callsheet.scheduler.core.words.model import (
     CPU,
@@ -14,7 +15,6 @@ from callsheet.scheduler.core.words.model import (
     ActionKind,
     ActionRequest,
     Demand,
-    GenerationSize,
     GroupRequest,
     JobRequest,
     OnInfra,
@@ -25,8 +25,8 @@ from callsheet.scheduler.core.words.model import (
     Timeouts,
     Token,
     TrajectoryRequest,
-    invalid,
 )
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.scheduler.service.codec.rules import (
     MAX_SECONDS,

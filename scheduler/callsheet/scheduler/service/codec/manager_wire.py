@@ -9,19 +9,12 @@ from typing import Final
 
 from callsheet.scheduler.core.hosted.rollouts import RESTORE_TIMEOUT_S
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.events import GrantPrediction
-from callsheet.scheduler.core.words.model import (
-    CPU,
-    ActionKey,
-    ActionKind,
-    FailureKind,
-    GeneratedTokens,
-    TimeoutKind,
-    Token,
-    invalid,
-)
+from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens
+from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.words.peers import ManagerSession
+from callsheet.scheduler.core.words.plan import GrantPrediction
+from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.core.words.registration import (
-    ManagerSession,
     NodeDescription,
     QuotaDescription,
     RunningAttempt,

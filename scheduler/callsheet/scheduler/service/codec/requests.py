@@ -11,16 +11,9 @@ from callsheet.scheduler.access.identity import Identity, Scope, denied
 from callsheet.scheduler.core.jobs.batches import MAX_BATCH
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import PublishRight
-from callsheet.scheduler.core.words.model import (
-    ActionKey,
-    Opened,
-    RefusalCode,
-    RefusedError,
-    TrajectoryEnd,
-    TrajectoryResult,
-    invalid,
-)
-from callsheet.scheduler.core.words.registration import BatchTaker, Watcher
+from callsheet.scheduler.core.words.model import ActionKey, Opened, TrajectoryEnd, TrajectoryResult
+from callsheet.scheduler.core.words.peers import BatchTaker, Watcher
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, invalid
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_offer, decode_trajectory
 from callsheet.scheduler.service.codec.rules import (
     at_least,

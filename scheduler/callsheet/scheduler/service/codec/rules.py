@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
-from callsheet.scheduler.core.words.model import RefusedError, invalid
+from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.v1 import action_pb2, common_pb2
 from callsheet.v1.google_rpc import status_pb2
 from callsheet.wire.encoded_fields import embedded, tag

@@ -9,7 +9,8 @@ from typing import Final
 
 import anyio.to_thread
 from callsheet.scheduler.core.hosted.rollouts import RANKS_DIFFER, PolicyEngine, engines_of
-from callsheet.scheduler.core.jobs.leases import grace_of, idle_at, idle_timeout_of, open_job
+from callsheet.scheduler.core.jobs.idle_jobs import idle_at, idle_timeout_of
+from callsheet.scheduler.core.jobs.leases import grace_of, open_job
 from callsheet.scheduler.core.jobs.pacing import PacingGate, max_buffered_of
 from callsheet.scheduler.core.state.buffer import BufferedTrajectory, Bundle, LeasedBatch
 from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job, Trajectory
@@ -17,7 +18,7 @@ from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.engine_weights import EngineWeights, WeightsRollout
 from callsheet.scheduler.core.words.model import Opened, Token, TrajectoryEnd
 from callsheet.scheduler.core.work.costs import group_cost
-from callsheet.scheduler.core.work.trajectories import unknown_group, unknown_trajectory
+from callsheet.scheduler.core.work.over_or_unknown import unknown_group, unknown_trajectory
 from callsheet.scheduler.history.messages import cost_message
 from callsheet.scheduler.service.codec.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.codec.rules import fill_duration, within

@@ -6,18 +6,15 @@ begins only while no such submit is on its way, and those that come after its be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import anyio
 import structlog
-from anyio import to_thread
-from callsheet.scheduler.access.identity import Identity, Scope, is_part_of
-from callsheet.scheduler.core.jobs.batches import buffered
-from callsheet.scheduler.core.state.entities import Action, FinishedAction, Manager
-from callsheet.scheduler.core.state.scheduler_state import SchedulerState
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.access.identity import Identity
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.service.payloads.rights import PayloadRights
 from callsheet.scheduler.store.payloads import (
     PayloadNotFoundError,
     PayloadStore,
@@ -26,68 +23,6 @@ from callsheet.scheduler.store.payloads import (
     PayloadsUnusableError,
 )
 from callsheet.v1 import common_pb2
-
-# Who may read and name which stored payload. To know a digest is not enough where callers have tokens.
-
-_RETRY_S = 0.2
-
-
-class PayloadRights:
-    """Decides by what callers put, by what jobs refer to, and by the attempts that managers were given.
-
-    Whatever is denied looks like a payload that is not there.
-    """
-
-    def __init__(self, payloads: PayloadStore, state: SchedulerState) -> None:
-        self._payloads = payloads
-        self._state = state
-
-    async def check_readable(self, identity: Identity, sha256: str) -> None:
-        """Checks that a caller may read a payload.
-
-        Raises:
-            PayloadNotFoundError: It may not, or there is none.
-            RefusedError: UNAVAILABLE: what a manager was given is not known yet, after a restart of the scheduler.
-        """
-        if identity.scope is Scope.MANAGER and self._was_given(identity.subject, sha256):
-            return
-        if await self.unknown_to(identity, identity.subject if identity.scope is Scope.JOB else "", [sha256]):
-            if identity.scope is Scope.MANAGER and self._may_learn_of_more(identity.subject):
-                rule = "cannot be read before it is known what this manager runs; try again"
-                raise RefusedError(RefusalCode.UNAVAILABLE, "reference.sha256", sha256, rule, retry_after=_RETRY_S)
-            raise PayloadNotFoundError(sha256)
-
-    async def unknown_to(self, identity: Identity, job_id: str, sha256s: Collection[str]) -> list[str]:
-        """Those of some payloads that a caller may not name in an action or outcome of a job."""
-        owner = owner_of(identity)
-        return await self._payloads.unknown_to(owner, job_id, sha256s) if owner else []
-
-    def _was_given(self, subject: str, sha256: str) -> bool:
-        managers = self._managers_of(subject)
-        attempts = (attempt for manager in managers for attempt in manager.attempts.values())
-        if any(sha256 in attempt.action.request.payloads for attempt in attempts):
-            return True
-        services = {name for manager in managers for name in manager.services}
-        return any(sha256 in each.offer.payloads for name, each in self._state.rollouts.items() if name in services)
-
-    def _may_learn_of_more(self, subject: str) -> bool:
-        """Whether a manager may run attempts that are not known to be its: it tells them when it registers.
-
-        Those whose submits a restart lost are known once their clients have submitted them again.
-        """
-        managers = self._managers_of(subject)
-        if not managers or any(manager.session is None for manager in managers):
-            return True
-        return any(is_part_of(orphan.manager_id, subject) for orphan in self._state.orphans.values())
-
-    def _managers_of(self, subject: str) -> list[Manager]:
-        return [each for manager_id, each in self._state.managers.items() if is_part_of(manager_id, subject)]
-
-
-def owner_of(identity: Identity) -> str:
-    """As whom the payload store knows a caller; empty for those who may read everything."""
-    return f"{identity.scope.value} {identity.subject}" if identity.subject else ""
-
 
 References: TypeAlias = Sequence[common_pb2.PayloadReference]
 _Key: TypeAlias = tuple[str, str]
@@ -115,7 +50,7 @@ class _Claimed:
 
 
 class Claim:
-    """What one submit has taken; settled once it is accepted or refused."""
+    """Payloads that one submit has taken; settled once it is accepted or refused."""
 
     def __init__(self, claims: PayloadClaims) -> None:
         self._claims = claims
@@ -326,75 +261,3 @@ def refusal_of(error: PayloadStoreError) -> RefusedError:
 def _missing(reference: common_pb2.PayloadReference) -> RefusedError:
     rule = f"names no stored payload of {reference.size} bytes; put it first"
     return failed_precondition("reference.sha256", reference.sha256, rule)
-
-
-# Payloads that open jobs have not used for long are let go, so that a job of weeks does not fill the store.
-#
-# Four things of an open job may need a payload: weights that it published, a finished trajectory in its buffer, an
-# action without an outcome, and an outcome that is still kept. The first three are looked at. The last needs no
-# look: the payloads of an outcome are retained when it comes, and every use renews the time for which they are.
-# That is longer than the time of outcomes. As theirs, it stands still while no scheduler runs.
-
-# An outcome comes a little after its payloads, and is forgotten a little after its time.
-MARGIN_S: Final = 3600.0
-# Looks per time that a payload is kept without use, and the longest time between two of them.
-_LOOKS: Final = 8
-_LONGEST_PAUSE_S: Final = 3600.0
-# For one job; the rest is done at the next look.
-_DEADLINE_S: Final = 600.0
-
-
-class IdlePayloads:
-    """Lets go of them now and then; see the module's docstring. `clock` tells seconds since the epoch."""
-
-    def __init__(
-        self, payloads: PayloadStore, claims: PayloadClaims, state: SchedulerState, clock: Callable[[], float]
-    ) -> None:
-        self._payloads = payloads
-        self._claims = claims
-        self._state = state
-        self._clock = clock
-        self._started_at = clock()
-        self._kept_s = state.settings.finished_actions_s + MARGIN_S
-
-    async def run(self) -> None:
-        """Runs until cancelled."""
-        while True:
-            await self.release()
-            await anyio.sleep(min(self._kept_s / _LOOKS, _LONGEST_PAUSE_S))
-
-    async def release(self) -> None:
-        """Looks at each open job once. What goes wrong with one is only logged: the next look does it."""
-        for job_id in list(self._state.jobs):
-            try:
-                with anyio.fail_after(_DEADLINE_S):
-                    released = await self._release(job_id, self._idle_s())
-            except (PayloadStoreError, TimeoutError) as error:
-                _log.error("idle_payloads_not_released", job_id=job_id, reason=str(error) or "it took too long")
-            else:
-                if released:
-                    _log.info("idle_payloads_released", job_id=job_id, count=released)
-
-    def _idle_s(self) -> float:
-        """After how long a payload is idle.
-
-        Until all that time passed under this scheduler, as much is added as there was none, which is never too little.
-        """
-        ran = self._clock() - self._started_at
-        return self._kept_s if ran >= self._kept_s else self._kept_s + self._state.away_s
-
-    async def _release(self, job_id: str, idle_s: float) -> int:
-        idle = await self._payloads.idle(job_id, idle_s)
-        job = self._state.jobs.get(job_id)
-        if not idle or job is None:
-            return 0
-        # Actions that are submitted from here on use their payloads now, so that these are idle no more.
-        needed = await to_thread.run_sync(_needed, list(job.actions.values()))
-        needed |= {sha256 for each in buffered(job) for sha256 in each.result.payloads}
-        needed |= {sha256 for each in self._state.rollouts.values() for sha256 in each.offer.payloads}
-        return sum([await self._claims.release_idle(job_id, each, idle_s) for each in idle if each not in needed])
-
-
-def _needed(actions: Iterable[Action | FinishedAction]) -> set[str]:
-    """The payloads that actions without an outcome refer to."""
-    return {sha256 for action in actions if isinstance(action, Action) for sha256 in action.request.payloads}

@@ -12,8 +12,9 @@ import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope, denied
 from callsheet.scheduler.core.state.announced_managers import LostManager
 from callsheet.scheduler.core.state.entities import Manager
-from callsheet.scheduler.core.state.ledger import Node, Service
+from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import WeightsStanding
 from callsheet.scheduler.history.live import complete_actions, complete_trajectories
@@ -28,17 +29,12 @@ from callsheet.scheduler.service.codec.admin_explain import explanation_of, list
 from callsheet.scheduler.service.codec.requests import UnaryReply
 from callsheet.scheduler.service.codec.rules import Context, at_least
 from callsheet.scheduler.service.codec.status_answers import job_status
-from callsheet.scheduler.service.limits.guard import PeerLimits, caller, peer_of
+from callsheet.scheduler.service.limits.guard import caller
+from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.rpc.client_servicer import ANSWER_TIMEOUT
 from callsheet.scheduler.service.turns import in_turns, made_of
-from callsheet.v1 import (
-    action_pb2,
-    admin_service_pb2,
-    admin_service_pb2_grpc,
-    manager_service_pb2,
-    weights_pb2,
-)
+from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2, weights_pb2
 
 MOST_SANDBOXES_TOLD: Final = 1_000
 READERS: Final = 2

@@ -12,7 +12,7 @@ import structlog
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core.state.buffer import LeasedBatch
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import RefusedError
+from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.codec.requests import (
     UnaryReply,
@@ -33,7 +33,8 @@ from callsheet.scheduler.service.codec.status_answers import (
     list_trajectories,
     opening_of,
 )
-from callsheet.scheduler.service.limits.guard import PeerLimits, caller, check_caller, peer_of, publish_right
+from callsheet.scheduler.service.limits.guard import caller, check_caller, publish_right
+from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.payloads.claims import PayloadClaims
@@ -42,8 +43,12 @@ from callsheet.scheduler.service.turns import LoopTurn
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
-# Which version of Callsheet this is.
-UNKNOWN = "unknown"
+ANSWER_TIMEOUT = 30.0
+MAX_OUTCOME_WAIT = 600.0
+# Characters of what a client says of itself.
+MAX_LOGGED = 64
+
+_log = structlog.get_logger(__name__)
 
 
 @cache
@@ -52,15 +57,7 @@ def scheduler_version() -> str:
     try:
         return metadata.version("callsheet")
     except metadata.PackageNotFoundError:
-        return UNKNOWN
-
-
-ANSWER_TIMEOUT = 30.0
-MAX_OUTCOME_WAIT = 600.0
-# Characters of what a client says of itself.
-MAX_LOGGED = 64
-
-_log = structlog.get_logger(__name__)
+        return "unknown"
 
 
 class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
@@ -226,7 +223,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     async def GetServerInfo(  # noqa: N802
         self, request: client_service_pb2.GetServerInfoRequest, context: Context
     ) -> client_service_pb2.GetServerInfoResponse:
-        """What this scheduler is and which clients it serves."""
+        """Describes this scheduler and the clients that it serves."""
         _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
         identity = caller()
         if request.token_id:
@@ -316,7 +313,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     async def ListBuffer(  # noqa: N802
         self, request: client_service_pb2.ListBufferRequest, context: Context
     ) -> client_service_pb2.ListBufferResponse:
-        """What is in a job's buffer."""
+        """Lists the trajectories in a job's buffer."""
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)), self._limits.one_answer:
             return await list_buffer(self._loop.state, request, self._loop.clock.now())

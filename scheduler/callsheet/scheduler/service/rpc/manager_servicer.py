@@ -8,7 +8,8 @@ import anyio
 import structlog
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words import events
-from callsheet.scheduler.core.words.model import RefusedError, Token, invalid
+from callsheet.scheduler.core.words.model import Token
+from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
 from callsheet.scheduler.service.codec.rules import Context, abort, at_least, first_of, known
 from callsheet.scheduler.service.limits.guard import caller

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.rules import Context, abort, blob
-from callsheet.scheduler.service.limits.guard import PeerLimits, caller, peer_of
-from callsheet.scheduler.service.payloads.claims import PayloadRights, owner_of, refusal_of
+from callsheet.scheduler.service.limits.guard import caller
+from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
+from callsheet.scheduler.service.payloads.claims import refusal_of
+from callsheet.scheduler.service.payloads.rights import PayloadRights, owner_of
 from callsheet.scheduler.store.payloads import (
     PayloadMismatchError,
     PayloadNotFoundError,
@@ -18,6 +20,12 @@ from callsheet.scheduler.store.payloads import (
     StoredPayload,
 )
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
+
+_CODES: Final = {
+    PayloadNotFoundError: RefusalCode.NOT_FOUND,
+    PayloadTooLargeError: RefusalCode.RESOURCE_EXHAUSTED,
+    PayloadMismatchError: RefusalCode.INVALID_ARGUMENT,
+}
 
 
 class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
@@ -77,10 +85,3 @@ async def _chunks(
 def _refusal(error: PayloadStoreError) -> RefusedError:
     code = _CODES.get(type(error))
     return refusal_of(error) if code is None else RefusedError(code, "payload", "", str(error))
-
-
-_CODES: Final = {
-    PayloadNotFoundError: RefusalCode.NOT_FOUND,
-    PayloadTooLargeError: RefusalCode.RESOURCE_EXHAUSTED,
-    PayloadMismatchError: RefusalCode.INVALID_ARGUMENT,
-}

@@ -16,9 +16,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from callsheet.scheduler.core.words.model import RefusedError, invalid
+from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.scheduler.service.codec.rules import Context, abort, first_of
-from callsheet.scheduler.service.limits.guard import RefusalLog
+from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 from google.protobuf.message import DecodeError
 
 _log = structlog.get_logger(__name__)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import grpc
 import structlog
-from callsheet.credentials.channel import why_not_valid
 from callsheet.credentials.secret_files import secret_file
+from callsheet.credentials.validity import why_not_valid
 
 _log = structlog.get_logger(__name__)
 

@@ -11,7 +11,8 @@ from callsheet.managers.inference.torch_engine.hf.text import load_tokenizer, to
 from callsheet.managers.inference.torch_engine.hf.weights import load_pretrained
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.settings import Dtype, served_context, served_dtype
-from callsheet.managers.models.hf_directory import WeightsError, end_tokens, read_model_directory
+from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.models.hf_directory import end_tokens, read_model_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import structlog
 import torch
 from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory, read_model_weights
 from callsheet.managers.inference.torch_engine.runner import Runner
-from callsheet.managers.models.hf_directory import WeightsError
+from callsheet.managers.models.config_file import WeightsError
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override

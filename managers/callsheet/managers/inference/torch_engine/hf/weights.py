@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from callsheet.managers.models.hf_directory import WeightsError, read_model_directory
-from callsheet.managers.models.transformer import shapes
+from callsheet.managers.models.config_file import WeightsError
+from callsheet.managers.models.hf_directory import read_model_directory
+from callsheet.managers.models.weights import shapes
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging

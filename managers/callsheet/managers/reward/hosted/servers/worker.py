@@ -13,7 +13,7 @@ import structlog
 from callsheet.managers.inference.engine_errors import EngineError, EngineFailedError, RequestRefusedError
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
-from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec, ModelTask, ServerEngine
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask, ServerEngine
 from callsheet.managers.reward.hosted.questions import (
     QuestionError,
     check_tokens,
@@ -22,7 +22,10 @@ from callsheet.managers.reward.hosted.questions import (
     read_judgement,
     scored_tokens,
 )
-from callsheet.managers.reward.hosted.servers.server import RewardServer, SGLangRewardServer, VLLMRewardServer
+from callsheet.managers.reward.hosted.servers.server import RewardServer
+from callsheet.managers.reward.hosted.servers.sglang import SGLangRewardServer
+from callsheet.managers.reward.hosted.servers.vllm import VLLMRewardServer
+from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerRefusedError
 
 log = structlog.get_logger(__name__)

@@ -24,14 +24,8 @@ from typing import Final
 
 from callsheet.managers.sandbox.launcher import kernel
 from callsheet.managers.sandbox.network.destinations import LOOPBACK, PROXY_PORT
-from callsheet.managers.sandbox.walls.seccomp import (
-    RETURN_ALLOW,
-    check_architecture,
-    fail,
-    give,
-    pack_program,
-    return_if_number,
-)
+from callsheet.managers.sandbox.walls.bpf import check_architecture, fail, give, pack_program, return_if_number
+from callsheet.managers.sandbox.walls.seccomp import RETURN_ALLOW
 
 PLACE: Final = "/mnt"
 MACHINE: Final = "machine"

@@ -21,17 +21,20 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import structlog
+from callsheet.managers.sandbox.files.directories import remove_directory
 from callsheet.managers.sandbox.files.images import build_child
 from callsheet.managers.sandbox.files.images.dockerfiles import HEREDOCS, rewrite
-from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError, is_loopback
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError, ImageError
 from callsheet.managers.sandbox.files.images.preparation import digest_of_changes
+from callsheet.managers.sandbox.files.images.references import is_loopback
 from callsheet.managers.sandbox.files.images.shared_work import SharedWork
 from callsheet.managers.sandbox.files.images.unpacking import read_archived
-from callsheet.managers.sandbox.files.root_filesystem import APT_CONF, APT_CONFIG, remove_directory
+from callsheet.managers.sandbox.files.root_filesystem import APT_CONF, APT_CONFIG
 from callsheet.managers.sandbox.files.system_shown import library_path, system_options
 from callsheet.managers.sandbox.network.destinations import LOOPBACK, Destination
-from callsheet.managers.sandbox.network.proxy import Door, proxy_environment, serve_connection
-from callsheet.managers.sandbox.provisioning_settings import ANY_REGISTRY, RegistrySettings
+from callsheet.managers.sandbox.network.doors import Door, proxy_environment
+from callsheet.managers.sandbox.network.proxy import serve_connection
+from callsheet.managers.sandbox.registry_settings import ANY_REGISTRY, RegistrySettings
 
 HOW_TO_INSTALL_BUILDAH = "install the system package buildah, which builds images of Dockerfiles"
 _SHOWN = 3000

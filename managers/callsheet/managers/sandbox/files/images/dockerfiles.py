@@ -12,8 +12,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from callsheet.managers.sandbox.files.images.oci import ImageBuildError, ImageError, read_reference
-from callsheet.managers.sandbox.provisioning_settings import DOCKER_HUB
+from callsheet.managers.sandbox.files.images.errors import ImageBuildError, ImageError
+from callsheet.managers.sandbox.files.images.references import read_reference
+from callsheet.managers.sandbox.registry_settings import DOCKER_HUB
 
 HEREDOCS = "callsheet-heredocs"
 """Name of the build's further context, which has the files of heredocs."""

@@ -10,21 +10,22 @@ A layer comes into being under a temporary name and is renamed once it is comple
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.files.images.oci import Blob
+from callsheet.managers.sandbox.files.directories import remove_directory
 from callsheet.managers.sandbox.files.images.shared_work import SharedWork, Turns
 from callsheet.managers.sandbox.files.images.unpacking import ExpectedLayer, unpack_layer
-from callsheet.managers.sandbox.files.root_filesystem import remove_directory
 from callsheet.options.private_files import make_private_directory
+
+_PARTIAL = ".partial-"
+_UNPACKED_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -55,15 +56,12 @@ def layers_to_evict(layers: Mapping[str, CachedLayer], limit_bytes: int) -> list
     return evicted
 
 
-_PARTIAL = ".partial-"
-_UNPACKED_AT_ONCE = 4
-
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltLayer:
-    """What a builder made: the bytes it takes, and a note to keep with it."""
+    """Result of a builder: the bytes that it takes, and a note to keep with it."""
 
     size_bytes: int
     note: bytes = b""
@@ -77,7 +75,7 @@ class LayerHold:
         self._release: Callable[[], None] | None = release
 
     def note(self) -> bytes:
-        """What was noted when the layer was made. Blocks."""
+        """Returns the note of the time when the layer was made. Blocks."""
         return (self.path.parent / "note").read_bytes()
 
     def keep(self) -> Callable[[], None]:
@@ -120,7 +118,7 @@ class LayerCache:
 
     @property
     def limit_bytes(self) -> int:
-        """What all layers may take together."""
+        """Bytes that all layers together may take."""
         return self._limit
 
     async def unpack(
@@ -144,7 +142,7 @@ class LayerCache:
         return {key: (self._directory / key / "note").read_bytes() for key in self._entries}
 
     def holds(self, layer: Path) -> bool:
-        """Whether a directory is, or was, a layer of this cache."""
+        """Returns whether a directory is, or was, a layer of this cache."""
         return layer.is_relative_to(self._directory)
 
     def lease(self, key: str) -> LayerHold | None:
@@ -240,54 +238,3 @@ def _publish(partial: Path, target: Path, built: BuiltLayer) -> None:
     (partial / "note").write_bytes(built.note)
     (partial / "size").write_text(str(built.size_bytes))
     os.rename(partial, target)
-
-
-# Blobs on their way from a registry. What an interrupted pull brought is kept for the next one of the same image.
-
-_KEPT = 4
-_BLOB = re.compile(r"[0-9a-f]{64}")
-
-
-class Downloads:
-    """A directory with a layout for each image that is being pulled. All of it blocks."""
-
-    def __init__(self, directory: Path) -> None:
-        """Removes what an earlier process left; `directory` belongs to this one alone."""
-        remove_directory(directory)
-        make_private_directory(directory)
-        self._directory = directory
-        self._interrupted: list[str] = []
-
-    def begin(self, name: str, not_needed: Collection[Blob]) -> Path:
-        """Returns the layout of an image, with the blobs that an interrupted pull brought.
-
-        A file of holes, as long as a blob that is not needed, stands in for it: skopeo leaves out what is there.
-        """
-        layout = self._directory / name
-        blobs = layout / "blobs" / "sha256"
-        blobs.mkdir(parents=True, exist_ok=True)
-        if name in self._interrupted:
-            self._interrupted.remove(name)
-        for path in (*layout.iterdir(), *(layout / "blobs").iterdir(), *blobs.iterdir()):
-            # Halves of blobs have other names.
-            if path.is_file() and not (path.parent == blobs and _BLOB.fullmatch(path.name)):
-                path.unlink()
-        for blob in not_needed:
-            with (blobs / blob.file_name).open("wb") as file:
-                file.truncate(blob.size)
-        return layout
-
-    def end_stand_ins(self, name: str, not_needed: Collection[Blob]) -> None:
-        """Removes what stands in for blobs."""
-        for blob in not_needed:
-            (self._directory / name / "blobs" / "sha256" / blob.file_name).unlink(missing_ok=True)
-
-    def interrupt(self, name: str) -> None:
-        """Keeps what has come of an image, and gives up what is kept of others for longest."""
-        self._interrupted.append(name)
-        while len(self._interrupted) > _KEPT:
-            remove_directory(self._directory / self._interrupted.pop(0))
-
-    def end(self, name: str) -> None:
-        """Removes what has come of an image."""
-        remove_directory(self._directory / name)

@@ -1,145 +1,18 @@
-"""Manifests, configurations and names of images, as registries keep them: read and checked, pure."""
+"""Manifests and configurations of images, as registries keep them: read and checked. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import platform
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from callsheet.managers.sandbox.errors import SandboxError
-from callsheet.managers.sandbox.provisioning_settings import ANY_REGISTRY, DOCKER_HUB, REGISTRY
-from callsheet.v1 import outcome_pb2
-
-# What goes wrong on the way to an image.
-
-
-class ImageError(SandboxError):
-    """An image is not there or cannot be used; the message says why."""
-
-    kind = outcome_pb2.FAILURE_KIND_INFRA
-    reason = "image_unavailable"
-
-
-class ImageNotFoundError(ImageError):
-    """No registry and no store has the image, for this machine at least: another try elsewhere would change nothing."""
-
-    kind = outcome_pb2.FAILURE_KIND_ENV
-    reason = "image_not_found"
-
-
-class RegistryLimitedError(ImageError):
-    """The registry was asked too often by this node, as it says itself; it is left alone for a while.
-
-    Attributes:
-        retry_after_s: Seconds after which it may be asked again, where it told so; None where it did not.
-    """
-
-    reason = "registry_limited"
-
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class ImageBuildError(ImageError):
-    """A Dockerfile does not build, or not in time, or not here: another try elsewhere would change nothing."""
-
-    kind = outcome_pb2.FAILURE_KIND_ENV
-    reason = "image_build_failed"
-
-
-# Names of images in registries, as people write them: pure.
-
-_HUBS_NAMES = frozenset({"index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
-_HUBS_OWN = "library"
-_LATEST = "latest"
-
-_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True)
-class ImageReference:
-    """An image in a registry.
-
-    Attributes:
-        registry: HOST or HOST:PORT.
-        repository: The image's name there.
-        tag: Empty where a digest says it all.
-        digest: "sha256:..." of its manifest; empty where a tag names it.
-    """
-
-    registry: str
-    repository: str
-    tag: str = ""
-    digest: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.registry}/{self.repository}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
-
-    def pinned(self, digest: str) -> ImageReference:
-        """The same image by a digest, which can never name another one."""
-        return replace(self, tag="", digest=digest)
-
-
-def read_reference(name: str, short_names_at: str = DOCKER_HUB) -> ImageReference:
-    """Returns the image that a name means.
-
-    Args:
-        name: [REGISTRY/]REPOSITORY[:TAG][@DIGEST]. A first component with "." or ":", or "localhost", is a registry.
-        short_names_at: The registry of names without one.
-
-    Raises:
-        ImageNotFoundError: No registry can have an image of this name.
-    """
-    rest, _, digest = name.partition("@")
-    first, slash, below = rest.partition("/")
-    named = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    registry, path = (first, below) if named else (short_names_at, rest)
-    repository, _, tag = path.partition(":")
-    if registry in _HUBS_NAMES:
-        registry = DOCKER_HUB
-    if registry == DOCKER_HUB and "/" not in repository:
-        repository = f"{_HUBS_OWN}/{repository}"
-    _check(name, "registry", registry, REGISTRY)
-    _check(name, "repository", repository, _REPOSITORY)
-    if ":" in path:
-        _check(name, "tag", tag, _TAG)
-    if "@" in name:
-        _check(name, "digest", digest, DIGEST)
-        # With both, the digest is what counts, as everywhere.
-        return ImageReference(registry, repository, digest=digest)
-    return ImageReference(registry, repository, tag or _LATEST)
-
-
-def may_pull(reference: ImageReference, registries: Sequence[str]) -> bool:
-    """Whether a registry is among those that a manager may pull from."""
-    return ANY_REGISTRY in registries or reference.registry in registries
-
-
-def is_loopback(registry: str) -> bool:
-    """Whether a registry is on this machine itself, so that what it sends passes no network."""
-    host = registry.rpartition(":")[0] if ":" in registry else registry
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _check(name: str, part: str, value: str, rule: re.Pattern[str]) -> None:
-    if not rule.fullmatch(value):
-        raise ImageNotFoundError(f"image {name[:300]!r}: its {part} {value[:200]!r} is none that a registry can have")
-
+from callsheet.managers.sandbox.files.images.errors import ImageError, ImageNotFoundError
+from callsheet.managers.sandbox.files.images.references import DIGEST
 
 _INDEXES = frozenset(
     {
@@ -184,7 +57,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """What an image consists of; the lowest layer comes first."""
+    """Parts of an image; the lowest layer comes first."""
 
     config: Blob
     layers: tuple[Blob, ...]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 import structlog
+from callsheet.managers.sandbox.files.images.errors import ImageError
 from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
-from callsheet.managers.sandbox.files.images.oci import ImageError
 from callsheet.managers.sandbox.files.images.source import PreparedImage
 from callsheet.managers.sandbox.files.images.store import ImageStore
 

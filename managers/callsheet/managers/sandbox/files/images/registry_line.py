@@ -1,4 +1,4 @@
-"""Whose turn it is to ask registries: a bounded number at a time, each registry at its own pace."""
+"""Gives turns to ask registries: a bounded number at a time, each registry at its own pace."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TypeVar
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.files.images.oci import ImageNotFoundError, ImageReference, RegistryLimitedError
-from callsheet.managers.sandbox.provisioning_settings import RegistrySettings
+from callsheet.managers.sandbox.files.images.errors import ImageNotFoundError, RegistryLimitedError
+from callsheet.managers.sandbox.files.images.references import ImageReference
+from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.timing.backoff import backoff_s
+
+_MOST_REGISTRIES = 256
 
 
 class RegistryPace:
@@ -64,8 +67,6 @@ class RegistryPace:
         """Notes an answer of another kind."""
         self._refusals = 0
 
-
-_MOST_REGISTRIES = 256
 
 _Answer = TypeVar("_Answer")
 

@@ -13,6 +13,8 @@ from callsheet.managers.clock import waiting
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.timing.waits import Cause
 
+_MOST_SERVED = 4096
+
 
 class Interest:
     """The jobs that wait for the work of a task. Who comes later to wait for it lends it a turn of its own job."""
@@ -43,7 +45,7 @@ def interest() -> Interest:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Who waits for a turn; `job` is the one whose turn it is, once it is given."""
+    """Waiters for a turn; `job` is the one whose turn it is, once it is given."""
 
     interest: Interest
     given: anyio.Event = field(default_factory=anyio.Event)
@@ -111,12 +113,9 @@ class Turns:
             self._served[job] = self._given
 
 
-_MOST_SERVED = 4096
-
-
 @dataclass(slots=True)
 class _Running:
-    """What is under way; `error` is for those who wait."""
+    """Work that is under way; `error` is for its waiters."""
 
     interest: Interest = field(default_factory=interest)
     done: anyio.Event = field(default_factory=anyio.Event)

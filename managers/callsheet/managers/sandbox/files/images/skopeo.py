@@ -11,13 +11,8 @@ from pathlib import Path
 
 import anyio
 from callsheet.credentials.masking import without_credentials
-from callsheet.managers.sandbox.files.images.oci import (
-    ImageError,
-    ImageNotFoundError,
-    ImageReference,
-    RegistryLimitedError,
-    is_loopback,
-)
+from callsheet.managers.sandbox.files.images.errors import ImageError, ImageNotFoundError, RegistryLimitedError
+from callsheet.managers.sandbox.files.images.references import ImageReference, is_loopback
 
 HOW_TO_INSTALL_SKOPEO = "install the system package skopeo, which copies images from registries"
 _QUESTION_S = 120.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callsheet.managers.sandbox.errors import InputRefusedError
-from callsheet.managers.sandbox.files.images.oci import ImageError
+from callsheet.managers.sandbox.files.images.errors import ImageError
 from callsheet.managers.sandbox.files.paths import checked_path, path_refused
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")

@@ -16,9 +16,10 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from callsheet.managers.sandbox.files.images import layer_child
+from callsheet.managers.sandbox.files.images.errors import ImageError
 from callsheet.managers.sandbox.files.images.layer_tree import ENTRY_BYTES
 from callsheet.managers.sandbox.files.images.lower_layers import OPAQUE_MARKS
-from callsheet.managers.sandbox.files.images.oci import Blob, ImageError
+from callsheet.managers.sandbox.files.images.oci import Blob
 from callsheet.managers.sandbox.files.system_shown import library_path, system_options
 
 _UNPACK_SECONDS = 1800.0

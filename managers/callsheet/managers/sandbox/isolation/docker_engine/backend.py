@@ -20,9 +20,10 @@ from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.files.images.oci import ImageError
+from callsheet.managers.sandbox.files.images.errors import ImageError
 from callsheet.managers.sandbox.files.images.source import PreparedImage
 from callsheet.managers.sandbox.files.root_filesystem import TEMPORARY
+from callsheet.managers.sandbox.isolation.agent_backend import AgentBackend
 from callsheet.managers.sandbox.isolation.docker_engine.container import (
     AGENT_INSIDE,
     ASKING_FILTER_NAME,
@@ -37,9 +38,8 @@ from callsheet.managers.sandbox.isolation.docker_engine.container import (
 )
 from callsheet.managers.sandbox.isolation.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.isolation.docker_engine.groups import adopt_container, container_layout
-from callsheet.managers.sandbox.isolation.processes import AgentBackend
 from callsheet.managers.sandbox.network.destinations import network_words
-from callsheet.managers.sandbox.network.proxy import proxy_environment
+from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.node_sharing.lanes import describe_lanes
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.walls.asking_filter import build_asking_filter
@@ -47,6 +47,9 @@ from callsheet.managers.sandbox.walls.landlock import landlock_capabilities
 from callsheet.managers.sandbox.walls.pool_users import UserPool
 from callsheet.managers.sandbox.walls.seccomp import Unbounded, UnsupportedArchitectureError, build_filter
 from docker.models.containers import Container
+
+_CREATE_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
 
 
 class EngineImages:
@@ -88,9 +91,6 @@ class EngineImages:
         return PreparedImage(digest, digest)
 
 
-_CREATE_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
-
 _log = structlog.get_logger(__name__)
 
 
@@ -127,7 +127,7 @@ class RunningContainer:
 
 
 class _Place:
-    """What a sandbox has on this side: a pool user, and a directory that its container sees. All methods block."""
+    """Place of a sandbox on this side: a pool user, and a directory that its container sees. All methods block."""
 
     def __init__(self, directory: Path, users: UserPool) -> None:
         """Takes a user; raises SandboxCreateError when there is none."""
@@ -214,7 +214,7 @@ class DockerBackend(AgentBackend):
         return self._images
 
     def capabilities(self) -> Mapping[str, str]:
-        """What containers isolate, and what limits them."""
+        """Describes the isolation and the limits of containers."""
         layout = container_layout(os.getpid()) if self._settings.use_control_groups else None
         grouped = layout is not None
         return {
