@@ -21,7 +21,7 @@ from callsheet.client.codec.fields import (
     put_list,
     put_same,
 )
-from callsheet.client.errors import invalid
+from callsheet.client.errors import broken_rule, invalid
 from callsheet.client.words.actions import (
     Action,
     ActionKind,
@@ -47,13 +47,6 @@ from callsheet.client.words.commands import (
     ImageBuild,
     Language,
     SandboxFile,
-    check_command,
-    check_downloads,
-    check_path,
-    check_scored,
-    check_service_method,
-    check_session,
-    check_text,
 )
 from callsheet.client.words.options import (
     ActionOptions,
@@ -80,8 +73,9 @@ from callsheet.client.words.results import (
     ToolCallResult,
 )
 from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1.refusals import RefusedError
+from callsheet.v1.rules.actions import check_action
 
-_SCORE_PLACEHOLDER = "{score}"
 _PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
 _BACKGROUND = numbers(BackgroundProcesses, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
 _LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
@@ -108,8 +102,6 @@ def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWrit
     where = "generate.sampling"
     if not (is_number(given.top_p) and 0 < given.top_p <= 1):
         raise invalid(f"{where}.top_p", given.top_p, "above 0 and at most 1")
-    if not is_number(given.max_new_tokens) or given.max_new_tokens < 1:
-        raise invalid(f"{where}.max_new_tokens", given.max_new_tokens, "at least 1")
     mode = instance(f"{where}.log_probs_mode", given.log_probs_mode, LogProbsMode, "a LogProbsMode")
     put(spec, "", service=action.model)
     put_list(spec.generate, "generate", "prompt_token_ids", action.prompt_token_ids)
@@ -170,14 +162,11 @@ def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> E
 def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
-    check_session("env_step.session", action.session)
-    check_downloads("env_step.download", items("env_step.download", action.download, str, "text"))
     put_same(spec.env_step, "env_step", action)
 
 
 def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
     put(spec, "", service=action.service)
-    check_service_method("tool_call.method", action.method)
     put_same(spec.tool_call, "tool_call", action)
     spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
 
@@ -196,10 +185,6 @@ def _put_reward_script(spec: action_pb2.ActionSpec, action: RewardScript, blobs:
     where = "reward.script"
     put(message, where, score_file=action.score_file)
     _put_reward_in_sandbox(spec, message, where, action, blobs)
-    texts = [*message.command.argv.arguments, message.command.shell, message.command.python]
-    if bool(action.score_file) == any(_SCORE_PLACEHOLDER in text for text in texts):
-        rule = f"the script's score file, or else the command has {_SCORE_PLACEHOLDER!r}: one of the two"
-        raise invalid(f"{where}.score_file", action.score_file, rule)
 
 
 def _put_reward_in_sandbox(
@@ -213,17 +198,10 @@ def _put_reward_in_sandbox(
     _put_files(message.files, at, action.files, blobs)
     put(message, at, image=action.image)
     where = instance("where", action.where, Where, "a Where: Where.FRESH, Where.IN_SANDBOX or Where.EMPTY")
-    if where is Where.IN_SANDBOX and not spec.trajectory_id:
-        raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
-    if where is Where.FRESH and not (action.files or action.image or spec.trajectory_id):
-        rule = "a job's fresh sandbox is empty: give files= or image=, or ask the trajectory for this reward"
-        raise invalid("where", where.name, rule)
     message.where = _PLACE[where]
     rule = "a BackgroundProcesses, for instance BackgroundProcesses.STOP"
     background = optional("background", action.background, BackgroundProcesses, rule)
     if background is not None:
-        if where is not Where.IN_SANDBOX:
-            raise invalid("background", background.name, "None: a fresh sandbox has no processes yet")
         message.background = _BACKGROUND[background]
     _put_command(message.command, f"{at}.command", action.command, blobs)
 
@@ -261,7 +239,6 @@ def _put_text(
         message.text.SetInParent()
         put(message.text, f"{where}.text", prompt=text.prompt, response=text.response)
         messages = items(f"{where}.text.messages", text.messages, ChatMessage, "a ChatMessage")
-        check_scored(f"{where}.text", [text.prompt, text.response, *(each.content for each in messages)])
         for index, each in enumerate(messages):
             put(message.text.messages.add(), f"{where}.text.messages[{index}]", role=each.role, content=each.content)
 
@@ -285,14 +262,12 @@ def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> Reward
 def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
     for index, file in enumerate(items(f"{where}.files", given, SandboxFile, "a SandboxFile")):
         at = f"{where}.files[{index}]"
-        check_path(f"{at}.path", file.path)
         message = files.add(content=blobs.blob(f"{at}.content", file.content))
         put(message, at, path=file.path, unpack=file.unpack, mode=file.mode or 0)
 
 
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
     instance(f"{where}.language", command.language, Language, "a Language")
-    check_command(where, command)
     if isinstance(command.program, str):
         if command.language is Language.PYTHON:
             put(message, where, python=command.program)
@@ -365,7 +340,16 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
         raise invalid("action", f"{submission.action!r}", f"one of {', '.join(each.__name__ for each in _ENCODERS)}")
     _put_options(spec, submission.options)
     encoder(spec, submission.action, blobs)
+    check(spec)
     return spec, blobs.uploads
+
+
+def check(spec: action_pb2.ActionSpec) -> None:
+    """Raises InvalidArgumentError for an action that breaks a rule of the contract, whatever a scheduler's state."""
+    try:
+        check_action(spec)
+    except RefusedError as refusal:
+        raise broken_rule(refusal) from None
 
 
 def content_bytes(action: Action[Any]) -> int:
@@ -383,8 +367,6 @@ def _size(content: object) -> int:
 
 
 def _put_options(spec: action_pb2.ActionSpec, options: ActionOptions) -> None:
-    check_text("label", options.get("label", ""))
-    check_text("task", options.get("task", ""))
     put(spec, "", label=options.get("label", ""), task=options.get("task", ""))
     demand = optional("demand", options.get("demand"), Demand, "a Demand, for instance Demand(cpu=2)")
     if demand is not None:

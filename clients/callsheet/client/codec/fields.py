@@ -19,6 +19,7 @@ from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invali
 from callsheet.client.words.arguments import items
 from callsheet.client.words.costs import Cost
 from callsheet.v1 import common_pb2
+from callsheet.v1.names import MAX_INLINE_BYTES
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -42,8 +43,6 @@ _RULES: Final = {
 _MISFITS: Final = (TypeError, ValueError)
 # A Duration's most: ten thousand years.
 _MAX_SECONDS: Final = 315_576_000_000
-MAX_INLINE_BYTES = 64 * 1024
-"""The contract's limit for one inline blob."""
 MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
 

@@ -72,7 +72,7 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("where", lambda t: t.reward_script("score", where="fresh")),
     ("reward.script.score_file", lambda t: t.reward_script("score", where=Where.IN_SANDBOX)),
     ("background", lambda t: t.reward_tests("t", where=Where.IN_SANDBOX, background="stop")),
-    ("background", lambda t: t.reward_tests("t", image="x", background=BackgroundProcesses.STOP)),
+    ("reward.test_suite.background", lambda t: t.reward_tests("t", image="x", background=BackgroundProcesses.STOP)),
     ("reward.script.score_file", lambda t: t.reward_script("to {score}", where=Where.IN_SANDBOX, score_file="score")),
     ("in_sandbox", lambda t: t.reward_tests("pytest", in_sandbox=True)),
     ("action", lambda t: t.submit("ls")),
@@ -80,9 +80,9 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("reason", lambda t: t.cancel(5)),
 ]
 _ON_A_JOB: list[tuple[str, Mistake]] = [
-    ("where", lambda j: j.reward_tests("pytest", where=Where.IN_SANDBOX)),
-    ("where", lambda j: j.reward_tests("pytest")),
-    ("where", lambda j: j.reward_script("score {score}")),
+    ("trajectory_id", lambda j: j.reward_tests("pytest", where=Where.IN_SANDBOX)),
+    ("reward.test_suite.files", lambda j: j.reward_tests("pytest")),
+    ("reward.script.files", lambda j: j.reward_script("score {score}")),
     ("version", lambda j: j.publish("3")),
     ("reason", lambda j: j.cancel(5)),
     ("trajectory_id", lambda j: j.trajectory(5).open()),

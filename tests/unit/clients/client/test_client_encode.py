@@ -38,10 +38,11 @@ from callsheet.client import (
     Where,
 )
 from callsheet.client.codec.actions import encode_submission
-from callsheet.client.codec.fields import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, duration
+from callsheet.client.codec.fields import MAX_INLINE_TOTAL_BYTES, duration
 from callsheet.client.codec.jobs import encode_job, encode_trajectory
 from callsheet.client.words.actions import Submission
 from callsheet.v1 import action_pb2, job_pb2
+from callsheet.v1.names import MAX_INLINE_BYTES
 
 
 def _encode(action: Action[Any], **options: Any) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:
@@ -142,7 +143,7 @@ def test_options() -> None:
         task="k",
         weight=2.0,
         demand=Demand(Resource("memory", 256, hold=Hold.TRAJECTORY), cpu=Elastic(1, 4, amdahl_fraction=0.9)),
-        timeouts=Timeouts(1.5, 2, 3, 4),
+        timeouts=Timeouts(1.5, 3, 4, 2),
         retry=Retry(5, 0.25, 1.5, 8),
         unservable=Unservable.WAIT,
         expected_duration_s=0.5,
@@ -153,7 +154,7 @@ def test_options() -> None:
     assert (memory.resource, memory.min_milli_units, memory.hold) == ("memory", 256_000, action_pb2.HOLD_TRAJECTORY)
     assert (cpu.min_milli_units, cpu.max_milli_units, cpu.speed_up.amdahl_fraction) == (1000, 4000, 0.9)
     assert (spec.timeouts.schedule_to_start.seconds, spec.timeouts.schedule_to_start.nanos) == (1, 500_000_000)
-    assert [getattr(spec.timeouts, n).seconds for n in ("start_to_close", "schedule_to_close", "heartbeat")] == [
+    assert [getattr(spec.timeouts, n).seconds for n in ("heartbeat", "start_to_close", "schedule_to_close")] == [
         2,
         3,
         4,

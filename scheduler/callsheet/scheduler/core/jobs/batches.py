@@ -40,7 +40,6 @@ from callsheet.scheduler.core.words.records import (
 )
 from callsheet.scheduler.core.words.recovered import RecoveredBatch
 
-MAX_BATCH: Final = 2048
 # A group with finished members, none of them open and seats left, takes no more after so many seconds.
 GROUP_IDLE_S: Final = 3600.0
 

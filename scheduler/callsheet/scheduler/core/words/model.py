@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from callsheet.scheduler.core.words.staleness import StalenessPolicy
 from callsheet.timing.backoff import backoff_s
+from callsheet.v1 import refusals
 
 # What the core knows of the tokens of generations, which engines hold in their KV caches.
 
@@ -454,61 +455,14 @@ class TrajectoryRequest:
     deadline: float = 0.0
 
 
-# Requests that break a rule: which rule, of which field, and the code of the answer.
-
-
-class RefusalCode(IntEnum):
-    """The canonical gRPC codes of refusals."""
-
-    INVALID_ARGUMENT = 3
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    UNIMPLEMENTED = 12
-    UNAVAILABLE = 14
-    UNAUTHENTICATED = 16
-
-
-class RefusedError(Exception):
-    """A request broke a rule; nothing was changed.
-
-    Attributes:
-        code: Canonical gRPC code.
-        field: Path of the offending field.
-        value: The offending value.
-        rule: The rule as a sentence.
-        retry_after: Seconds after which trying again may help; None if it cannot.
-        forgotten: It is about an action that had its outcome, which is no longer kept.
-    """
-
-    def __init__(
-        self,
-        code: RefusalCode,
-        field: str,
-        value: object,
-        rule: str,
-        retry_after: float | None = None,
-        *,
-        forgotten: bool = False,
-    ) -> None:
-        super().__init__(f"{field}: {rule} (got {str(value)[:200]!r})")
-        self.code = code
-        self.field = field
-        self.value = str(value)[:200]
-        self.rule = rule
-        self.retry_after = retry_after
-        self.forgotten = forgotten
+# The refusals of the contract are the core's own.
+RefusalCode = refusals.RefusalCode
+RefusedError = refusals.RefusedError
+invalid = refusals.invalid
 
 
 class MustWaitError(Exception):
     """An event comes too early: what takes many steps and comes before it is under way still."""
-
-
-def invalid(field: str, value: object, rule: str) -> RefusedError:
-    """The refusal of a bad field."""
-    return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)
 
 
 def not_found(field: str, value: object, rule: str) -> RefusedError:

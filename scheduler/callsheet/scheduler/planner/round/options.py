@@ -10,10 +10,11 @@ from typing import NamedTuple
 from callsheet.scheduler.core.state.ledger import units_by_need
 from callsheet.scheduler.core.state.scheduler_state import ClassKey
 from callsheet.scheduler.core.words.model import CPU, GPU, ResourceDemand, SpeedUp
-from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
+from callsheet.scheduler.core.words.registration import is_meant
 from callsheet.scheduler.planner.fleet.likeness import Host, Place, shared_column, slot_column
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Pool
 from callsheet.scheduler.planner.question.instance import MARGINAL_EFFICIENCY_FLOOR, Option, OptionBlock
+from callsheet.v1.names import ANY_IMAGE_SERVICE
 
 # Widths tried of one elastic resource, and of each where several are elastic.
 MAX_WIDTHS = 8

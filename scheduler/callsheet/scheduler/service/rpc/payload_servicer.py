@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from callsheet.scheduler.core.words.model import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.rules import Context, abort, blob
+from callsheet.scheduler.service.codec.rules import Context, abort
 from callsheet.scheduler.service.limits.guard import PeerLimits, caller, peer_of
 from callsheet.scheduler.service.payloads.claims import PayloadRights, owner_of, refusal_of
 from callsheet.scheduler.store.payloads import (
@@ -18,6 +18,7 @@ from callsheet.scheduler.store.payloads import (
     StoredPayload,
 )
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
+from callsheet.v1.rules.fields import blob
 
 
 class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
