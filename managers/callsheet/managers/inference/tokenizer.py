@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from callsheet.v1.names import BEGIN_TOKEN, END_OF_TURN_TOKEN, VOCABULARY_SIZE
+from callsheet.v1 import names
+
+BEGIN_TOKEN = names.BEGIN_TOKEN
+END_OF_TURN_TOKEN = names.END_OF_TURN_TOKEN
+VOCABULARY_SIZE = names.VOCABULARY_SIZE
 
 
 def encode(text: str, *, begin: bool = False, end_of_turn: bool = False) -> list[int]:

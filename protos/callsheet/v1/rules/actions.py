@@ -61,11 +61,8 @@ def check_work(spec: action_pb2.ActionSpec) -> References:
         identifier("service", spec.service)
     elif service := spec.service:
         short_text("service", service)
-    for name, text in (("label", spec.label), ("task", spec.task)):
-        if text:
-            if NUL in text:
-                raise bad_text(name, text, "must not contain NUL", NUL)
-            short_text(name, text)
+    _check_name("label", spec.label)
+    _check_name("task", spec.task)
     if span := spec.traceparent:
         traceparent("traceparent", span)
     if unservable := spec.unservable:
@@ -75,6 +72,12 @@ def check_work(spec: action_pb2.ActionSpec) -> References:
     if spec.HasField("expected_duration"):
         seconds("expected_duration", spec.expected_duration)
     return references
+
+
+def _check_name(field: str, text: str) -> None:
+    if NUL in text:
+        raise bad_text(field, text, "must not contain NUL", NUL)
+    short_text(field, text)
 
 
 def needs_sandbox(spec: action_pb2.ActionSpec) -> bool:

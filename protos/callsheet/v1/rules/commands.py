@@ -57,15 +57,19 @@ def check_files(field: str, files: Iterable[action_pb2.SandboxFile]) -> Referenc
     return references
 
 
-def check_variables(field: str, variables: Mapping[str, str]) -> None:
-    """Checks the variables of a command."""
-    for name, value in variables.items():
+def check_variables(field: str, variables: Mapping[str, str]) -> int:
+    """Checks the variables of a command; returns their characters."""
+    characters = 0
+    for name in variables:
+        value = variables[name]
         if not VARIABLE.fullmatch(name):
             rule = "a name must have letters, digits and '_' only, and must not begin with a digit"
             raise bad_text(field, name, rule, NUL if NUL in name else "")
         if NUL in value:
             # Values may be secrets, so no refusal shows one.
             raise bad_text(f"{field}[{name}]", "a NUL", "must not contain NUL", NUL)
+        characters += len(name) + len(value)
+    return characters
 
 
 def check_command(field: str, command: action_pb2.Command) -> References:
@@ -78,13 +82,12 @@ def check_command(field: str, command: action_pb2.Command) -> References:
         raise bad_text(f"{field}.{program}", "", "must not be empty")
     if any(NUL in word for word in words):
         raise bad_text(f"{field}.{program}", "a NUL", "must not contain NUL", NUL)
-    texts = words
+    characters = sum(map(len, words))
     if variables := command.environment:
-        check_variables(f"{field}.environment", variables)
-        texts = (*words, *variables, *variables.values())
+        characters += check_variables(f"{field}.environment", variables)
     # A character takes at most four bytes, so most texts need not be encoded.
-    if sum(map(len, texts)) > MAX_COMMAND_BYTES // 4:
-        size = sum(len(text.encode()) for text in texts)
+    if characters > MAX_COMMAND_BYTES // 4:
+        size = sum(len(text.encode()) for text in (*words, *variables, *variables.values()))
         if size > MAX_COMMAND_BYTES:
             rule = f"must have at most {MAX_COMMAND_BYTES} bytes with its variables"
             raise bad_text(f"{field}.{program}", f"{size} bytes", rule)
