@@ -170,7 +170,9 @@ def _arguments(command: action_pb2.Command) -> tuple[str, ...]:
 
 
 def _check(command: action_pb2.Command) -> None:
+    """Checks a command by the contract's rules; variables and paths have reasons of their own."""
     check_environment(command.environment)
+    checked_path(command.working_directory, allow_empty=True)
     try:
         check_command("command", command)
     except RefusedError as refusal:
