@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from callsheet.client import InvalidArgumentError
 from callsheet.client.codec.actions import check
 from callsheet.scheduler.service.codec.decode import decode_action
 from callsheet.v1 import action_pb2, common_pb2
-from callsheet.v1.names import MAX_COMMAND_BYTES, MAX_INLINE_BYTES
-from callsheet.v1.refusals import RefusedError
-from callsheet.v1.rules import fields
-from google.protobuf import duration_pb2, text_format
+from callsheet.v1.names import MAX_COMMAND_BYTES
+from google.protobuf import text_format
 
 from tests.support.refusals import refusal
 
@@ -23,7 +19,6 @@ IN_SANDBOX = 'reward { test_suite { where: REWARD_PLACE_IN_SANDBOX command { she
 CPU = 'resource: "cpu" min_milli_units: 1000 max_milli_units: 4000'
 NAN, INF = "nan", "inf"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-DIGEST = "0123456789abcdef" * 4
 SAMPLING = "prompt_token_ids: 1 sampling { max_new_tokens: 1 "
 STOPS = 'stop: "a" ' * 65
 
@@ -433,76 +428,3 @@ def test_paths_that_stay(path: str) -> None:
     check(action_pb2.ActionSpec(job_id="j", action_id="a", trajectory_id="t", env_step=step))
     session = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls", environment={"A": "b"}), session="main")
     check(action_pb2.ActionSpec(job_id="j", action_id="a", trajectory_id="t", env_step=session))
-
-
-def test_inline_bytes_have_a_limit() -> None:
-    exactly = common_pb2.Blob(inline=b"x" * MAX_INLINE_BYTES)
-    assert fields.blob("f", exactly) == []
-    with pytest.raises(RefusedError, match="put it first") as refused:
-        fields.blob("f", common_pb2.Blob(inline=b"x" * (MAX_INLINE_BYTES + 1)))
-    assert (refused.value.field, refused.value.value) == ("f.inline", "65537 bytes")
-
-
-@pytest.mark.parametrize("digest", ["", "abc", DIGEST.upper(), DIGEST[:-1] + "g", DIGEST + "0"])
-def test_a_reference_is_a_lower_case_digest(digest: str) -> None:
-    with pytest.raises(RefusedError) as refused:
-        fields.blob("f", common_pb2.Blob(reference=common_pb2.PayloadReference(sha256=digest)))
-    assert refused.value.field == "f.reference.sha256"
-
-
-def test_a_reference_has_a_size() -> None:
-    reference = common_pb2.PayloadReference(sha256=DIGEST, size=5)
-    assert fields.blob("f", common_pb2.Blob(reference=reference)) == [reference]
-    reference.size = -1
-    with pytest.raises(RefusedError) as refused:
-        fields.blob("f", common_pb2.Blob(reference=reference))
-    assert refused.value.field == "f.reference.size"
-
-
-@pytest.mark.parametrize("value", ["a", "a b", "ä", "x" * 256, "j/../k", "日本"])
-def test_identifiers(value: str) -> None:
-    assert fields.identifier("f", value) == value
-
-
-@pytest.mark.parametrize("value", ["", "x" * 257, "a\tb", "a\0", "a\u2028b", "\x1b[31m"])
-def test_no_identifiers(value: str) -> None:
-    with pytest.raises(RefusedError) as refused:
-        fields.identifier("f", value)
-    assert refused.value.field == "f"
-
-
-def test_values_of_an_enumeration() -> None:
-    assert fields.known("f", 0, {0, 1}) == 0
-    assert fields.known("f", 1, {0, 1}, required=True) == 1
-    for value, required in ((2, False), (-1, False), (0, True)):
-        with pytest.raises(RefusedError):
-            fields.known("f", value, {0, 1}, required=required)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.001])
-def test_numbers_are_finite_and_not_too_small(value: float) -> None:
-    with pytest.raises(RefusedError):
-        fields.at_least("f", value, 0.0)
-    with pytest.raises(RefusedError):
-        fields.within("f", value, 0.0, 1.0)
-
-
-def test_intervals_are_closed() -> None:
-    assert fields.within("f", 0.0, 0.0, 1.0) == 0.0
-    assert fields.within("f", 1.0, 0.0, 1.0) == 1.0
-    assert fields.at_least("f", 0.0, 0.0) == 0.0
-    with pytest.raises(RefusedError):
-        fields.within("f", 1.0001, 0.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "nanos", "value"), [(0, 0, 0.0), (1, 500_000_000, 1.5), (2_592_000, 0, 2_592_000.0)]
-)
-def test_durations(seconds: int, nanos: int, value: float) -> None:
-    assert fields.seconds("f", duration_pb2.Duration(seconds=seconds, nanos=nanos)) == value
-
-
-@pytest.mark.parametrize(("seconds", "nanos"), [(-1, 0), (0, -1), (2_592_000, 1_000), (1 << 62, 0), (-(1 << 62), 0)])
-def test_no_durations(seconds: int, nanos: int) -> None:
-    with pytest.raises(RefusedError, match="30 days"):
-        fields.seconds("f", duration_pb2.Duration(seconds=seconds, nanos=nanos))

@@ -19,7 +19,6 @@ SANDBOXED = BASE + 'trajectory_id: "t" '
 GENERATE = "generate { prompt_token_ids: 1 sampling { max_new_tokens: 1 } }"
 STEP = 'env_step { command { shell: "ls" } }'
 CPU = 'resource: "cpu" min_milli_units: 1000 max_milli_units: 4000'
-NAN, INF = "nan", "inf"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
@@ -37,14 +36,6 @@ def timeouts(text: str) -> str:
 
 def retry(text: str) -> str:
     return BASE + GENERATE + f" retry {{ {text} }}"
-
-
-def speed_up(text: str) -> str:
-    return demand(f"resources {{ {CPU} speed_up {{ {text} }} }}")
-
-
-def points(*pairs: str) -> str:
-    return speed_up("table { " + " ".join(f"points {{ {pair} }}" for pair in pairs) + " }")
 
 
 FRESH = 'command { shell: "t" } files { path: "f" content { inline: "" } }'
