@@ -21,6 +21,12 @@ _TRACEPARENT_CHARACTERS: Final = frozenset("0123456789abcdef-")
 _DIGITS: Final = frozenset("0123456789abcdef")
 
 
+def must(holds: object, field: str, value: object, rule: str) -> None:
+    """Refuses a field unless its rule holds."""
+    if not holds:
+        raise invalid(field, value, rule)
+
+
 def identifier(field: str, value: str) -> str:
     """Returns an id: 1 to 256 characters, none of them a control character."""
     if not 0 < len(value) <= MAX_ID or not value.isprintable():
