@@ -22,8 +22,8 @@ from callsheet.client import (
     Where,
 )
 from callsheet.client.admin_values import ActionState, WaitReason
-from callsheet.client.codec.fields import MAX_INLINE_BYTES
 from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
+from callsheet.v1.names import MAX_INLINE_BYTES
 
 
 @pytest.mark.parametrize(

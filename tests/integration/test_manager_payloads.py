@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import grpc.aio
 import pytest
 from callsheet.managers.executor import PayloadMissingError, PayloadTooLargeError, PayloadUnavailableError
-from callsheet.managers.payloads import MAX_INLINE_BYTES, SchedulerPayloads
+from callsheet.managers.payloads import SchedulerPayloads
 from callsheet.v1 import common_pb2
+from callsheet.v1.names import MAX_INLINE_BYTES
 
 from tests.support.scripted_scheduler import ScriptedScheduler
 

@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+import pytest
+from callsheet.client import InvalidArgumentError
+from callsheet.client.codec.actions import check as check_action
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionRequest
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
@@ -24,6 +27,7 @@ from tests.support.any_message import any_message
 from tests.support.core_requests import JOB, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, node, service
 from tests.support.peers import Peer
+from tests.support.refusals import refusal
 from tests.support.samples import examples
 
 T = TypeVar("T")
@@ -65,10 +69,16 @@ def check(request: ActionRequest) -> None:
 
 @given(any_message(action_pb2.ActionSpec))
 @FUZZ
-def test_any_action_is_decoded_or_refused(spec: action_pb2.ActionSpec) -> None:
+def test_any_action_is_decoded_or_refused_and_a_client_is_of_the_same_mind(spec: action_pb2.ActionSpec) -> None:
     decoded = accepted(lambda: decode_action(spec))
     if decoded is not None:
         check(decoded[0])
+        check_action(spec)
+        return
+    refused = refusal(lambda: decode_action(spec))
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_action(spec)
+    assert (caught.value.field, caught.value.value, caught.value.rule) == (refused.field, refused.value, refused.rule)
 
 
 @st.composite

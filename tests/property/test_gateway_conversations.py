@@ -10,7 +10,8 @@ from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.canonical import digests
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.turns import Drift, Generated, GeneratedSpan, Prepared, to_record
-from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
+from callsheet.gateway.renderers.byte_renderer import ByteRenderer
+from callsheet.v1.names import END_OF_TURN_TOKEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -60,28 +60,9 @@ def after(milliseconds: int) -> duration_pb2.Duration:
     return duration
 
 
-def sampling(**fields: object) -> Item:
-    given = action_pb2.SamplingParameters(**{"max_new_tokens": 1, **fields})  # type: ignore[arg-type]
-    return spec(generate=action_pb2.GenerateInput(prompt_token_ids=[1], sampling=given))
-
-
 def file(path: str = "a", content: common_pb2.Blob | None = None, mode: int = 0) -> Item:
     given = action_pb2.SandboxFile(path=path, content=content or common_pb2.Blob(inline=b""), mode=mode)
     return spec(trajectory_id="open", env_reset=action_pb2.EnvResetInput(files=[given]))
-
-
-def reset(**fields: object) -> Item:
-    """An env_reset with these fields."""
-    return spec(trajectory_id="open", env_reset=action_pb2.EnvResetInput(**fields))  # type: ignore[arg-type]
-
-
-def elastic(**fields: object) -> Item:
-    return need(max_milli_units=2000, speed_up=action_pb2.SpeedUp(**fields))  # type: ignore[arg-type]
-
-
-def table(*points: tuple[int, float]) -> Item:
-    given = [action_pb2.SpeedUpPoint(units=units, speed_up=gain) for units, gain in points]
-    return elastic(table=action_pb2.SpeedUpTable(points=given))
 
 
 def reference(sha256: str, size: int = 70_000) -> common_pb2.Blob:
@@ -90,8 +71,3 @@ def reference(sha256: str, size: int = 70_000) -> common_pb2.Blob:
 
 def key(job_id: str, action_id: str) -> common_pb2.ActionKey:
     return common_pb2.ActionKey(job_id=job_id, action_id=action_id)
-
-
-def two_entries() -> action_pb2.Demand:
-    entry = action_pb2.ResourceDemand(resource="cpu", min_milli_units=1000)
-    return action_pb2.Demand(resources=[entry, entry])

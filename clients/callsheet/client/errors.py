@@ -38,6 +38,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
+from callsheet.v1 import refusals
+
 HALF: Final = "\ud800"
 """Stands for each half of a surrogate pair."""
 
@@ -272,6 +274,13 @@ def bad_text(field: str, value: str, rule: str, culprit: str = "") -> BadTextErr
     error = BadTextError(RefusalCode.INVALID_ARGUMENT, field=field, value=value[:200], rule=rule)
     error.culprit = culprit
     return error
+
+
+def broken_rule(refusal: refusals.RefusedError) -> InvalidArgumentError:
+    """Returns the client's error for a rule of the contract that a message breaks."""
+    if refusal.culprit is None:
+        return invalid(refusal.field, refusal.value, refusal.rule)
+    return bad_text(refusal.field, refusal.value, refusal.rule, refusal.culprit)
 
 
 def not_found(field: str, value: str, rule: str) -> RefusedError:

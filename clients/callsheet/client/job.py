@@ -24,7 +24,6 @@ from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.arguments import items
 from callsheet.client.words.jobs import (
-    MAX_BATCH,
     BatchContent,
     BatchRequest,
     FailurePolicy,
@@ -49,6 +48,7 @@ from callsheet.client.words.weights import (
     TransferGroup,
     UpdateModeName,
 )
+from callsheet.v1.names import MAX_BATCH
 
 logger = logging.getLogger("callsheet.client")
 # How often the scheduler is asked how far a rollout is.

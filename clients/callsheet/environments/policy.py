@@ -32,7 +32,15 @@ from callsheet.client import (
 from callsheet.client.gateway import gateway_opener
 from callsheet.client.settings import ClientOptions
 from callsheet.environments.failures import EpisodeFailure
-from callsheet.gateway.chat import AskedSampling, ChatRequest, Message, ReplyEnd, Tool
+from callsheet.gateway.chat import (
+    FAILURE_HEADER,
+    RETRY_HEADER,
+    AskedSampling,
+    ChatRequest,
+    Message,
+    ReplyEnd,
+    Tool,
+)
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.conversations.turns import Generated, GeneratedSpan
@@ -40,9 +48,6 @@ from callsheet.gateway.conversations.turns import Generated, GeneratedSpan
 MAX_CONTINUATIONS: Final = 32
 """How often one reply goes on after an update of weights has cut it."""
 _DEFAULT_SAMPLING: Final = Sampling(max_new_tokens=512)
-FAILURE_HEADER: Final = "x-callsheet-failure"
-"""In which a gateway names the failure of an action, as "KIND/reason"."""
-_RETRY_HEADER: Final = "x-stainless-retry-count"
 _TRY_AGAIN: Final = frozenset({429, 500, 502, 503})
 _PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_PAUSE_S: Final = 10.0
@@ -294,7 +299,7 @@ class GatewayPolicy:
 
     async def _ask(self, options: ClientOptions, access: GatewayAccess, content: bytes, retries: int) -> GatewayAnswer:
         headers = {"authorization": f"Bearer {access.api_key}", "content-type": "application/json"}
-        headers[_RETRY_HEADER] = str(retries)
+        headers[RETRY_HEADER] = str(retries)
         request = urllib.request.Request(f"{access.base_url}/chat/completions", content, headers)
         return await anyio.to_thread.run_sync(
             _answer, request, options, self._timeout_s, abandon_on_cancel=True, limiter=self._threads

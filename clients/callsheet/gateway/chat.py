@@ -13,6 +13,10 @@ Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 """A tool as chat completions declare it: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
+FAILURE_HEADER: Final = "x-callsheet-failure"
+"""In this header a gateway names the failure of an action, as "KIND/reason"."""
+RETRY_HEADER: Final = "x-stainless-retry-count"
+"""In this header OpenAI's clients count their repeats of one request."""
 _NO_TOOLS: Final[tuple[Tool, ...]] = ()
 
 

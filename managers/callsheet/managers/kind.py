@@ -20,9 +20,6 @@ from callsheet.v1 import action_pb2
 S = TypeVar("S")
 
 ANY_SERVICE = ""
-IMAGE_SERVICE_PREFIX = "sandbox:"
-ANY_IMAGE_SERVICE = "sandbox:*"
-BUILD_SERVICE = "sandbox:@build"
 
 
 @dataclass(frozen=True, slots=True)

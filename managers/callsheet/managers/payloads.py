@@ -14,11 +14,11 @@ from callsheet.credentials.channel import Credentials
 from callsheet.managers.executor import PayloadMissingError, PayloadTooLargeError, PayloadUnavailableError
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
+from callsheet.v1.names import MAX_INLINE_BYTES
 
 if TYPE_CHECKING:
     from callsheet.v1.payload_service_pb2_grpc import PayloadServiceAsyncStub
 
-MAX_INLINE_BYTES = 64 * 1024
 CHUNK_BYTES = 1 << 20
 # A transfer may take this long, and longer in proportion to its size.
 BASE_TIMEOUT_S = 10.0

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from callsheet.client.codec.fields import (
     BlobReader,
     BlobWriter,
-    at_least_one,
     by_number,
-    is_number,
     numbers,
     positive,
     put,
@@ -21,13 +20,10 @@ from callsheet.client.codec.fields import (
     put_list,
     put_same,
 )
-from callsheet.client.errors import invalid
+from callsheet.client.errors import broken_rule, invalid
 from callsheet.client.words.actions import (
     Action,
     ActionKind,
-    BackgroundProcesses,
-    ChatMessage,
-    ConversationText,
     EnvReset,
     EnvStep,
     Generate,
@@ -38,31 +34,19 @@ from callsheet.client.words.actions import (
     Submission,
     TeacherLogProbs,
     ToolCall,
-    Where,
 )
-from callsheet.client.words.arguments import identifier, instance, items, optional
+from callsheet.client.words.arguments import identifier, instance
 from callsheet.client.words.commands import (
     Command,
-    CommandDefaults,
-    ImageBuild,
     Language,
     SandboxFile,
-    check_command,
-    check_downloads,
-    check_path,
-    check_scored,
-    check_service_method,
-    check_session,
-    check_text,
 )
 from callsheet.client.words.options import (
-    ActionOptions,
     Demand,
     Hold,
     LogProbsMode,
     Resource,
     Retry,
-    Sampling,
     Timeouts,
     Unservable,
     check_options,
@@ -80,11 +64,9 @@ from callsheet.client.words.results import (
     ToolCallResult,
 )
 from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1.refusals import RefusedError
+from callsheet.v1.rules.actions import check_action
 
-_SCORE_PLACEHOLDER = "{score}"
-_PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
-_BACKGROUND = numbers(BackgroundProcesses, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
-_LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 _LOG_PROBS_MODE_BY_NUMBER = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 _FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
 Encoder: TypeAlias = Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]
@@ -104,19 +86,10 @@ class Kind(NamedTuple):
 
 
 def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWriter) -> None:
-    given = instance("sampling", action.sampling, Sampling, "a Sampling, for instance Sampling(temperature=0.7)")
-    where = "generate.sampling"
-    if not (is_number(given.top_p) and 0 < given.top_p <= 1):
-        raise invalid(f"{where}.top_p", given.top_p, "above 0 and at most 1")
-    if not is_number(given.max_new_tokens) or given.max_new_tokens < 1:
-        raise invalid(f"{where}.max_new_tokens", given.max_new_tokens, "at least 1")
-    mode = instance(f"{where}.log_probs_mode", given.log_probs_mode, LogProbsMode, "a LogProbsMode")
     put(spec, "", service=action.model)
-    put_list(spec.generate, "generate", "prompt_token_ids", action.prompt_token_ids)
-    sampling = spec.generate.sampling
-    put_same(sampling, where, given, but=("log_probs_mode",))
-    if mode is not LogProbsMode.SAMPLED:
-        sampling.log_probs_mode = _LOG_PROBS_MODE[mode]
+    put_same(spec.generate, "generate", action)
+    if not spec.generate.sampling.top_p:
+        raise invalid("generate.sampling.top_p", action.sampling.top_p, "above 0 and at most 1")
 
 
 def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> GenerateResult:
@@ -134,32 +107,13 @@ def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> Genera
 
 
 def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter) -> None:
-    message = spec.env_reset
-    message.SetInParent()
     put(spec, "", service=action.service)
-    _put_files(message.files, "env_reset", action.files, blobs)
-    if action.set_up is not None:
-        _put_command(message.set_up, "env_reset.set_up", action.set_up, blobs)
-    put_same(message, "env_reset", action, but=("service",))
-    put(message, "env_reset", guaranteed_memory=action.memory == "guaranteed")
     if action.memory not in {None, "guaranteed"}:
         raise invalid("env_reset.memory", action.memory, "None or 'guaranteed'; a demand says how much")
-    defaults = optional("env_reset.defaults", action.defaults, CommandDefaults, "a CommandDefaults")
-    if defaults is not None:
-        _put_defaults(message.defaults, defaults)
-    build = optional("env_reset.build", action.build, ImageBuild, "an ImageBuild")
-    if build is not None:
-        _put_build(message.build, build, blobs)
-
-
-def _put_build(message: action_pb2.ImageBuild, build: ImageBuild, blobs: BlobWriter) -> None:
-    where = "env_reset.build"
-    message.context.CopyFrom(blobs.blob(f"{where}.context", build.context))
-    put_same(message, where, build)
-
-
-def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults) -> None:
-    put_same(message, "env_reset.defaults", defaults)
+    spec.env_reset.guaranteed_memory = action.memory == "guaranteed"
+    put_same(spec.env_reset, "env_reset", action, blobs, ("set_up",))
+    if action.set_up is not None:
+        _put_command(spec.env_reset.set_up, "env_reset.set_up", action.set_up, blobs)
 
 
 def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
@@ -168,102 +122,34 @@ def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> E
 
 
 def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
-    _put_files(spec.env_step.files, "env_step", action.files, blobs)
+    put_same(spec.env_step, "env_step", action, blobs, ("command",))
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
-    check_session("env_step.session", action.session)
-    check_downloads("env_step.download", items("env_step.download", action.download, str, "text"))
-    put_same(spec.env_step, "env_step", action)
 
 
 def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
     put(spec, "", service=action.service)
-    check_service_method("tool_call.method", action.method)
-    put_same(spec.tool_call, "tool_call", action)
-    spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
+    put_same(spec.tool_call, "tool_call", action, blobs)
 
 
 def _take_tool_call(message: outcome_pb2.ToolCallResult, blobs: BlobReader) -> ToolCallResult:
     return ToolCallResult(blobs.read(message.response))
 
 
-def _put_reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobWriter) -> None:
-    _put_reward_in_sandbox(spec, spec.reward.test_suite, "reward.test_suite", action, blobs)
-    put(spec.reward.test_suite, "reward.test_suite", tests=action.tests)
+def _put_reward(scorer: str, spec: action_pb2.ActionSpec, action: Any, blobs: BlobWriter) -> None:
+    """Puts a reward by a model, a teacher or a judge."""
+    message = getattr(spec.reward, scorer)
+    message.SetInParent()
+    put(spec, "", service=action.model)
+    put_same(message, f"reward.{scorer}", action, blobs)
 
 
-def _put_reward_script(spec: action_pb2.ActionSpec, action: RewardScript, blobs: BlobWriter) -> None:
-    message = spec.reward.script
-    where = "reward.script"
-    put(message, where, score_file=action.score_file)
-    _put_reward_in_sandbox(spec, message, where, action, blobs)
-    texts = [*message.command.argv.arguments, message.command.shell, message.command.python]
-    if bool(action.score_file) == any(_SCORE_PLACEHOLDER in text for text in texts):
-        rule = f"the script's score file, or else the command has {_SCORE_PLACEHOLDER!r}: one of the two"
-        raise invalid(f"{where}.score_file", action.score_file, rule)
-
-
-def _put_reward_in_sandbox(
-    spec: action_pb2.ActionSpec,
-    message: action_pb2.TestSuiteInput | action_pb2.ScriptScoreInput,
-    at: str,
-    action: RewardTests | RewardScript,
-    blobs: BlobWriter,
-) -> None:
+def _put_run(scorer: str, spec: action_pb2.ActionSpec, action: RewardTests | RewardScript, blobs: BlobWriter) -> None:
+    """Puts a reward that runs a command."""
+    message = getattr(spec.reward, scorer)
     put(spec, "", service=action.service)
-    _put_files(message.files, at, action.files, blobs)
-    put(message, at, image=action.image)
-    where = instance("where", action.where, Where, "a Where: Where.FRESH, Where.IN_SANDBOX or Where.EMPTY")
-    if where is Where.IN_SANDBOX and not spec.trajectory_id:
-        raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
-    if where is Where.FRESH and not (action.files or action.image or spec.trajectory_id):
-        rule = "a job's fresh sandbox is empty: give files= or image=, or ask the trajectory for this reward"
-        raise invalid("where", where.name, rule)
-    message.where = _PLACE[where]
-    rule = "a BackgroundProcesses, for instance BackgroundProcesses.STOP"
-    background = optional("background", action.background, BackgroundProcesses, rule)
-    if background is not None:
-        if where is not Where.IN_SANDBOX:
-            raise invalid("background", background.name, "None: a fresh sandbox has no processes yet")
-        message.background = _BACKGROUND[background]
-    _put_command(message.command, f"{at}.command", action.command, blobs)
-
-
-def _put_reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: BlobWriter) -> None:
-    put(spec, "", service=action.model)
-    put_list(spec.reward.model, "reward.model", "token_ids", action.token_ids)
-    spec.reward.model.SetInParent()
-    _put_text(spec.reward.model, "reward.model", action.text)
-
-
-def _put_teacher(spec: action_pb2.ActionSpec, action: TeacherLogProbs, blobs: BlobWriter) -> None:
-    put(spec, "", service=action.model)
-    teacher = spec.reward.teacher
-    put_list(teacher, "reward.teacher", "token_ids", action.token_ids)
-    put_list(teacher, "reward.teacher", "prompt_token_ids", action.prompt_token_ids)
-    teacher.SetInParent()
-    _put_text(teacher, "reward.teacher", action.text)
-
-
-def _put_judge(spec: action_pb2.ActionSpec, action: Judge, blobs: BlobWriter) -> None:
-    put(spec, "", service=action.model)
-    put(spec.reward.judge, "reward.judge", rubric=action.rubric)
-    _put_text(spec.reward.judge, "reward.judge", action.text)
-
-
-def _put_text(
-    message: action_pb2.ModelScoreInput | action_pb2.TeacherInput | action_pb2.JudgeInput,
-    where: str,
-    given: ConversationText | None,
-) -> None:
-    rule = 'a ConversationText, for instance ConversationText(prompt="1 + 1?", response="2")'
-    text = optional(f"{where}.text", given, ConversationText, rule)
-    if text is not None:
-        message.text.SetInParent()
-        put(message.text, f"{where}.text", prompt=text.prompt, response=text.response)
-        messages = items(f"{where}.text.messages", text.messages, ChatMessage, "a ChatMessage")
-        check_scored(f"{where}.text", [text.prompt, text.response, *(each.content for each in messages)])
-        for index, each in enumerate(messages):
-            put(message.text.messages.add(), f"{where}.text.messages[{index}]", role=each.role, content=each.content)
+    put_same(message, f"reward.{scorer}", action, blobs, ("command",))
+    message.where = message.where or action_pb2.REWARD_PLACE_FRESH
+    _put_command(message.command, f"reward.{scorer}.command", action.command, blobs)
 
 
 def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
@@ -282,28 +168,14 @@ def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> Reward
     )
 
 
-def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
-    for index, file in enumerate(items(f"{where}.files", given, SandboxFile, "a SandboxFile")):
-        at = f"{where}.files[{index}]"
-        check_path(f"{at}.path", file.path)
-        message = files.add(content=blobs.blob(f"{at}.content", file.content))
-        put(message, at, path=file.path, unpack=file.unpack, mode=file.mode or 0)
-
-
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
-    instance(f"{where}.language", command.language, Language, "a Language")
-    check_command(where, command)
+    language = instance(f"{where}.language", command.language, Language, "a Language")
     if isinstance(command.program, str):
-        if command.language is Language.PYTHON:
-            put(message, where, python=command.program)
-        else:
-            put(message, where, shell=command.program)
+        put(message, where, **{language.value: command.program})
     else:
         message.argv.SetInParent()
         put_list(message.argv, f"{where}.argv", "arguments", command.program)
-    put_same(message, where, command)
-    if command.stdin:
-        message.stdin.CopyFrom(blobs.blob(f"{where}.stdin", command.stdin))
+    put_same(message, where, command, blobs, () if command.stdin else ("stdin",))
 
 
 def _take_command(message: outcome_pb2.CommandResult, blobs: BlobReader) -> CommandResult:
@@ -334,11 +206,11 @@ KINDS: Mapping[ActionKind, Kind] = {
     ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, _take_tool_call),
     ActionKind.REWARD: Kind(
         {
-            RewardTests: _put_reward_tests,
-            RewardScript: _put_reward_script,
-            RewardModel: _put_reward_model,
-            TeacherLogProbs: _put_teacher,
-            Judge: _put_judge,
+            RewardTests: partial(_put_run, "test_suite"),
+            RewardScript: partial(_put_run, "script"),
+            RewardModel: partial(_put_reward, "model"),
+            TeacherLogProbs: partial(_put_reward, "teacher"),
+            Judge: partial(_put_reward, "judge"),
         },
         _take_reward,
     ),
@@ -346,7 +218,6 @@ KINDS: Mapping[ActionKind, Kind] = {
 """A kind's value is the name of its field in the contract's messages."""
 _ENCODERS = {action: encoder for kind in KINDS.values() for action, encoder in kind.encoders.items()}
 _HOLD = numbers(Hold, "HOLD_", action_pb2.Hold)
-_UNSERVABLE = numbers(Unservable, "UNSERVABLE_", action_pb2.Unservable)
 
 
 def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:
@@ -363,9 +234,20 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
     encoder = _ENCODERS.get(type(submission.action))
     if encoder is None:
         raise invalid("action", f"{submission.action!r}", f"one of {', '.join(each.__name__ for each in _ENCODERS)}")
-    _put_options(spec, submission.options)
+    for name, given in submission.options.items():
+        if name in _OPTIONS and (given is not None or name in _WITHOUT_NONE):
+            _OPTIONS[name](spec, given)
     encoder(spec, submission.action, blobs)
+    check(spec)
     return spec, blobs.uploads
+
+
+def check(spec: action_pb2.ActionSpec) -> None:
+    """Raises InvalidArgumentError for an action that breaks a rule of the contract, whatever a scheduler's state."""
+    try:
+        check_action(spec)
+    except RefusedError as refusal:
+        raise broken_rule(refusal) from None
 
 
 def content_bytes(action: Action[Any]) -> int:
@@ -382,42 +264,10 @@ def _size(content: object) -> int:
     return len(content) if isinstance(content, bytes) else 0
 
 
-def _put_options(spec: action_pb2.ActionSpec, options: ActionOptions) -> None:
-    check_text("label", options.get("label", ""))
-    check_text("task", options.get("task", ""))
-    put(spec, "", label=options.get("label", ""), task=options.get("task", ""))
-    demand = optional("demand", options.get("demand"), Demand, "a Demand, for instance Demand(cpu=2)")
-    if demand is not None:
-        _put_demand(spec.demand, demand)
-    timeouts = optional("timeouts", options.get("timeouts"), Timeouts, "a Timeouts, for instance Timeouts(...)")
-    if timeouts is not None:
-        put_durations(
-            spec.timeouts,
-            "timeouts",
-            schedule_to_start=timeouts.schedule_to_start_s,
-            start_to_close=timeouts.start_to_close_s,
-            schedule_to_close=timeouts.schedule_to_close_s,
-            heartbeat=timeouts.heartbeat_s,
-        )
-    retry = optional("retry", options.get("retry"), Retry, "a Retry, for instance Retry(max_attempts=1)")
-    if retry is not None:
-        _put_retry(spec.retry, retry)
-    weight = positive("weight", options.get("weight", 1.0))
-    if weight != 1.0:
-        spec.weight = weight
-    unservable = instance("unservable", options.get("unservable", Unservable.REFUSE), Unservable, "an Unservable")
-    if unservable is not Unservable.REFUSE:
-        spec.unservable = _UNSERVABLE[unservable]
-    if (expected_s := options.get("expected_duration_s")) is not None:
-        put_durations(spec, "", expected_duration=expected_s)
-    if (traceparent := options.get("traceparent")) is not None:
-        put(spec, "", traceparent=traceparent)
-
-
-def _put_demand(message: action_pb2.Demand, demand: Demand) -> None:
-    message.SetInParent()  # an empty demand differs from none
-    for resource in demand.resources:
-        entry = message.resources.add(hold=_HOLD[resource.hold])
+def _put_demand(spec: action_pb2.ActionSpec, given: object) -> None:
+    spec.demand.SetInParent()  # an empty demand differs from none
+    for resource in instance("demand", given, Demand, "a Demand, for instance Demand(cpu=2)").resources:
+        entry = spec.demand.resources.add(hold=_HOLD[resource.hold])
         where = f"demand.{resource.name}"
         put(entry, where, resource=resource.name)
         entry.min_milli_units, entry.max_milli_units = resource.min_milli_units, resource.max_milli_units
@@ -431,10 +281,35 @@ def _put_speed_up(entry: action_pb2.ResourceDemand, where: str, resource: Resour
         put(entry.speed_up.table.points.add(), f"{where}.speed_up[{index}]", units=units, speed_up=gain)
 
 
-def _put_retry(message: action_pb2.RetryPolicy, retry: Retry) -> None:
-    put(message, "retry", max_attempts=at_least_one("retry.max_attempts", retry.max_attempts))
-    put_durations(message, "retry", initial_backoff=retry.initial_backoff_s, max_backoff=retry.max_backoff_s)
-    if retry.backoff_multiplier is not None:
-        if not (is_number(retry.backoff_multiplier) and retry.backoff_multiplier >= 1):
-            raise invalid("retry.backoff_multiplier", retry.backoff_multiplier, "at least 1, or None for the default")
-        message.backoff_multiplier = retry.backoff_multiplier
+def _put_timeouts(spec: action_pb2.ActionSpec, given: object) -> None:
+    put_same(spec.timeouts, "timeouts", instance("timeouts", given, Timeouts, "a Timeouts, for instance Timeouts(...)"))
+
+
+def _put_retry(spec: action_pb2.ActionSpec, given: object) -> None:
+    spec.retry.SetInParent()
+    put_same(spec.retry, "retry", instance("retry", given, Retry, "a Retry, for instance Retry(max_attempts=1)"))
+
+
+def _put_weight(spec: action_pb2.ActionSpec, given: Any) -> None:
+    if positive("weight", given) != 1.0:
+        spec.weight = given
+
+
+def _put_unservable(spec: action_pb2.ActionSpec, given: object) -> None:
+    if instance("unservable", given, Unservable, "an Unservable") is Unservable.WAIT:
+        spec.unservable = action_pb2.UNSERVABLE_WAIT
+
+
+_OPTIONS: Mapping[str, Callable[[action_pb2.ActionSpec, Any], None]] = {
+    "demand": _put_demand,
+    "expected_duration_s": lambda spec, given: put_durations(spec, "", expected_duration=given),
+    "label": lambda spec, given: put(spec, "", label=given),
+    "retry": _put_retry,
+    "task": lambda spec, given: put(spec, "", task=given),
+    "timeouts": _put_timeouts,
+    "traceparent": lambda spec, given: put(spec, "", traceparent=given),
+    "unservable": _put_unservable,
+    "weight": _put_weight,
+}
+"""By name; the id of an action is put by `encode_submission`. None leaves an option out if it is its default."""
+_WITHOUT_NONE = frozenset({"label", "task", "unservable", "weight"})

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, MutableSequence
-from dataclasses import MISSING, fields
+import re
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from numbers import Real
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_type_hints
 
 from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invalid
-from callsheet.client.words.arguments import items
+from callsheet.client.words.arguments import instance, items
 from callsheet.client.words.costs import Cost
 from callsheet.v1 import common_pb2
+from callsheet.v1.names import MAX_INLINE_BYTES
 from google.protobuf import duration_pb2, timestamp_pb2
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 T = TypeVar("T")
 EnumT = TypeVar("EnumT", bound=Enum)
-_Put: TypeAlias = Callable[[Message, str, Any], None]
+_Put: TypeAlias = Callable[[Message, str, Any, Any], None]
 _NUMBER: Final = "a number"
 _RULES: Final = {
     FieldDescriptor.TYPE_INT32: f"a whole number from {-(2**31)} to {2**31 - 1}",
@@ -42,8 +44,6 @@ _RULES: Final = {
 _MISFITS: Final = (TypeError, ValueError)
 # A Duration's most: ten thousand years.
 _MAX_SECONDS: Final = 315_576_000_000
-MAX_INLINE_BYTES = 64 * 1024
-"""The contract's limit for one inline blob."""
 MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
 
@@ -66,52 +66,89 @@ def put(message: Message, where: str, **values: Any) -> None:
             raise _misfit(error, _path(where, name), value, _rule(message, name)) from error
 
 
-def put_same(message: Message, where: str, value: Any, *, but: tuple[str, ...] = ()) -> None:
+def put_same(
+    message: Message, where: str, value: Any, blobs: BlobWriter | None = None, but: Sequence[str] = ()
+) -> None:
     """Sets the fields of a message that a value (a dataclass) has under the same names; see `put`.
 
-    Lists are filled, and durations are of fields with "_s" behind the name. None leaves a field out. A number that has
-    None for the default is at least 1 where the contract says 0 for it.
+    Lists are filled, values of other dataclasses and enums become their messages and numbers, and durations are of
+    fields with "_s" behind the name. None leaves a field out. A number that has None for the default is at least 1 if
+    the contract has 0 for it.
 
     Args:
         message: The message.
         where: Its path.
         value: The dataclass.
-        but: Names that are put otherwise. Other messages are always left to the caller.
+        blobs: Writes contents; needed by values that have some.
+        but: Names that the caller puts.
     """
     made: Any = type(value)
     for name, default, put_field in _puts(made, message.DESCRIPTOR, but):
         given = getattr(value, name)
         if given is not default and given is not None:
-            put_field(message, where, given)
+            put_field(message, where, given, blobs)
 
 
 @cache
-def _puts(made: Any, contract: Descriptor, but: tuple[str, ...]) -> tuple[tuple[str, object, _Put], ...]:
+def _puts(made: Any, contract: Descriptor, but: Sequence[str]) -> tuple[tuple[str, object, _Put], ...]:
     """Returns for each field of a dataclass that `put_same` puts: its name, the default to leave out, and the put."""
-    found = []
+    hints, found = get_type_hints(made), []
     for each in fields(made):
         field = contract.fields_by_name.get(each.name) or contract.fields_by_name.get(each.name.removesuffix("_s"))
-        if field is not None and each.name not in but and (put_field := _put_of(field, each.default)) is not None:
-            # An empty default is the contract's too, unless this can tell it from a field that is not set.
-            is_contracts = not field.has_presence and each.default is not MISSING and not each.default
+        if field is not None and each.name not in but:
+            # An empty default is the contract's too, and so is that of an enum, unless a field that is not set differs.
+            is_contracts = not field.has_presence and (isinstance(each.default, Enum) or not each.default)
+            put_field = _put_of(field, each.default, _part_of(hints[each.name]))
             found.append((each.name, each.default if is_contracts else None, put_field))
     return tuple(found)
 
 
-def _put_of(field: FieldDescriptor, default: object) -> _Put | None:
-    name = field.name
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return lambda message, where, given: put_map(message, where, name, given)
-    if field.message_type is not None:
-        is_duration = field.message_type is duration_pb2.Duration.DESCRIPTOR
-        return (lambda message, where, given: put_durations(message, where, **{name: given})) if is_duration else None
-    if isinstance(field.default_value, list):
-        if field.type != FieldDescriptor.TYPE_STRING:
-            return lambda message, where, given: put_list(message, where, name, given)
-        return lambda message, where, given: _put_texts(message, where, name, given)
-    if default is None and not field.has_presence:
-        return lambda message, where, given: put(message, where, **{name: at_least_one(_path(where, name), given)})
-    return lambda message, where, given: put(message, where, **{name: given})
+def _part_of(hint: Any) -> Any:
+    """Returns the dataclass or enum in a type, for instance in `Sequence[SandboxFile]`; None without one."""
+    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Enum)):
+        return hint
+    return next(filter(None, map(_part_of, get_args(hint))), None)
+
+
+def _put_of(field: FieldDescriptor, default: object, part: Any) -> _Put:
+    name, contract = field.name, field.message_type
+    if field.enum_type is not None:
+        members, rule = _enum_numbers(part, field.enum_type), f"a member of {part.__name__}"
+        return lambda message, where, given, _: setattr(
+            message, name, members[instance(_path(where, name), given, part, rule)]
+        )
+    if contract is None:
+        if isinstance(field.default_value, list):
+            put_values = _put_texts if field.type == FieldDescriptor.TYPE_STRING else put_list
+            return lambda message, where, given, _: put_values(message, where, name, given)
+        if default is None and not field.has_presence:
+            return lambda message, where, given, _: put(
+                message, where, **{name: at_least_one(_path(where, name), given)}
+            )
+        return lambda message, where, given, _: put(message, where, **{name: given})
+    if contract.GetOptions().map_entry:
+        return lambda message, where, given, _: put_map(message, where, name, given)
+    if contract is duration_pb2.Duration.DESCRIPTOR:
+        return lambda message, where, given, _: put_durations(message, where, **{name: given})
+    if contract is common_pb2.Blob.DESCRIPTOR:
+        return lambda message, where, given, blobs: blobs.put(getattr(message, name), _path(where, name), given)
+    put_part = _put_parts if isinstance(field.default_value, list) else _put_part
+    return lambda message, where, given, blobs: put_part(getattr(message, name), _path(where, name), part, given, blobs)
+
+
+def _enum_numbers(members: Any, contract: EnumDescriptor) -> dict[Any, int]:
+    prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", contract.name).upper()
+    return {member: contract.values_by_name[f"{prefix}_{member.name}"].number for member in members}
+
+
+def _put_part(message: Any, where: str, part: Any, given: Any, blobs: BlobWriter | None) -> None:
+    message.SetInParent()
+    put_same(message, where, instance(where, given, part, f"a value of {part.__name__}"), blobs)
+
+
+def _put_parts(added: Any, where: str, part: Any, given: Any, blobs: BlobWriter | None) -> None:
+    for index, each in enumerate(items(where, given, part, f"a value of {part.__name__}")):
+        put_same(added.add(), f"{where}[{index}]", each, blobs)
 
 
 def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> None:
@@ -131,8 +168,10 @@ def _put_texts(message: Message, where: str, name: str, given: Any) -> None:
 
 def put_map(message: Message, where: str, name: str, values: Any) -> None:
     """Fills a map of text to text; see `put`."""
-    if not isinstance(values, Mapping):
+    if not isinstance(values, dict | Mapping):
         raise invalid(_path(where, name), values, "a mapping of names to values, both text")
+    if not values:
+        return
     try:
         getattr(message, name).update(values)
     except (AttributeError, *_MISFITS) as error:
@@ -278,16 +317,23 @@ class BlobWriter:
         self._inline_bytes = 0
 
     def blob(self, field: str, content: bytes) -> common_pb2.Blob:
-        """Returns a blob: inline while small, otherwise by reference."""
+        """Returns a blob; see `put`."""
+        message = common_pb2.Blob()
+        self.put(message, field, content)
+        return message
+
+    def put(self, message: common_pb2.Blob, field: str, content: bytes) -> None:
+        """Sets a blob: inline while small, otherwise by reference."""
         if not isinstance(content, bytes):
             raise invalid(field, type(content).__name__, "content is bytes")
         size = len(content)
         if size <= MAX_INLINE_BYTES and self._inline_bytes + size <= MAX_INLINE_TOTAL_BYTES:
             self._inline_bytes += size
-            return common_pb2.Blob(inline=content)
+            message.inline = content
+            return
         sha256 = hashlib.sha256(content).hexdigest()
+        message.reference.sha256, message.reference.size = sha256, size
         self.uploads[sha256] = content
-        return common_pb2.Blob(reference=common_pb2.PayloadReference(sha256=sha256, size=size))
 
 
 class BlobReader:

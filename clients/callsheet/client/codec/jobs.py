@@ -29,7 +29,6 @@ from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import identifier, instance, items, optional, whole
 from callsheet.client.words.jobs import (
     DEFAULT_ADMIT_WITHIN,
-    MAX_BATCH,
     BatchContent,
     BatchRequest,
     BufferStatus,
@@ -60,6 +59,7 @@ from callsheet.client.words.weights import (
     TransferGroup,
 )
 from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
+from callsheet.v1.names import MAX_BATCH, MAX_INLINE_RESULT
 
 _PRIORITY_CLASS = numbers(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
 _ON_INFRA = numbers(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
@@ -68,7 +68,6 @@ _PRIORITY_CLASS_BY_NUMBER = by_number(PriorityClass, "PRIORITY_CLASS_", job_pb2.
 _ON_INFRA_BY_NUMBER = by_number(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
 _OPENING = by_number(Opening, "OPENING_", job_pb2.Opening)
 _TRAJECTORY_END_BY_NUMBER = by_number(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
-MAX_INLINE_RESULT = 4096
 _MODES = {
     "drain": weights_pb2.UPDATE_MODE_DRAIN,
     "abort": weights_pb2.UPDATE_MODE_ABORT,

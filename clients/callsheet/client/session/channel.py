@@ -39,10 +39,10 @@ from callsheet.credentials.token import read_token, why
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import common_pb2, outcome_pb2, payload_service_pb2, payload_service_pb2_grpc
 from callsheet.v1.google_rpc import status_pb2
+from callsheet.v1.names import MAX_MESSAGE_BYTES
 from google.protobuf.message import DecodeError
 
 T = TypeVar("T")
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest message to receive or send. Batches stay near 1 MiB; one outcome alone may be larger."""
 CHANNEL_OPTIONS: dict[str, int | str] = {
     "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,

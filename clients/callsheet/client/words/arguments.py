@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 from callsheet.client.errors import invalid
+from callsheet.v1.names import MAX_ID
 
 T = TypeVar("T")
 
@@ -65,9 +66,9 @@ def identifier(field: str, value: object) -> str:
     Raises:
         InvalidArgumentError: It is no text of 1 to 256 characters.
     """
-    rule = "text of 1 to 256 characters"
+    rule = f"text of 1 to {MAX_ID} characters"
     text = instance(field, value, str, rule)
-    if not 1 <= len(text) <= 256:
+    if not 1 <= len(text) <= MAX_ID:
         raise invalid(field, text, rule)
     return text
 

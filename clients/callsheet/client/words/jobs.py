@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
-from typing import Final
 
 from callsheet.client.words.costs import NO_COST, Cost
 from callsheet.client.words.outcomes import FailureKind
 from callsheet.client.words.weights import RolloutStatus
-
-MAX_BATCH: Final = 2048
 
 
 class PriorityClass(Enum):

@@ -15,13 +15,7 @@ from callsheet.gateway.conversations.canonical import arguments_of, text_of
 from callsheet.gateway.conversations.renderer import ParsedReply
 from callsheet.gateway.renderers.reply_text import END_THINK, THINK, parse_text
 from callsheet.gateway.renderers.tool_calls import ToolFormat
-
-BEGIN_TOKEN: Final = 256
-"""Starts a conversation."""
-END_OF_TURN_TOKEN: Final = 257
-"""Ends what one speaker says."""
-VOCABULARY_SIZE: Final = 259
-"""Bytes, the two markers above, and one that fills up batches."""
+from callsheet.v1.names import BEGIN_TOKEN, END_OF_TURN_TOKEN
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _GENERATION_PROMPT: Final = tuple(b"assistant\n")

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 import structlog
-from callsheet.gateway.chat import BadRequestError, ChatReply
+from callsheet.gateway.chat import FAILURE_HEADER, BadRequestError, ChatReply
 from callsheet.gateway.dialects import messages
 from callsheet.gateway.dialects import models as model_listing
 from callsheet.gateway.dialects.dialect import DIALECTS, Dialect, error_headers
@@ -36,7 +36,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 _PREFIXES: Final = ("/v1", "/sessions/{session:path}/v1")
-_FAILURE_HEADER: Final = "x-callsheet-failure"
 _CHAT: Final = DIALECTS["/chat/completions"]
 _PROMPTS: Final = {DIALECTS["/completions"]: "prompt", DIALECTS["/responses"]: "input"}
 _CLIENT_GONE: Final = 499
@@ -179,7 +178,7 @@ def _answering(
 def _told(dialect: Dialect, fault: NoReplyError) -> Response:
     headers = error_headers(fault.status, fault.retry_after_s)
     if fault.failure:
-        headers = {**headers, _FAILURE_HEADER: fault.failure}
+        headers = {**headers, FAILURE_HEADER: fault.failure}
     field = _PROMPTS.get(dialect, PROMPT) if fault.field == PROMPT else fault.field
     return JSONResponse(dialect.error(fault.status, str(fault), field=field, code=fault.code), fault.status, headers)
 

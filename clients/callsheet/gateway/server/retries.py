@@ -16,13 +16,12 @@ from typing import Final
 
 import anyio
 from callsheet.client import Generate
-from callsheet.gateway.chat import ChatReply
+from callsheet.gateway.chat import RETRY_HEADER, ChatReply
 from callsheet.gateway.conversations.conversation import Conversation
 from callsheet.gateway.conversations.turns import Prepared
 from callsheet.gateway.server.call_store import CallRow
 from callsheet.gateway.server.faults import NoReplyError
 
-RETRY_HEADER: Final = "x-stainless-retry-count"
 KEY_HEADER: Final = "idempotency-key"
 ANSWERED_S: Final = 900.0
 """How long an answered call may be repeated: clients wait ten minutes for an answer, then one more to ask again."""

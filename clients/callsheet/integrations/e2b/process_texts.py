@@ -7,7 +7,6 @@ and ends with the process or when its time slice is over. Between two slices com
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from signal import SIGUSR1, SIGUSR2
 
 from callsheet.client import Command, CommandResult
 from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, not_found
+from callsheet.v1.rules.commands import VARIABLE
 
 MOST_OUTPUT_BYTES = 8 << 20
 """Of each output that one slice prints."""
@@ -22,7 +22,6 @@ MOST_OUTPUT_BYTES = 8 << 20
 _KEPT_BYTES = 16 << 20
 _INPUT_S = 10
 _TIMED_OUT = 124
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 REFUSED = SIGUSR1
 """The signal that ends a step which could not begin or follow its process."""
@@ -202,7 +201,7 @@ def begin_command(
         E2bError: It cannot be begun as it stands.
     """
     for name in variables:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             raise invalid("envs", name, "must be a variable's name")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     options = (files.key, files.marker, cwd, "1" if stdin else "0", _milliseconds(slice_s), exports + _START)

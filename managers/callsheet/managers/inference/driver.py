@@ -24,6 +24,7 @@ from callsheet.managers.inference.engine_errors import (
     WeightUpdateError,
 )
 from callsheet.managers.inference.weights import UpdateMode, WeightSource, WeightUpdate
+from callsheet.v1.names import MAX_STOP_CHARACTERS, MAX_STOP_TEXTS
 
 # All of the seam can be imported from here.
 __all__ = [
@@ -50,9 +51,9 @@ __all__ = [
     "WeightUpdateError",
 ]
 
-MAX_STOP_TEXTS = 64
-MAX_STOP_CHARACTERS = 1024
 _SEED_END = 1 << 64
+SEED_MASK = (1 << 63) - 1
+"""Of a seed, for engines that take 63 bits."""
 
 
 class FinishReason(Enum):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-BEGIN_TOKEN = 256
-"""Starts a conversation."""
-END_OF_TURN_TOKEN = 257
-"""Ends what one speaker says; the usual stop token."""
-# The last one fills up batches; it carries no meaning.
-VOCABULARY_SIZE = 259
+from callsheet.v1 import names
+
+BEGIN_TOKEN = names.BEGIN_TOKEN
+END_OF_TURN_TOKEN = names.END_OF_TURN_TOKEN
+VOCABULARY_SIZE = names.VOCABULARY_SIZE
 
 
 def encode(text: str, *, begin: bool = False, end_of_turn: bool = False) -> list[int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.managers.executor import Executor
-from callsheet.managers.kind import IMAGE_SERVICE_PREFIX, ManagerKind, ServedActions
+from callsheet.managers.kind import ManagerKind, ServedActions
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1 import action_pb2
+from callsheet.v1.names import IMAGE_SERVICE_PREFIX
 
 TEST_SUITES = ServedActions("test-suite", (action_pb2.ACTION_KIND_REWARD,))
 

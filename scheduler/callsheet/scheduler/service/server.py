@@ -63,6 +63,7 @@ from callsheet.v1 import (
     payload_service_pb2_grpc,
     weights_pb2,
 )
+from callsheet.v1.names import MAX_MESSAGE_BYTES
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from callsheet.scheduler.service.telemetry import SpanSender
 
 
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
 CLOSE_TIMEOUT = 10.0

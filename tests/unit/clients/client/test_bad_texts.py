@@ -26,9 +26,10 @@ from callsheet.client import (
 )
 from callsheet.client.errors import HALF, bad_text
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.commands import MAX_COMMAND_BYTES, culprits_of
+from callsheet.client.words.commands import culprits_of
 from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings
 from callsheet.integrations.trl.reward import CallsheetReward
+from callsheet.v1.names import MAX_COMMAND_BYTES
 
 Act = Callable[[Trajectory], Awaitable[Outcome[Any]]]
 
@@ -97,9 +98,9 @@ async def test_a_bad_text_is_the_policys_outcome_and_is_never_sent(fake: FakeCli
         lambda of: of.env_step(" \n"),
         lambda of: of.env_step("cat ../x"),
         lambda of: of.env_step(["echo", "", "\U0001f600"]),
-        lambda of: of.env_step("x" * 100_000),
+        lambda of: of.env_step("x" * 100_000, stdin="\0"),
         lambda of: of.env_step(Command.shell("ls", working_directory="a/..b/c..", environment={"_A1": "\x1b\ufffe"})),
-        lambda of: of.env_step("ls", files={"/etc/a b": "\0"}, stdin="\0", session="a-b.c", download=["/x"]),
+        lambda of: of.env_step("ls", files={"/etc/a b": "\0"}, session="a-b.c", download=["/x"]),
     ],
 )
 async def test_what_a_program_can_be_given_is_sent(fake: FakeClient, act: Act) -> None:

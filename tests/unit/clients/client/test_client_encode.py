@@ -11,7 +11,10 @@ from callsheet.client import (
     Action,
     ActionOptions,
     BackgroundProcesses,
+    ChatMessage,
     Command,
+    CommandDefaults,
+    ConversationText,
     Demand,
     Elastic,
     EnvReset,
@@ -38,49 +41,122 @@ from callsheet.client import (
     Where,
 )
 from callsheet.client.codec.actions import encode_submission
-from callsheet.client.codec.fields import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, duration
+from callsheet.client.codec.fields import MAX_INLINE_TOTAL_BYTES, duration
 from callsheet.client.codec.jobs import encode_job, encode_trajectory
 from callsheet.client.words.actions import Submission
 from callsheet.v1 import action_pb2, job_pb2
+from callsheet.v1.names import MAX_INLINE_BYTES
+from google.protobuf import text_format
 
 
 def _encode(action: Action[Any], **options: Any) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:
     return encode_submission(Submission("job", "t", "a", action, cast("ActionOptions", options)))
 
 
-def test_a_generate_action() -> None:
-    spec, uploads = _encode(Generate([1, 2], Sampling(5, 0.5, 0.9, 10, 7, ("end",), (3,), LogProbsMode.RAW), "tiny"))
-    assert (spec.job_id, spec.trajectory_id, spec.action_id, spec.service) == ("job", "t", "a", "tiny")
-    assert list(spec.generate.prompt_token_ids) == [1, 2]
-    sampling = spec.generate.sampling
-    assert (sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.seed) == (5, 0.5, 10, 7)
-    assert (list(sampling.stop), list(sampling.stop_token_ids)) == (["end"], [3])
-    assert sampling.log_probs_mode == action_pb2.LOG_PROBS_MODE_RAW
-    assert uploads == {}
-
-
-def test_an_env_reset_action() -> None:
-    files = (SandboxFile("a.py", b"a", mode=0o755), SandboxFile(".", b"tar", unpack=True))
-    spec, _ = _encode(
+_PLAIN_STEP = 'env_step { command { shell: "ls" } }'
+_IN_TRAJECTORY = "min_milli_units: 256000 hold: HOLD_TRAJECTORY"
+_SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+_ENCODED: list[tuple[Action[Any], dict[str, Any], str]] = [
+    (
+        Generate([1, 2], Sampling(5, 0.5, 0.75, 10, 7, ("end",), (3,), LogProbsMode.RAW), "tiny"),
+        {},
+        """service: "tiny" generate { prompt_token_ids: [1, 2] sampling { max_new_tokens: 5 temperature: 0.5 top_p: 0.75
+        top_k: 10 seed: 7 stop: "end" stop_token_ids: 3 log_probs_mode: LOG_PROBS_MODE_RAW } }""",
+    ),
+    (
         EnvReset(
-            files,
+            (SandboxFile("a.py", b"a", mode=0o755), SandboxFile(".", b"tar", unpack=True)),
             Command.argv("sh", environment={"A": "b"}),
             disk_mib=64,
             max_processes=32,
             image="debian",
             repeat_set_up=True,
             memory="guaranteed",
-        )
-    )
-    assert [(f.path, f.content.inline, f.unpack, f.mode) for f in spec.env_reset.files] == [
-        ("a.py", b"a", False, 0o755),
-        (".", b"tar", True, 0),
-    ]
-    assert spec.env_reset.set_up.argv.arguments == ["sh"]
-    assert dict(spec.env_reset.set_up.environment) == {"A": "b"}
-    assert (spec.env_reset.disk_mib, spec.env_reset.max_processes) == (64, 32)
-    assert (spec.env_reset.image, spec.env_reset.repeat_set_up) == ("debian", True)
-    assert spec.env_reset.guaranteed_memory
+            defaults=CommandDefaults({"C": "d"}, "w", "me", 1.5, 9),
+        ),
+        {},
+        """env_reset { files { path: "a.py" content { inline: "a" } mode: 493 }
+        files { path: "." content { inline: "tar" } unpack: true }
+        set_up { argv { arguments: "sh" } environment { key: "A" value: "b" } }
+        disk_mib: 64 max_processes: 32 image: "debian" repeat_set_up: true guaranteed_memory: true
+        defaults { environment { key: "C" value: "d" } working_directory: "w" user: "me" max_output_bytes: 9
+        start_to_close { seconds: 1 nanos: 500000000 } } }""",
+    ),
+    (
+        EnvStep(Command.shell("cat", working_directory="d", stdin=b"x", max_output_bytes=9)),
+        {},
+        'env_step { command { shell: "cat" working_directory: "d" stdin { inline: "x" } max_output_bytes: 9 } }',
+    ),
+    (
+        EnvStep(Command.python("1 + 1"), session="main", download=("a", "b"), stream_output=True),
+        {},
+        'env_step { command { python: "1 + 1" } session: "main" download: ["a", "b"] stream_output: true }',
+    ),
+    (EnvStep(Command.shell("ls")), {}, _PLAIN_STEP),
+    (
+        RewardTests(["pytest", "{report}"], where=Where.IN_SANDBOX, files=(SandboxFile("t", b"t"),)),
+        {},
+        """reward { test_suite { where: REWARD_PLACE_IN_SANDBOX files { path: "t" content { inline: "t" } }
+        command { argv { arguments: ["pytest", "{report}"] } } } }""",
+    ),
+    (
+        RewardScript("t {score}", where=Where.IN_SANDBOX, background=BackgroundProcesses.RUN),
+        {},
+        """reward { script { where: REWARD_PLACE_IN_SANDBOX command { shell: "t {score}" }
+        background: REWARD_BACKGROUND_RUN } }""",
+    ),
+    (
+        RewardTests("t", image="debian", tests=3),
+        {},
+        'reward { test_suite { where: REWARD_PLACE_FRESH command { shell: "t" } image: "debian" tests: 3 } }',
+    ),
+    (
+        RewardModel(text=ConversationText("p", "r", [ChatMessage("user", "x")]), model="m"),
+        {},
+        'service: "m" reward { model { text { prompt: "p" response: "r" messages { role: "user" content: "x" } } } }',
+    ),
+    (
+        EnvStep("ls"),
+        {
+            "label": "l",
+            "task": "k",
+            "weight": 2.0,
+            "demand": Demand(Resource("memory", 256), cpu=Elastic(1, 4, amdahl_fraction=0.5)),
+            "timeouts": Timeouts(1.5, 3, 4, 2),
+            "retry": Retry(5, 0.25, 1.5, 8),
+            "unservable": Unservable.WAIT,
+            "expected_duration_s": 0.5,
+            "traceparent": _SPAN,
+        },
+        f"""{_PLAIN_STEP} label: "l" task: "k" weight: 2 unservable: UNSERVABLE_WAIT traceparent: "{_SPAN}"
+        demand {{ resources {{ resource: "memory" min_milli_units: 256000 hold: HOLD_ACTION }}
+        resources {{ resource: "cpu" min_milli_units: 1000 max_milli_units: 4000 hold: HOLD_ACTION
+        speed_up {{ amdahl_fraction: 0.5 }} }} }}
+        timeouts {{ schedule_to_start {{ seconds: 1 nanos: 500000000 }} start_to_close {{ seconds: 3 }}
+        schedule_to_close {{ seconds: 4 }} heartbeat {{ seconds: 2 }} }}
+        retry {{ max_attempts: 5 initial_backoff {{ nanos: 250000000 }} backoff_multiplier: 1.5
+        max_backoff {{ seconds: 8 }} }} expected_duration {{ nanos: 500000000 }}""",
+    ),
+    (
+        EnvReset(),
+        {"demand": Demand(Resource("memory", 256, hold=Hold.TRAJECTORY), cpu=Elastic(1, 4, speed_up={2: 1.5, 4: 2.0}))},
+        f"""env_reset {{}} demand {{ resources {{ resource: "memory" {_IN_TRAJECTORY} }} resources {{ resource: "cpu"
+        min_milli_units: 1000 max_milli_units: 4000 hold: HOLD_ACTION speed_up {{ table {{
+        points {{ units: 2 speed_up: 1.5 }} points {{ units: 4 speed_up: 2 }} }} }} }} }}""",
+    ),
+    (EnvReset(), {"demand": Demand(), "retry": None, "traceparent": ""}, "env_reset {} demand {}"),
+    (EnvReset(), {}, "env_reset {}"),
+]
+
+
+@pytest.mark.parametrize(("action", "options", "expected"), _ENCODED)
+def test_an_action_is_the_message_of_its_fields_and_options(
+    action: Action[Any], options: dict[str, Any], expected: str
+) -> None:
+    spec, uploads = _encode(action, **options)
+    text = f'job_id: "job" action_id: "a" trajectory_id: "t" {expected}'
+    assert spec == text_format.Parse(text, action_pb2.ActionSpec())
+    assert uploads == {}
 
 
 @pytest.mark.parametrize(
@@ -98,84 +174,6 @@ def test_an_env_reset_action() -> None:
 def test_the_payload_is_set_even_where_all_is_default(action: Action[Any], payload: str) -> None:
     spec, _ = _encode(action)
     assert spec.WhichOneof("payload") == payload
-
-
-def test_a_shell_command_and_its_input() -> None:
-    spec, _ = _encode(EnvStep(Command.shell("cat", working_directory="d", stdin=b"x", max_output_bytes=9)))
-    command = spec.env_step.command
-    assert (command.shell, command.working_directory, command.stdin.inline) == ("cat", "d", b"x")
-    assert command.max_output_bytes == 9
-
-
-def test_a_test_suite_in_the_sandbox() -> None:
-    spec, _ = _encode(RewardTests(["pytest", "{report}"], where=Where.IN_SANDBOX, files=(SandboxFile("t", b"t"),)))
-    suite = spec.reward.test_suite
-    assert suite.where == action_pb2.REWARD_PLACE_IN_SANDBOX
-    assert suite.files[0].path == "t"
-    assert list(suite.command.argv.arguments) == ["pytest", "{report}"]
-    assert suite.background == action_pb2.REWARD_BACKGROUND_UNSPECIFIED
-    for action in (
-        RewardTests("t", where=Where.IN_SANDBOX, background=BackgroundProcesses.RUN),
-        RewardScript("t {score}", where=Where.IN_SANDBOX, background=BackgroundProcesses.RUN),
-    ):
-        reward = _encode(action)[0].reward
-        assert (reward.test_suite.background or reward.script.background) == action_pb2.REWARD_BACKGROUND_RUN
-
-
-def test_an_env_step_in_a_session() -> None:
-    spec, _ = _encode(EnvStep(Command.python("1 + 1"), session="main", download=("a", "b"), stream_output=True))
-    step = spec.env_step
-    assert (step.command.python, step.session, list(step.download), step.stream_output) == (
-        "1 + 1",
-        "main",
-        ["a", "b"],
-        True,
-    )
-    plain, _ = _encode(EnvStep(Command.shell("ls")))
-    assert {field.name for field, _ in plain.env_step.ListFields()} == {"command"}
-
-
-def test_options() -> None:
-    spec, _ = _encode(
-        EnvReset(),
-        label="l",
-        task="k",
-        weight=2.0,
-        demand=Demand(Resource("memory", 256, hold=Hold.TRAJECTORY), cpu=Elastic(1, 4, amdahl_fraction=0.9)),
-        timeouts=Timeouts(1.5, 2, 3, 4),
-        retry=Retry(5, 0.25, 1.5, 8),
-        unservable=Unservable.WAIT,
-        expected_duration_s=0.5,
-        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-    )
-    assert spec.traceparent == "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    memory, cpu = spec.demand.resources
-    assert (memory.resource, memory.min_milli_units, memory.hold) == ("memory", 256_000, action_pb2.HOLD_TRAJECTORY)
-    assert (cpu.min_milli_units, cpu.max_milli_units, cpu.speed_up.amdahl_fraction) == (1000, 4000, 0.9)
-    assert (spec.timeouts.schedule_to_start.seconds, spec.timeouts.schedule_to_start.nanos) == (1, 500_000_000)
-    assert [getattr(spec.timeouts, n).seconds for n in ("start_to_close", "schedule_to_close", "heartbeat")] == [
-        2,
-        3,
-        4,
-    ]
-    assert (spec.retry.max_attempts, spec.retry.backoff_multiplier, spec.retry.max_backoff.seconds) == (5, 1.5, 8)
-    assert (spec.label, spec.task, spec.weight, spec.unservable) == ("l", "k", 2.0, action_pb2.UNSERVABLE_WAIT)
-    assert spec.expected_duration.nanos == 500_000_000
-
-
-def test_unset_options_take_the_servers_defaults() -> None:
-    spec, _ = _encode(EnvReset())
-    set_fields = {field.name for field, _ in spec.ListFields()}
-    assert set_fields == {"job_id", "action_id", "trajectory_id", "env_reset"}
-
-
-def test_an_empty_demand_differs_from_none() -> None:
-    assert _encode(EnvReset(), demand=Demand())[0].HasField("demand")
-
-
-def test_a_speed_up_table() -> None:
-    spec, _ = _encode(EnvReset(), demand=Demand(cpu=Elastic(1, 4, speed_up={2: 1.5, 4: 2.0})))
-    assert [(p.units, p.speed_up) for p in spec.demand.resources[0].speed_up.table.points] == [(2, 1.5), (4, 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from callsheet.client import (
 from callsheet.client.errors import refused
 from callsheet.client.testing import FakeClient
 
+_SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _LS = Command.shell("ls")
 
 
@@ -106,7 +107,7 @@ async def test_ids_are_kept_like_a_scheduler_keeps_them() -> None:
     job = await fake.open_job("job", share=2.0)
     first = await job.generate([1], action_id="a")
     assert await job.generate([1], action_id="a") == first
-    assert await job.generate([1], action_id="a", traceparent="another span") == first
+    assert await job.generate([1], action_id="a", traceparent=_SPAN) == first
     assert len(made) == 1
     with pytest.raises(AlreadyExistsError):
         await job.generate([2], action_id="a")
@@ -219,6 +220,6 @@ async def test_output_is_what_the_script_says_where_it_is_asked_for() -> None:
             OutputChunk(OutputStream.STDERR, b"err"),
         ]
         assert [chunk async for chunk in unheard.output()] == []
-    with SyncClient(fake) as client:
-        blocking = client.job("job").submit(EnvStep(_LS, stream_output=True))
+    with SyncClient(fake) as client, client.job("job").trajectory("u") as following:
+        blocking = following.submit(EnvStep(_LS, stream_output=True))
         assert [chunk.content for chunk in blocking.output()] == [b"out", b"err"]

@@ -52,7 +52,8 @@ from callsheet.environments import (
     run_episode,
 )
 from callsheet.gateway.chat import BadRequestError
-from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
+from callsheet.gateway.renderers.byte_renderer import ByteRenderer
+from callsheet.v1.names import END_OF_TURN_TOKEN
 
 from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
 

@@ -10,8 +10,9 @@ import pytest
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd, Tool
 from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
 from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, GeneratedSpan, to_record
-from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
+from callsheet.gateway.renderers.byte_renderer import ByteRenderer
 from callsheet.managers.inference import tokenizer
+from callsheet.v1.names import END_OF_TURN_TOKEN
 
 USER: Message = {"role": "user", "content": "Count."}
 TOOLS: tuple[Tool, ...] = ({"type": "function", "function": {"name": "run", "parameters": {}}},)

@@ -34,7 +34,7 @@ from callsheet.environments import (
     FailureRule,
     run_episode,
 )
-from callsheet.gateway.renderers.byte_renderer import END_OF_TURN_TOKEN, ByteRenderer
+from callsheet.gateway.renderers.byte_renderer import ByteRenderer
 from callsheet.integrations.borrowed_sandbox import client_of
 from callsheet.integrations.verl.counts import absent_samples, failure_counts
 from callsheet.integrations.verl.lent import LentTrajectory, lending, lent_trajectory
@@ -42,6 +42,7 @@ from callsheet.integrations.verl.policy import ServerPolicy
 from callsheet.integrations.verl.rows import dataset_rows, output_fields, task_of, version_spans
 from callsheet.integrations.verl.sampling import sampling_of
 from callsheet.integrations.verl.score import LostRewardError, score_by_actions
+from callsheet.v1.names import END_OF_TURN_TOKEN
 
 from tests.support.function_runs import MODULE, run_function
 from tests.support.word_environment import WordTasks

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import structlog
 from callsheet.managers.inference.driver import (
+    SEED_MASK,
     EngineError,
     EngineFailedError,
     GenerateRequest,
@@ -52,8 +53,6 @@ from callsheet.managers.inference.weights import DiskWeights, GroupWeights, Tens
 
 # Requests and answers of SGLang's /generate.
 
-_SEED_MASK = (1 << 63) - 1
-
 
 def check_stops(sampling: Sampling) -> None:
     """Refuses what the server would do otherwise than asked.
@@ -91,7 +90,7 @@ def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer
         "no_stop_trim": True,
     }
     if server.deterministic:
-        params["sampling_seed"] = seed & _SEED_MASK
+        params["sampling_seed"] = seed & SEED_MASK
     return params
 
 

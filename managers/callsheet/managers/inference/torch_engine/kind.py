@@ -7,11 +7,11 @@ from pathlib import Path
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.settings import TorchSettings, served_context, served_dtype
 from callsheet.managers.models.config_file import check_weights
 from callsheet.managers.models.hf_directory import read_model_directory
+from callsheet.v1.names import VOCABULARY_SIZE
 
 
 def torch_engine(torch: TorchSettings, settings: InferenceSettings) -> UnloadedEngine:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE, token_bytes
+from callsheet.managers.inference.tokenizer import token_bytes
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.engine import TorchEngine
 from callsheet.managers.inference.torch_engine.runner import ModelRunner, Runner
@@ -17,6 +17,7 @@ from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.inference.torch_engine.weight_sources import FirstState, WeightSources
 from callsheet.managers.models.transformer import LanguageModel
 from callsheet.managers.models.weights import load_model
+from callsheet.v1.names import VOCABULARY_SIZE
 from torch import Tensor
 
 log = structlog.get_logger(__name__)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from callsheet.managers.inference.driver import (
+    SEED_MASK,
     EngineBusyError,
     EngineCapabilities,
     EngineError,
@@ -57,7 +58,6 @@ from typing_extensions import override
 
 # Requests and answers of vLLM's /inference/v1/generate.
 
-_SEED_MASK = (1 << 63) - 1
 _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 _KV_SHARE = "vllm:kv_cache_usage_perc"
 _LOAD_METRICS = frozenset({_RUNNING, _WAITING, _KV_SHARE})
@@ -69,7 +69,7 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
     params = sampling_parameters(sampling) | {
         "max_tokens": new_tokens(request, server.bounds.limits),
         "top_k": sampling.top_k,
-        "seed": seed & _SEED_MASK,
+        "seed": seed & SEED_MASK,
     }
     if how is Derivation.AS_TOLD:
         params["logprobs"] = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,11 +12,12 @@ from callsheet.managers.sandbox.files.images.oci import ImageConfig
 from callsheet.managers.sandbox.files.paths import checked_path
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.v1 import action_pb2
+from callsheet.v1.refusals import RefusedError
+from callsheet.v1.rules.commands import check_variables
 
 # What programs run at their start, or are changed by before it: shells, the dynamic loader and Python.
 _START_UP = frozenset({"BASH_ENV", "ENV", "LD_AUDIT", "LD_PRELOAD"})
 _START_UP_PREFIX = "PYTHON"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,11 @@ def over_image(defaults: CommandDefaults, config: ImageConfig) -> CommandDefault
 
 def check_environment(environment: Mapping[str, str], field_name: str = "environment") -> None:
     """Raises InputRefusedError for a variable that no process can have."""
-    for name, value in environment.items():
-        if not _VARIABLE.fullmatch(name) or "\0" in value:
-            rule = "must be a variable's name with a value without NUL"
-            raise InputRefusedError("bad_environment", f"{field_name}: {name[:200]!r}: {rule}")
+    try:
+        check_variables(field_name, environment)
+    except RefusedError as refusal:
+        message = f"{refusal.field}: {refusal.value!r}: {refusal.rule}"
+        raise InputRefusedError("bad_environment", message) from None
 
 
 def own_user(isolation: Isolation) -> tuple[str, ...]:

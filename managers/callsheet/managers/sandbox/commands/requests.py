@@ -18,12 +18,13 @@ from callsheet.managers.sandbox.memory_ledger import MemoryTerms, Stay
 from callsheet.managers.sandbox.network.destinations import PROXY_PORT, Destination, covered
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
+from callsheet.v1.refusals import RefusedError
+from callsheet.v1.rules.commands import check_command
 
 # Lower ones are opened by nobody in a sandbox.
 _LEAST_OWN_PORT = 1024
 _DEFAULT_OUTPUT_BYTES = 1 << 20
 _DEFAULT_MODE = 0o644
-_LONGEST_STEP = 1 << 20
 # The kernel's MAX_ARG_STRLEN, less the NUL at the end.
 _LONGEST_ARGUMENT = 131071
 
@@ -55,7 +56,6 @@ async def read_command(
         PayloadError: Its standard input cannot be read.
     """
     arguments = _arguments(command)
-    check_environment(command.environment)
     stdin = await payloads.read(command.stdin) if command.HasField("stdin") else b""
     return CommandSpec(
         arguments=arguments,
@@ -73,18 +73,13 @@ def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings, 
         InputRefusedError: Its text or a variable breaks a rule.
     """
     command, program = step.command, step.command.WhichOneof("program")
+    _check(command)
     if program is None or program == "argv":
         raise InputRefusedError("bad_command", "program: one of shell and python must be set in a session")
-    text = command.shell if program == "shell" else command.python
-    if "\0" in text or len(text.encode()) > _LONGEST_STEP:
-        raise InputRefusedError(
-            "bad_command", f"{program}: must have at most {_LONGEST_STEP} bytes in a session, and no NUL"
-        )
-    check_environment(command.environment)
     return StepSpec(
         session=step.session,
         language=SessionLanguage(program),
-        text=text,
+        text=command.shell or command.python,
         max_output_bytes=_output_bytes(command, settings, defaults),
         environment=dict(command.environment),
         directory=defaults.directory,
@@ -159,21 +154,26 @@ def _output_bytes(command: action_pb2.Command, settings: SandboxSettings, defaul
 
 
 def _arguments(command: action_pb2.Command) -> tuple[str, ...]:
+    _check(command)
     program = command.WhichOneof("program")
-    if program is None:
-        raise InputRefusedError("bad_command", "program: unset: one of argv, shell and python must be set")
     if program == "argv":
         arguments = tuple(command.argv.arguments)
     else:
         arguments = ("/bin/sh", "-c", command.shell) if program == "shell" else ("python3", "-c", command.python)
-    if not arguments or not arguments[0]:
-        raise InputRefusedError("bad_command", "argv.arguments: empty: must name a program")
     for argument in arguments:
-        if "\0" in argument:
-            raise InputRefusedError("bad_command", f"program: {argument[:200]!r}: must not hold a NUL character")
         if len(argument.encode()) > _LONGEST_ARGUMENT:
             raise InputRefusedError(
                 "bad_command",
                 f"program: an argument of {len(argument.encode())} bytes: must have at most {_LONGEST_ARGUMENT}",
             )
     return arguments
+
+
+def _check(command: action_pb2.Command) -> None:
+    """Checks a command by the contract's rules; variables and paths have reasons of their own."""
+    check_environment(command.environment)
+    checked_path(command.working_directory, allow_empty=True)
+    try:
+        check_command("command", command)
+    except RefusedError as refusal:
+        raise InputRefusedError("bad_command", f"{refusal.field}: {refusal.value!r}: {refusal.rule}") from None

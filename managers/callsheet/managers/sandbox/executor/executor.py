@@ -14,7 +14,6 @@ import structlog
 from callsheet.managers.clock import after_waiting
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, PayloadError, Stopped
-from callsheet.managers.kind import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefaults, over_image, read_defaults
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, FileSpec, SandboxSpec
@@ -59,6 +58,7 @@ from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.managers.sandbox_memory import runs_in_sandbox
 from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1.names import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
 from callsheet.v1.set_ups import set_up_name
 from typing_extensions import override

@@ -7,9 +7,8 @@ sandbox ("/testbed/a").
 from __future__ import annotations
 
 from callsheet.managers.sandbox.errors import InputRefusedError
-
-_LONGEST_PATH = 4096
-_LONGEST_COMPONENT = 255
+from callsheet.v1.refusals import RefusedError
+from callsheet.v1.rules.commands import check_path
 
 
 def path_refused(path: str, rule: str) -> InputRefusedError:
@@ -30,15 +29,12 @@ def checked_path(path: str, *, below: str = "", allow_empty: bool = False) -> st
     Raises:
         InputRefusedError: It climbs with "..", is too long, names nothing or holds a NUL.
     """
-    if "\0" in path:
-        raise path_refused(path, "must not hold a NUL character")
-    if len(_encoded(path)) > _LONGEST_PATH:
-        raise path_refused(path, f"must not be longer than {_LONGEST_PATH} bytes")
+    try:
+        if path:
+            check_path("path", path)
+    except RefusedError as refusal:
+        raise path_refused(path, refusal.rule) from None
     components = [component for component in path.split("/") if component not in {"", "."}]
-    if ".." in components:
-        raise path_refused(path, 'must not hold ".."')
-    if any(len(_encoded(component)) > _LONGEST_COMPONENT for component in components):
-        raise path_refused(path, f"no component may be longer than {_LONGEST_COMPONENT} bytes")
     if not components and not allow_empty:
         raise path_refused(path, "must name a file")
     relative = "/".join(components)
@@ -50,7 +46,3 @@ def checked_path(path: str, *, below: str = "", allow_empty: bool = False) -> st
 def is_below(path: str, directory: str) -> bool:
     """Whether a path is a directory or something in it, by the text of both."""
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

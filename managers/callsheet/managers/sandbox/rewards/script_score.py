@@ -24,14 +24,13 @@ from callsheet.managers.sandbox.agent_client.command_defaults import CommandDefa
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 from callsheet.managers.sandbox.commands.requests import read_command, read_files
-from callsheet.managers.sandbox.errors import FileRefusedError, InputRefusedError
+from callsheet.managers.sandbox.errors import FileRefusedError
 from callsheet.managers.sandbox.files.paths import checked_path
 from callsheet.managers.sandbox.rewards.runner_ends import cannot_start
 from callsheet.managers.sandbox.rewards.scoring import UNITS, Score, no_score, run_judge
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
-
-SCORE = "{score}"
+from callsheet.v1.names import SCORE_PLACEHOLDER
 
 LARGEST_SCORE_BYTES = 64 << 10
 _ENV = outcome_pb2.FAILURE_KIND_ENV
@@ -79,7 +78,7 @@ class Script:
             await sandbox.remove_file(self.score_file, stop)
         # A name that nothing in the sandbox can know before: an earlier process cannot have put a score there.
         unknown = sandbox.temporary_path(f"score-{uuid.uuid4().hex}")
-        values = {UNITS: str(units), SCORE: unknown}
+        values = {UNITS: str(units), SCORE_PLACEHOLDER: unknown}
         outcome = await run_judge(sandbox, self.command, values, stop)
         if outcome.stopped or outcome.failed:
             return ScriptRun(outcome, None)
@@ -126,8 +125,6 @@ async def read_script(
 ) -> Script:
     """Returns the script; raises what `read_files` and `read_command` raise."""
     command = await read_command(script.command, payloads, settings, defaults)
-    if not script.score_file and not any(SCORE in argument for argument in command.arguments):
-        raise InputRefusedError("bad_command", f"score_file: empty: must name a file, or the command must hold {SCORE}")
     path = checked_path(script.score_file, below=defaults.directory) if script.score_file else ""
     return Script(await read_files(script.files, payloads, defaults), command, path)
 

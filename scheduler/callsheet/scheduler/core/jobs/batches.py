@@ -27,7 +27,6 @@ from callsheet.scheduler.core.words.records import (
 from callsheet.scheduler.core.words.recovered import RecoveredBatch
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, failed_precondition, invalid, not_found
 
-MAX_BATCH: Final = 2048
 # A group with finished members, none of them open and seats left, takes no more after so many seconds.
 GROUP_IDLE_S: Final = 3600.0
 

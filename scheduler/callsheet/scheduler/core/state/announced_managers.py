@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.state.entities import Attempt, Trajectory
 from callsheet.scheduler.core.words.model import ActionKind
-from callsheet.scheduler.core.words.registration import IMAGE_SERVICE_PREFIX, ServiceDescription, is_meant
+from callsheet.scheduler.core.words.registration import ServiceDescription, is_meant
+from callsheet.v1.names import IMAGE_SERVICE_PREFIX
 
 ANY_NAME = ""
 

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.words.engine_weights import WeightsTold
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, Token
-
-IMAGE_SERVICE_PREFIX = "sandbox:"
-"""Services for sandboxes with an image are named by this and the image's name."""
-
-ANY_IMAGE_SERVICE = "sandbox:*"
-"""The service of managers that can bring in images which they do not name, as from a registry."""
-
-BUILD_SERVICE = "sandbox:@build"
-"""The service of managers that build images of Dockerfiles. No image has its name."""
+from callsheet.v1.names import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,10 @@ from callsheet.scheduler.core.words.model import (
     ResourceDemand,
 )
 from callsheet.scheduler.core.words.refusals import RefusedError, failed_precondition
-from callsheet.scheduler.core.words.registration import (
-    ANY_IMAGE_SERVICE,
-    BUILD_SERVICE,
-    IMAGE_SERVICE_PREFIX,
-    names_image,
-)
+from callsheet.scheduler.core.words.registration import names_image
 from callsheet.scheduler.core.words.similar_names import did_you_mean
 from callsheet.scheduler.core.work.lifecycle import NOT_COPIED, finish
+from callsheet.v1.names import ANY_IMAGE_SERVICE, BUILD_SERVICE, IMAGE_SERVICE_PREFIX
 
 _MOST_SHOWN = 10
 _HOW_TO_ADD = "a sandbox manager has what is below its --images, and pulls from each --registry"

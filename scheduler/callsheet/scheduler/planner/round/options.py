@@ -10,11 +10,12 @@ from typing import NamedTuple
 from callsheet.scheduler.core.state.held_memory import units_by_need
 from callsheet.scheduler.core.state.ready import ClassKey
 from callsheet.scheduler.core.words.model import CPU, GPU, ResourceDemand, SpeedUp
-from callsheet.scheduler.core.words.registration import ANY_IMAGE_SERVICE, is_meant
+from callsheet.scheduler.core.words.registration import is_meant
 from callsheet.scheduler.planner.fleet.likeness import Host, Place, shared_column, slot_column
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet, Pool
 from callsheet.scheduler.planner.question.instance import Option, OptionBlock
 from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR
+from callsheet.v1.names import ANY_IMAGE_SERVICE
 
 # Widths tried of one elastic resource, and of each where several are elastic.
 MAX_WIDTHS = 8

@@ -21,9 +21,9 @@ from callsheet.scheduler.planner.predictors.requests import predict
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.service.codec.requests import decode_key
-from callsheet.scheduler.service.codec.rules import identifier, within
 from callsheet.scheduler.service.turns import in_turns
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2
+from callsheet.v1.rules.fields import identifier, within
 
 # Answers of the admin service that come from predictions, as messages.
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core.words.costs import Cost
-from callsheet.scheduler.service.codec.rules import MAX_ID
 from callsheet.v1 import common_pb2
+from callsheet.v1.names import MAX_ID
 
 MAX_RESOURCES: Final = 64
 """The most resources that one attempt may tell of, and of what each may have at most."""

@@ -10,7 +10,6 @@ from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 from callsheet.scheduler.core.words.cached_tokens import GenerationSize
 from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
 from callsheet.scheduler.core.words.model import (
-    CPU,
     ActionKey,
     ActionKind,
     ActionRequest,
@@ -28,13 +27,16 @@ from callsheet.scheduler.core.words.model import (
 )
 from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
-from callsheet.scheduler.service.codec.rules import (
+from callsheet.scheduler.service.codec.rules import encode_traceparent, fill_duration
+from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, job_pb2, manager_service_pb2, weights_pb2
+from callsheet.v1.names import MAX_SPEC_BYTES
+from callsheet.v1.rules.actions import MAX_WEIGHT, check_work, needs_sandbox
+from callsheet.v1.rules.fields import (
     MAX_SECONDS,
+    References,
     at_least,
     blob,
-    encode_traceparent,
     few,
-    fill_duration,
     identifier,
     known,
     longer_than_zero,
@@ -42,34 +44,24 @@ from callsheet.scheduler.service.codec.rules import (
     short_text,
     to_seconds,
     token_ids,
-    traceparent,
     within,
 )
-from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, job_pb2, manager_service_pb2, weights_pb2
+from callsheet.v1.rules.options import (
+    DEFAULT_SCHEDULE_TO_START,
+    DEFAULT_START_TO_CLOSE,
+    MILLI,
+    check_demand,
+    check_retry,
+    check_timeouts,
+    default_close,
+    whole_units,
+)
 from callsheet.v1.set_ups import set_up_name
 
-MAX_SPEC_BYTES = 2 * 1024 * 1024
 MAX_CACHED = 4096
 MAX_CACHED_KEY_BYTES = 1024
-# Sums of weights must stay finite.
-MAX_WEIGHT = 1e6
-# So must durations divided by the product of all speed-ups.
-MIN_SPEED_UP = 0.01
-MAX_SPEED_UP = 1e6
-MAX_SPEED_UP_POINTS = 256
-# The widths of elastic resources are planned together, each with each.
-MAX_ELASTIC = 4
-# Every round looks at all of them for each class that waits.
-MAX_RESOURCES = 64
 DEFAULT_IDLE_TIMEOUT = 3600.0
-DEFAULT_SCHEDULE_TO_START = 1800.0
-DEFAULT_START_TO_CLOSE = 600.0
-DEFAULT_SCHEDULE_TO_CLOSE = 3600.0
-
-_UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 MAX_BUFFERED: Final = 100_000
-# Thousandths of a unit.
-MILLI = 1000
 
 
 def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
@@ -132,50 +124,41 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
     """
-    payload = spec.WhichOneof("payload")
-    if payload is None:
-        raise invalid("payload", "", f"must be one of {', '.join(KIND_RULES)}")
     body = _encode_body(spec)
-    traced = traceparent("traceparent", spec.traceparent) if spec.traceparent else ""
-    encoded = body + encode_traceparent(traced)
+    encoded = body + encode_traceparent(spec.traceparent)
     if len(encoded) > MAX_SPEC_BYTES:
         raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
-    rules = KIND_RULES[payload]
-    kind, references, in_sandbox = rules.kind, rules.check(spec), rules.in_sandbox(spec)
-    trajectory_id = spec.trajectory_id
-    if trajectory_id or in_sandbox:
-        identifier("trajectory_id", trajectory_id)
+    references = check_work(spec)
+    rules = KIND_RULES[spec.WhichOneof("payload") or ""]
+    kind = rules.kind
     demand = (
         _decode_demand(spec.demand.SerializeToString(deterministic=True), kind)
         if spec.HasField("demand")
         else rules.demand(spec)
     )
-    unservable = known("unservable", spec.unservable, _UNSERVABLE)
     request = ActionRequest(
-        key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
+        key=ActionKey(spec.job_id, spec.action_id),
         kind=kind,
-        trajectory_id=trajectory_id,
+        trajectory_id=spec.trajectory_id,
         service=rules.service(spec),
         demand=demand.with_guaranteed_memory() if spec.env_reset.guaranteed_memory else demand,
         timeouts=_decode_timeouts(spec.timeouts.SerializeToString() if spec.HasField("timeouts") else b""),
         retry=_decode_retry(spec.retry.SerializeToString() if spec.HasField("retry") else b""),
-        weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
-        wait_if_unservable=unservable == action_pb2.UNSERVABLE_WAIT,
-        in_sandbox=in_sandbox,
-        expected_duration=(
-            seconds("expected_duration", spec.expected_duration) if spec.HasField("expected_duration") else 0.0
-        ),
+        weight=spec.weight or 1.0,
+        wait_if_unservable=spec.unservable == action_pb2.UNSERVABLE_WAIT,
+        in_sandbox=needs_sandbox(spec),
+        expected_duration=to_seconds(spec.expected_duration) if spec.HasField("expected_duration") else 0.0,
         body_hash=hashlib.blake2b(body, digest_size=16).digest(),
         spec=encoded,
-        label=short_text("label", spec.label),
-        task=short_text("task", spec.task),
+        label=spec.label,
+        task=spec.task,
         set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
         called_once=rules.called_once(spec),
         command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
         copy=rules.copy(spec),
         payloads=tuple(reference.sha256 for reference in references),
         generation=_generation(spec.generate) if kind is ActionKind.GENERATE else None,
-        traceparent=traced,
+        traceparent=spec.traceparent,
     )
     return request, references
 
@@ -212,91 +195,40 @@ def _shared(decode: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[
 
 @_shared
 def _decode_demand(encoded: bytes, kind: ActionKind) -> Demand:
-    resources = action_pb2.Demand.FromString(encoded).resources
-    if len(resources) > MAX_RESOURCES:
-        raise invalid("demand.resources", f"{len(resources)} entries", f"must have at most {MAX_RESOURCES}")
-    entries: list[ResourceDemand] = []
-    names: set[str] = set()
-    for index, entry in enumerate(resources):
-        path = f"demand.resources[{index}]"
-        name = identifier(f"{path}.resource", entry.resource)
-        if name in names:
-            raise invalid(f"{path}.resource", name, "is named twice")
-        names.add(name)
-        least, most = _milli_units(path, name, entry)
-        hold = known(f"{path}.hold", entry.hold, action_pb2.Hold.values())
-        held = hold == action_pb2.HOLD_TRAJECTORY
-        if held and kind is not ActionKind.ENV_RESET:
-            raise invalid(f"{path}.hold", "HOLD_TRAJECTORY", "is only for env_reset")
-        units = (_whole(least), _whole(most))
-        elastic = units[1] > units[0]
-        speed_up = _decode_speed_up(path, entry, elastic=elastic) if entry.HasField("speed_up") else SpeedUp()
-        entries.append(ResourceDemand(name, *units, speed_up, held, most if most % MILLI else 0))
-    ranges = sum(entry.elastic for entry in entries)
-    if ranges > MAX_ELASTIC:
-        raise invalid("demand.resources", f"{ranges} elastic entries", f"must have at most {MAX_ELASTIC} of them")
-    return Demand(tuple(entries))
+    demand = action_pb2.Demand.FromString(encoded)
+    check_demand(demand, of_reset=kind is ActionKind.ENV_RESET)
+    return Demand(tuple(map(_resource, demand.resources)))
 
 
-def _milli_units(path: str, name: str, entry: action_pb2.ResourceDemand) -> tuple[int, int]:
-    """The fewest and the most thousandths of a unit."""
-    least = int(at_least(f"{path}.min_milli_units", entry.min_milli_units, 0))
-    most = int(at_least(f"{path}.max_milli_units", entry.max_milli_units, 0)) or least
-    if most < least:
-        raise invalid(f"{path}.max_milli_units", most, f"must be 0 or at least min_milli_units ({least})")
-    for side, units in (("min_milli_units", least), ("max_milli_units", most)):
-        if name != CPU and units % MILLI:
-            rule = f"must be a multiple of {MILLI}: only {CPU!r} has fractions, and {name!r} whole units"
-            raise invalid(f"{path}.{side}", units, rule)
-    return least, most
+def _resource(entry: action_pb2.ResourceDemand) -> ResourceDemand:
+    most = entry.max_milli_units or entry.min_milli_units
+    return ResourceDemand(
+        entry.resource,
+        *whole_units(entry),
+        _speed_up(entry.speed_up),
+        entry.hold == action_pb2.HOLD_TRAJECTORY,
+        most if most % MILLI else 0,
+    )
 
 
-def _whole(milli_units: int) -> int:
-    """Units, rounded up."""
-    return -(-milli_units // MILLI)
-
-
-def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand, *, elastic: bool) -> SpeedUp:
-    curve = entry.speed_up.WhichOneof("curve")
-    if curve is None:
-        raise invalid(f"{path}.speed_up", "", "must have exactly one of amdahl_fraction and table")
-    if not elastic:
-        rule = "is only for an elastic entry (max_milli_units above min_milli_units, both rounded up to whole units)"
-        raise invalid(f"{path}.speed_up", curve, rule)
-    if curve == "amdahl_fraction":
-        fraction = within(f"{path}.speed_up.amdahl_fraction", entry.speed_up.amdahl_fraction, 0.0, 1.0)
-        return SpeedUp(amdahl_fraction=fraction)
-    points: list[tuple[int, float]] = []
-    for index, point in enumerate(entry.speed_up.table.points):
-        where = f"{path}.speed_up.table.points[{index}]"
-        at_least(f"{where}.units", point.units, (points[-1][0] if points else 0) + 1)
-        points.append((point.units, within(f"{where}.speed_up", point.speed_up, MIN_SPEED_UP, MAX_SPEED_UP)))
-    if not 0 < len(points) <= MAX_SPEED_UP_POINTS:
-        rule = f"must have 1 to {MAX_SPEED_UP_POINTS} points"
-        raise invalid(f"{path}.speed_up.table.points", f"{len(points)} points", rule)
-    return SpeedUp(points=tuple(points))
+def _speed_up(message: action_pb2.SpeedUp) -> SpeedUp:
+    if message.HasField("amdahl_fraction"):
+        return SpeedUp(amdahl_fraction=message.amdahl_fraction)
+    return SpeedUp(points=tuple((point.units, point.speed_up) for point in message.table.points))
 
 
 @_shared
 def _decode_timeouts(encoded: bytes) -> Timeouts:
     timeouts = action_pb2.Timeouts.FromString(encoded)
-    start = seconds("timeouts.schedule_to_start", timeouts.schedule_to_start)
-    execute = seconds("timeouts.start_to_close", timeouts.start_to_close)
-    close = given_close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
-    heartbeat = seconds("timeouts.heartbeat", timeouts.heartbeat)
-    if not close:
-        # What the client asked for must fit; beyond that the default holds.
-        close = max(DEFAULT_SCHEDULE_TO_CLOSE, (start or DEFAULT_SCHEDULE_TO_START) + execute)
-    for name, value in (("schedule_to_start", start), ("start_to_close", execute), ("heartbeat", heartbeat)):
-        if value > close:
-            raise invalid(f"timeouts.{name}", f"{value} s", f"must nest in schedule_to_close ({close} s)")
-    if heartbeat and execute and heartbeat > execute:
-        raise invalid("timeouts.heartbeat", f"{heartbeat} s", f"must nest in start_to_close ({execute} s)")
+    check_timeouts(timeouts)
+    start, execute = to_seconds(timeouts.schedule_to_start), to_seconds(timeouts.start_to_close)
+    given_close = to_seconds(timeouts.schedule_to_close)
+    close = given_close or default_close(start, execute)
     return Timeouts(
         schedule_to_start=start or min(DEFAULT_SCHEDULE_TO_START, close),
         start_to_close=execute or min(DEFAULT_START_TO_CLOSE, close),
         schedule_to_close=close,
-        heartbeat=heartbeat,
+        heartbeat=to_seconds(timeouts.heartbeat),
         execution_given=bool(execute),
         close_given=bool(given_close),
     )
@@ -305,21 +237,15 @@ def _decode_timeouts(encoded: bytes) -> Timeouts:
 @_shared
 def _decode_retry(encoded: bytes) -> RetryPolicy:
     retry = action_pb2.RetryPolicy.FromString(encoded)
+    check_retry(retry)
     default = RetryPolicy()
-    multiplier = retry.backoff_multiplier
-    if multiplier:
-        at_least("retry.backoff_multiplier", multiplier, 1.0)
     return RetryPolicy(
-        max_attempts=int(at_least("retry.max_attempts", retry.max_attempts, 0)) or default.max_attempts,
+        max_attempts=retry.max_attempts or default.max_attempts,
         initial_backoff=(
-            seconds("retry.initial_backoff", retry.initial_backoff)
-            if retry.HasField("initial_backoff")
-            else default.initial_backoff
+            to_seconds(retry.initial_backoff) if retry.HasField("initial_backoff") else default.initial_backoff
         ),
-        backoff_multiplier=multiplier or default.backoff_multiplier,
-        max_backoff=(
-            seconds("retry.max_backoff", retry.max_backoff) if retry.HasField("max_backoff") else default.max_backoff
-        ),
+        backoff_multiplier=retry.backoff_multiplier or default.backoff_multiplier,
+        max_backoff=to_seconds(retry.max_backoff) if retry.HasField("max_backoff") else default.max_backoff,
     )
 
 
@@ -332,8 +258,6 @@ MAX_CANARY_TOKENS: Final = 1024
 MAX_REASON: Final = 1024
 DEFAULT_TIMEOUT: Final = 600.0
 _MODES: Final = weights_pb2.UpdateMode.values()
-
-References = list[common_pb2.PayloadReference]
 
 
 def decode_offer(

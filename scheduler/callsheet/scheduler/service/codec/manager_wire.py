@@ -25,19 +25,11 @@ from callsheet.scheduler.core.words.registration import (
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.scheduler.service.codec.costs import cost_of
 from callsheet.scheduler.service.codec.decode import MAX_REASON, decode_told
-from callsheet.scheduler.service.codec.rules import (
-    MAX_ID,
-    MAX_SECONDS,
-    at_least,
-    encode_traceparent,
-    few,
-    fill_duration,
-    identifier,
-    known,
-    within,
-)
+from callsheet.scheduler.service.codec.rules import encode_traceparent, fill_duration
 from callsheet.timing import waits
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2, weights_pb2
+from callsheet.v1.names import MAX_ID
+from callsheet.v1.rules.fields import MAX_SECONDS, at_least, few, identifier, known, within
 from callsheet.wire.encoded_fields import embedded, tag
 
 # Levels of buckets are floats and must count single units.

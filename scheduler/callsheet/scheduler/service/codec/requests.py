@@ -8,29 +8,20 @@ from typing import Final
 
 import anyio
 from callsheet.scheduler.access.identity import Identity, Scope, denied
-from callsheet.scheduler.core.jobs.batches import MAX_BATCH
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import PublishRight
 from callsheet.scheduler.core.words.model import ActionKey, Opened, TrajectoryEnd, TrajectoryResult
 from callsheet.scheduler.core.words.peers import BatchTaker, Watcher
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, invalid
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_offer, decode_trajectory
-from callsheet.scheduler.service.codec.rules import (
-    at_least,
-    blob,
-    identifier,
-    known,
-    longer_than_zero,
-    short_text,
-    within,
-)
 from callsheet.scheduler.service.codec.status_answers import from_wire
 from callsheet.scheduler.service.payloads.claims import Claim, References
 from callsheet.v1 import buffer_pb2, client_service_pb2, common_pb2, job_pb2, outcome_pb2
+from callsheet.v1.names import MAX_BATCH, MAX_INLINE_RESULT
+from callsheet.v1.rules.fields import at_least, blob, identifier, known, longer_than_zero, short_text, within
 
 # From the contract's messages about finished trajectories and batches to the core's, checking every rule.
 
-MAX_INLINE_RESULT: Final = 4096
 MAX_LEASE: Final = 24 * 3600.0
 DEFAULT_LEASE: Final = 600.0
 _SETTLEMENTS: Final = {

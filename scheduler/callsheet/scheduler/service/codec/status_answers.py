@@ -21,9 +21,10 @@ from callsheet.scheduler.core.work.costs import group_cost
 from callsheet.scheduler.core.work.over_or_unknown import unknown_group, unknown_trajectory
 from callsheet.scheduler.history.messages import cost_message
 from callsheet.scheduler.service.codec.decode import DEFAULT_IDLE_TIMEOUT
-from callsheet.scheduler.service.codec.rules import fill_duration, within
+from callsheet.scheduler.service.codec.rules import fill_duration
 from callsheet.scheduler.service.turns import in_turns, made_of
 from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
+from callsheet.v1.rules.fields import within
 
 # What opens found, and how trajectories end, as the contract has them.
 

@@ -27,7 +27,7 @@ from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions, what_if_response
 from callsheet.scheduler.service.codec.requests import UnaryReply
-from callsheet.scheduler.service.codec.rules import Context, at_least
+from callsheet.scheduler.service.codec.rules import Context
 from callsheet.scheduler.service.codec.status_answers import job_status
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
@@ -35,6 +35,7 @@ from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.rpc.client_servicer import ANSWER_TIMEOUT
 from callsheet.scheduler.service.turns import in_turns, made_of
 from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2, weights_pb2
+from callsheet.v1.rules.fields import at_least
 
 MOST_SANDBOXES_TOLD: Final = 1_000
 READERS: Final = 2

@@ -23,7 +23,7 @@ from callsheet.scheduler.service.codec.requests import (
     job_of_references,
     require_job_of,
 )
-from callsheet.scheduler.service.codec.rules import Context, seconds
+from callsheet.scheduler.service.codec.rules import Context
 from callsheet.scheduler.service.codec.status_answers import (
     batch_message,
     end_of,
@@ -42,6 +42,7 @@ from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.service.turns import LoopTurn
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
+from callsheet.v1.rules.fields import seconds
 
 ANSWER_TIMEOUT = 30.0
 MAX_OUTCOME_WAIT = 600.0

@@ -11,7 +11,7 @@ from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import Token
 from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
-from callsheet.scheduler.service.codec.rules import Context, abort, at_least, first_of, known
+from callsheet.scheduler.service.codec.rules import Context, abort, first_of
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop
@@ -20,6 +20,7 @@ from callsheet.scheduler.service.sessions import ClientStream, ManagerStream
 from callsheet.scheduler.service.turns import LoopTurn
 from callsheet.scheduler.store.payloads import PayloadStoreError
 from callsheet.v1 import client_service_pb2, common_pb2, manager_service_pb2, manager_service_pb2_grpc
+from callsheet.v1.rules.fields import at_least, known
 
 # What commands print while they run, on its way to the client sessions that watch them.
 #

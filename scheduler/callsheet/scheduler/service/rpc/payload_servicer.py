@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.rules import Context, abort, blob
+from callsheet.scheduler.service.codec.rules import Context, abort
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.payloads.claims import refusal_of
@@ -20,6 +20,7 @@ from callsheet.scheduler.store.payloads import (
     StoredPayload,
 )
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
+from callsheet.v1.rules.fields import blob
 
 _CODES: Final = {
     PayloadNotFoundError: RefusalCode.NOT_FOUND,

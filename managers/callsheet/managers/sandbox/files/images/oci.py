@@ -6,13 +6,13 @@ import hashlib
 import json
 import platform
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from callsheet.managers.sandbox.files.images.errors import ImageError, ImageNotFoundError
 from callsheet.managers.sandbox.files.images.references import DIGEST
+from callsheet.v1.rules.commands import VARIABLE
 
 _INDEXES = frozenset(
     {
@@ -38,7 +38,6 @@ _ARCHITECTURES = {
 _VARIANTS = {"aarch64": ("v8", ""), "armv7l": ("v7", "v6", ""), "armv6l": ("v6", "")}
 # The kernel allows 500 lower directories; Docker stops at 127.
 MOST_LAYERS = 127
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ def read_config(content: bytes, layers: int, machine: Platform, name: str) -> Im
 def _environment(entries: Sequence[object]) -> dict[str, str]:
     """The variables that a process can have; others cannot be named in a command either."""
     pairs = (str(entry).partition("=") for entry in entries)
-    return {name: value for name, _, value in pairs if _VARIABLE.fullmatch(name) and "\0" not in value}
+    return {name: value for name, _, value in pairs if VARIABLE.fullmatch(name) and "\0" not in value}
 
 
 def _parsed(content: bytes, what: str) -> dict[str, Any]:
