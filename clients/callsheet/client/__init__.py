@@ -52,7 +52,6 @@ from callsheet.client.sync.job import SyncActionHandle, SyncBatch, SyncGroup, Sy
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.words.actions import (
     Action,
-    ActionKind,
     BackgroundProcesses,
     ChatMessage,
     ConversationText,
@@ -68,18 +67,29 @@ from callsheet.client.words.actions import (
     Where,
 )
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
-from callsheet.client.words.costs import Cost
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BufferStatus,
-    FailurePolicy,
-    FinishedTrajectory,
+from callsheet.client.words.jobs import FailurePolicy
+from callsheet.client.words.options import (
+    ActionOptions,
+    Demand,
+    Elastic,
+    Hold,
+    Resource,
+    Retry,
+    Sampling,
+    Timeouts,
+    Unservable,
+)
+from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome, Reason, Succeeded
+from callsheet.client.words.results import OutputChunk
+from callsheet.client.words.weights import BroadcastTensor, Canary, Tensors, TransferGroup
+from callsheet.v1.action_values import ActionKind, LogProbsMode
+from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedTrajectory, LeasedBatch, LengthShare
+from callsheet.v1.common_values import Cost, OutputStream
+from callsheet.v1.job_values import (
     GroupDescription,
     GroupStatus,
     JobDescription,
     JobStatus,
-    LeasedBatch,
-    LengthShare,
     OnInfra,
     Opening,
     PriorityClass,
@@ -88,52 +98,22 @@ from callsheet.client.words.jobs import (
     TrajectoryEnd,
     TrajectoryStatus,
 )
-from callsheet.client.words.options import (
-    ActionOptions,
-    Demand,
-    Elastic,
-    Hold,
-    LogProbsMode,
-    Resource,
-    Retry,
-    Sampling,
-    Timeouts,
-    Unservable,
-)
-from callsheet.client.words.outcomes import (
-    Cancelled,
-    Expired,
-    Failed,
-    FailureKind,
-    Outcome,
-    Reason,
-    Succeeded,
-    Timeline,
-    TimeoutKind,
-    Usage,
-)
-from callsheet.client.words.results import (
+from callsheet.v1.outcome_values import (
     CommandResult,
     DownloadedFile,
     EnvResetResult,
+    FailureKind,
     FinishReason,
     GenerateResult,
-    OutputChunk,
-    OutputStream,
     PolicyVersionSpan,
     RewardResult,
     SessionReport,
+    Timeline,
+    TimeoutKind,
     ToolCallResult,
+    Usage,
 )
-from callsheet.client.words.weights import (
-    BroadcastTensor,
-    Canary,
-    EngineState,
-    RolloutEngine,
-    RolloutStatus,
-    Tensors,
-    TransferGroup,
-)
+from callsheet.v1.weights_values import EngineState, RolloutEngine, RolloutStatus
 
 __all__ = [
     "GATEWAY_PLACE",

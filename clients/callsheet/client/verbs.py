@@ -26,8 +26,8 @@ from callsheet.client.words.actions import (
 from callsheet.client.words.commands import CommandLike, FilesLike, culprits_of
 from callsheet.client.words.functions import function_script
 from callsheet.client.words.options import ActionOptions, Sampling
-from callsheet.client.words.outcomes import Failed, FailureKind, Outcome, Reason, Succeeded
-from callsheet.client.words.results import CommandResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.words.outcomes import Failed, Outcome, Reason, Succeeded
+from callsheet.v1.outcome_values import CommandResult, FailureKind, GenerateResult, RewardResult, ToolCallResult
 
 T = TypeVar("T")
 

@@ -122,23 +122,23 @@ class _LogProbsModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     LOG_PROBS_MODE_UNSPECIFIED: _LogProbsMode.ValueType  # 0
     """The default, the same as LOG_PROBS_MODE_SAMPLED."""
     LOG_PROBS_MODE_SAMPLED: _LogProbsMode.ValueType  # 1
-    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty, so
-    each is 0.
+    """The distribution that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty,
+    so each is 0.
     """
     LOG_PROBS_MODE_RAW: _LogProbsMode.ValueType  # 2
-    """Of the model's own output at temperature 1, over its whole vocabulary."""
+    """The model's own output at temperature 1, over its whole vocabulary."""
 
 class LogProbsMode(_LogProbsMode, metaclass=_LogProbsModeEnumTypeWrapper):
-    """Of which distribution log-probabilities are."""
+    """The distribution of log-probabilities. Trainers that correct for off-policy samples must know it."""
 
 LOG_PROBS_MODE_UNSPECIFIED: LogProbsMode.ValueType  # 0
 """The default, the same as LOG_PROBS_MODE_SAMPLED."""
 LOG_PROBS_MODE_SAMPLED: LogProbsMode.ValueType  # 1
-"""Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty, so
-each is 0.
+"""The distribution that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty,
+so each is 0.
 """
 LOG_PROBS_MODE_RAW: LogProbsMode.ValueType  # 2
-"""Of the model's own output at temperature 1, over its whole vocabulary."""
+"""The model's own output at temperature 1, over its whole vocabulary."""
 global___LogProbsMode = LogProbsMode
 
 class _RewardPlace:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from callsheet.client.codec.fields import (
-    BlobReader,
     BlobWriter,
     at_least_one,
-    by_number,
     is_number,
     numbers,
     positive,
@@ -24,7 +22,6 @@ from callsheet.client.codec.fields import (
 from callsheet.client.errors import invalid
 from callsheet.client.words.actions import (
     Action,
-    ActionKind,
     BackgroundProcesses,
     ChatMessage,
     ConversationText,
@@ -59,7 +56,6 @@ from callsheet.client.words.options import (
     ActionOptions,
     Demand,
     Hold,
-    LogProbsMode,
     Resource,
     Retry,
     Sampling,
@@ -67,26 +63,21 @@ from callsheet.client.words.options import (
     Unservable,
     check_options,
 )
-from callsheet.client.words.results import (
+from callsheet.client.words.results import Result
+from callsheet.v1 import action_pb2, common_pb2
+from callsheet.v1.action_values import ActionKind, LogProbsMode
+from callsheet.v1.outcome_values import (
     CommandResult,
-    DownloadedFile,
     EnvResetResult,
-    FinishReason,
     GenerateResult,
-    PolicyVersionSpan,
-    Result,
     RewardResult,
-    SessionReport,
     ToolCallResult,
 )
-from callsheet.v1 import action_pb2, outcome_pb2
 
 _SCORE_PLACEHOLDER = "{score}"
 _PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
 _BACKGROUND = numbers(BackgroundProcesses, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
 _LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
-_LOG_PROBS_MODE_BY_NUMBER = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
-_FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
 Encoder: TypeAlias = Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]
 """Puts an action into the message of a submit."""
 
@@ -96,11 +87,11 @@ class Kind(NamedTuple):
 
     Attributes:
         encoders: By the classes of its actions.
-        decode: Makes the value of a success of its message, and of the bytes that this refers to.
+        decode: Makes the value of a success of its message, and of a function that reads its blobs.
     """
 
     encoders: Mapping[type[Action[Any]], Encoder]
-    decode: Callable[[Any, BlobReader], Result]
+    decode: Callable[[Any, Callable[[common_pb2.Blob], bytes]], Result]
 
 
 def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWriter) -> None:
@@ -117,20 +108,6 @@ def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWrit
     put_same(sampling, where, given, but=("log_probs_mode",))
     if mode is not LogProbsMode.SAMPLED:
         sampling.log_probs_mode = _LOG_PROBS_MODE[mode]
-
-
-def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> GenerateResult:
-    return GenerateResult(
-        tuple(message.token_ids),
-        tuple(message.log_probs),
-        _FINISH_REASON.get(message.finish_reason, FinishReason.UNSPECIFIED),
-        tuple(PolicyVersionSpan(span.version, span.begin, span.end) for span in message.policy_versions),
-        message.cached_tokens,
-        _LOG_PROBS_MODE_BY_NUMBER.get(message.log_probs_mode, LogProbsMode.SAMPLED),
-        message.seed if message.HasField("seed") else None,
-        message.text if message.HasField("text") else None,
-        message.begun_version if message.HasField("begun_version") else None,
-    )
 
 
 def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter) -> None:
@@ -162,11 +139,6 @@ def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults
     put_same(message, "env_reset.defaults", defaults)
 
 
-def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
-    set_up = _take_command(message.set_up, blobs) if message.HasField("set_up") else None
-    return EnvResetResult(message.sandbox_id, set_up, message.set_up_reused, message.image_digest)
-
-
 def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
@@ -180,10 +152,6 @@ def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWri
     check_service_method("tool_call.method", action.method)
     put_same(spec.tool_call, "tool_call", action)
     spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
-
-
-def _take_tool_call(message: outcome_pb2.ToolCallResult, blobs: BlobReader) -> ToolCallResult:
-    return ToolCallResult(blobs.read(message.response))
 
 
 def _put_reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobWriter) -> None:
@@ -266,22 +234,6 @@ def _put_text(
             put(message.text.messages.add(), f"{where}.text.messages[{index}]", role=each.role, content=each.content)
 
 
-def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
-    command = _take_command(message.command, blobs) if message.HasField("command") else None
-    return RewardResult(
-        message.score,
-        message.passed,
-        message.total,
-        command,
-        dict(message.components),
-        tuple(message.log_probs),
-        tuple(message.token_ids),
-        message.text,
-        message.line_s,
-        message.restore_s,
-    )
-
-
 def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
     for index, file in enumerate(items(f"{where}.files", given, SandboxFile, "a SandboxFile")):
         at = f"{where}.files[{index}]"
@@ -306,32 +258,11 @@ def _put_command(message: action_pb2.Command, where: str, command: Command, blob
         message.stdin.CopyFrom(blobs.blob(f"{where}.stdin", command.stdin))
 
 
-def _take_command(message: outcome_pb2.CommandResult, blobs: BlobReader) -> CommandResult:
-    return CommandResult(
-        # A scheduler before this form, and outcomes that it recorded, have 0 beside a signal.
-        -message.signal or message.exit_code,
-        blobs.read(message.stdout),
-        blobs.read(message.stderr),
-        message.signal or None,
-        message.stdout_dropped_bytes,
-        message.stderr_dropped_bytes,
-        message.wall_s,
-        SessionReport(message.session.started, message.session.ended) if message.HasField("session") else None,
-        tuple(_take_download(file, blobs) for file in message.downloads),
-    )
-
-
-def _take_download(message: outcome_pb2.DownloadedFile, blobs: BlobReader) -> DownloadedFile:
-    if message.WhichOneof("result") == "content":
-        return DownloadedFile(message.path, blobs.read(message.content))
-    return DownloadedFile(message.path, None, message.refusal)
-
-
 KINDS: Mapping[ActionKind, Kind] = {
-    ActionKind.GENERATE: Kind({Generate: _put_generate}, _take_generate),
-    ActionKind.ENV_RESET: Kind({EnvReset: _put_env_reset}, _take_env_reset),
-    ActionKind.ENV_STEP: Kind({EnvStep: _put_env_step}, _take_command),
-    ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, _take_tool_call),
+    ActionKind.GENERATE: Kind({Generate: _put_generate}, lambda message, _: GenerateResult.from_message(message)),
+    ActionKind.ENV_RESET: Kind({EnvReset: _put_env_reset}, EnvResetResult.from_message),
+    ActionKind.ENV_STEP: Kind({EnvStep: _put_env_step}, CommandResult.from_message),
+    ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, ToolCallResult.from_message),
     ActionKind.REWARD: Kind(
         {
             RewardTests: _put_reward_tests,
@@ -340,7 +271,7 @@ KINDS: Mapping[ActionKind, Kind] = {
             TeacherLogProbs: _put_teacher,
             Judge: _put_judge,
         },
-        _take_reward,
+        RewardResult.from_message,
     ),
 }
 """A kind's value is the name of its field in the contract's messages."""

@@ -8,14 +8,8 @@ from dataclasses import dataclass, field, replace
 import anyio
 from callsheet.client.codec.jobs import encode_result
 from callsheet.client.errors import RefusalCode, not_found, refused
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BatchRequest,
-    BufferStatus,
-    FinishedResult,
-    FinishedTrajectory,
-    Settlement,
-)
+from callsheet.client.words.jobs import BatchRequest, FinishedResult, Settlement
+from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedTrajectory
 
 _LOOK_S = 0.01
 

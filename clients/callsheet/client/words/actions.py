@@ -23,21 +23,12 @@ from callsheet.client.words.commands import (
     with_stdin,
 )
 from callsheet.client.words.options import ActionOptions, Sampling
-from callsheet.client.words.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.v1.action_values import ActionKind
+from callsheet.v1.outcome_values import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 _DEFAULT_SAMPLING = Sampling()
-
-
-class ActionKind(Enum):
-    """The five kinds of action."""
-
-    GENERATE = "generate"
-    ENV_RESET = "env_reset"
-    ENV_STEP = "env_step"
-    TOOL_CALL = "tool_call"
-    REWARD = "reward"
 
 
 class Where(Enum):

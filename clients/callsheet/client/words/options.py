@@ -15,6 +15,7 @@ from typing import Any, Final, TypedDict, TypeGuard
 
 from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import instance, no_unknown
+from callsheet.v1.action_values import LogProbsMode
 
 _MILLI: Final = 1000
 # Thousandths are 64-bit numbers on the wire.
@@ -207,15 +208,6 @@ def _named(name: str, need: int | float | Elastic) -> Resource:
         raise invalid(f"demand.{name}.speed_up", gains, "a mapping of whole units to a number each")
     points = tuple(sorted(gains.items()))
     return Resource(name, need.min_units, need.max_units, need.amdahl_fraction, points, need.hold)
-
-
-class LogProbsMode(Enum):
-    """Of which distribution log-probabilities are. Trainers that correct for off-policy samples must know."""
-
-    SAMPLED = "sampled"
-    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling gives 0 for each."""
-    RAW = "raw"
-    """Of the model's own output at temperature 1, over its whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)

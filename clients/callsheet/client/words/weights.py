@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from os import PathLike, fspath
 from typing import Literal
 
@@ -94,76 +93,3 @@ class PublishedWeights:
     def location(self) -> str | None:
         """The path or URI, if that is the source."""
         return None if isinstance(self.source, Tensors | TransferGroup) else fspath(self.source)
-
-
-class EngineState(Enum):
-    """Where an engine is in a rollout."""
-
-    WAITING = "waiting"
-    UPDATING = "updating"
-    PROVED = "proved"
-    QUARANTINED = "quarantined"
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutEngine:
-    """One engine in a rollout.
-
-    Attributes:
-        manager_id: Its manager.
-        state: Where it is.
-        version: The version that it serves, or served last.
-        serving: Whether it is given generate actions now.
-        reason: Why it waits, is quarantined or serves nothing; empty if it does not.
-        failures: Updates that failed since its last good one.
-        retry_in_s: Time until it is tried again; None if it is not quarantined, or waits for another publish.
-        exposed_s: Time in which it could not serve for its weights' sake, since its manager registered.
-        last_exposed_s: The part of it that its newest update took.
-        warning: A doubt about proved weights, for instance that the engine answers as before; empty if there is none.
-    """
-
-    manager_id: str
-    state: EngineState = EngineState.WAITING
-    version: int = 0
-    serving: bool = False
-    reason: str = ""
-    failures: int = 0
-    retry_in_s: float | None = None
-    exposed_s: float = 0.0
-    last_exposed_s: float = 0.0
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutStatus:
-    """How far the weights that a job published last for a service are.
-
-    Attributes:
-        service: The service.
-        version: Their version.
-        mode: As published.
-        at_once: As published.
-        engines: Its engines, by their managers' ids.
-    """
-
-    service: str
-    version: int
-    mode: str = "drain"
-    at_once: int = 1
-    engines: tuple[RolloutEngine, ...] = ()
-
-    @property
-    def done(self) -> bool:
-        """Whether there are engines, and all of them have proved the version."""
-        return bool(self.engines) and all(engine.state is EngineState.PROVED for engine in self.engines)
-
-    def __str__(self) -> str:
-        """One line: version, service, and where each engine is and why."""
-        told = [f"{each.manager_id}: {each.state.value} {each.reason}".strip() for each in self.engines]
-        return f"version {self.version} for {self.service}: " + ("; ".join(told) or "there is no engine")
-
-    @property
-    def settled(self) -> bool:
-        """Whether there are engines, and each has proved the version or has failed to."""
-        ends = (EngineState.PROVED, EngineState.QUARANTINED)
-        return bool(self.engines) and all(engine.state in ends for engine in self.engines)

@@ -15,6 +15,7 @@ import pytest
 from callsheet.client import (
     Client,
     FailureKind,
+    FinishedTrajectory,
     InvalidArgumentError,
     LogProbsMode,
     Outcome,
@@ -23,7 +24,7 @@ from callsheet.client import (
     TrainingSample,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.jobs import FinishedResult, FinishedTrajectory
+from callsheet.client.words.jobs import FinishedResult
 from callsheet.client.words.outcomes import Failed, Reason
 from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.environments.seats import (
