@@ -83,10 +83,12 @@ class Enumeration:
         unknown: The member for a number that this code does not know, and for none. Empty takes UNSPECIFIED; "None"
             means that there is no such member.
         base: What it derives from.
+        name: The class; empty takes the enum's name.
     """
 
     unknown: str = "UNSPECIFIED"
     base: str = "Enum"
+    name: str = ""
 
 
 MESSAGES: Final[Mapping[str, Value]] = {
@@ -177,6 +179,12 @@ ENUMS: Final[Mapping[str, Enumeration]] = {
     "TrajectoryEnd": Enumeration("None"),
     "ActionState": Enumeration(),
     "WaitReason": Enumeration(),
+    # Only for requests.
+    "Hold": Enumeration("ACTION"),
+    "Unservable": Enumeration("REFUSE"),
+    "RewardPlace": Enumeration("FRESH", name="Where"),
+    "RewardBackground": Enumeration("None", name="BackgroundProcesses"),
+    "Settlement": Enumeration("ACKNOWLEDGE"),
 }
 
 READ: Final = "read: Callable[[common_pb2.Blob], bytes]"
@@ -234,7 +242,7 @@ class Contract:
         return {f"{home}_values": _module(home, "\n\n\n".join(classes) + "\n") for home, classes in parts.items()}
 
     def _enum(self, name: str) -> tuple[str, str]:
-        prefix = constant(name)
+        prefix, made = constant(name), ENUMS[name].name or name
         members, table = [], []
         for value in self._enums[name].value:
             member = value.name.removeprefix(f"{prefix}_")
@@ -244,9 +252,9 @@ class Contract:
                     continue
                 comment = f"{comment} Also a value that is newer than this code."
             members += [f'    {member} = "{member.lower()}"', _quoted([comment], 4)]
-            table.append(f"    {value.number}: {name}.{member},")
-        head = f"class {name}({ENUMS[name].base}):\n{_quoted(_paragraphs(self._comments[name]), 4)}\n"
-        numbers = f"{prefix}: Final[Mapping[int, {name}]] = {{"
+            table.append(f"    {value.number}: {made}.{member},")
+        head = f"class {made}({ENUMS[name].base}):\n{_quoted(_paragraphs(self._comments[name]), 4)}\n"
+        numbers = f"{prefix}: Final[Mapping[int, {made}]] = {{"
         return "\n".join([head, *members]), "\n".join([numbers, *table, "}"])
 
     def _class(self, name: str) -> str:

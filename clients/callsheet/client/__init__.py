@@ -52,7 +52,6 @@ from callsheet.client.sync.job import SyncActionHandle, SyncBatch, SyncGroup, Sy
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.words.actions import (
     Action,
-    BackgroundProcesses,
     ChatMessage,
     ConversationText,
     EnvReset,
@@ -64,25 +63,14 @@ from callsheet.client.words.actions import (
     RewardTests,
     TeacherLogProbs,
     ToolCall,
-    Where,
 )
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
 from callsheet.client.words.jobs import FailurePolicy
-from callsheet.client.words.options import (
-    ActionOptions,
-    Demand,
-    Elastic,
-    Hold,
-    Resource,
-    Retry,
-    Sampling,
-    Timeouts,
-    Unservable,
-)
+from callsheet.client.words.options import ActionOptions, Demand, Elastic, Resource, Retry, Sampling, Timeouts
 from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome, Reason, Succeeded
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.weights import BroadcastTensor, Canary, Tensors, TransferGroup
-from callsheet.v1.action_values import ActionKind, LogProbsMode
+from callsheet.v1.action_values import ActionKind, BackgroundProcesses, Hold, LogProbsMode, Unservable, Where
 from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedTrajectory, LeasedBatch, LengthShare
 from callsheet.v1.common_values import Cost, OutputStream
 from callsheet.v1.job_values import (

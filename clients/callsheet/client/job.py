@@ -23,7 +23,7 @@ from callsheet.client.group import Group
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.arguments import items
-from callsheet.client.words.jobs import MAX_BATCH, BatchRequest, FailurePolicy, Settlement
+from callsheet.client.words.jobs import MAX_BATCH, BatchRequest, FailurePolicy
 from callsheet.client.words.weights import (
     DEFAULT_UPDATE_TIMEOUT_S,
     Canary,
@@ -33,6 +33,7 @@ from callsheet.client.words.weights import (
     UpdateModeName,
 )
 from callsheet.v1.buffer_values import BatchContent, FinishedTrajectory
+from callsheet.v1.client_service_values import Settlement
 from callsheet.v1.job_values import (
     GroupDescription,
     GroupStatus,

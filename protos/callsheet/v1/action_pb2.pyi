@@ -79,7 +79,7 @@ class _HoldEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     """Kept by the trajectory's sandbox until the trajectory closes. Only env_reset may ask for it."""
 
 class Hold(_Hold, metaclass=_HoldEnumTypeWrapper):
-    """How long a resource of a demand stays with its holder."""
+    """How long the units of a resource stay with their holder."""
 
 HOLD_UNSPECIFIED: Hold.ValueType  # 0
 """The default, the same as HOLD_ACTION."""
@@ -103,7 +103,7 @@ class _UnservableEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Queue it until a manager can serve it or its schedule-to-start time runs out."""
 
 class Unservable(_Unservable, metaclass=_UnservableEnumTypeWrapper):
-    """What to do with an action that no registered manager can ever serve."""
+    """The treatment of an action that no registered manager can ever serve."""
 
 UNSERVABLE_UNSPECIFIED: Unservable.ValueType  # 0
 """The default, the same as UNSERVABLE_REFUSE."""
@@ -150,32 +150,32 @@ class _RewardPlaceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     REWARD_PLACE_UNSPECIFIED: _RewardPlace.ValueType  # 0
     """The default, the same as REWARD_PLACE_FRESH."""
     REWARD_PLACE_FRESH: _RewardPlace.ValueType  # 1
-    """In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with a copy of
-    the files that the trajectory's sandbox has then, with the same image and set-up below; `files` are laid over it.
-    Without a sandbox of the trajectory it is empty and needs `files`.
+    """In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
+    begins with the present files of the trajectory's sandbox, with the same image and set-up below, and `files` replace
+    files of the same paths. Without a sandbox of the trajectory it is empty and needs `files`.
     """
     REWARD_PLACE_IN_SANDBOX: _RewardPlace.ValueType  # 2
     """In the trajectory's sandbox, beside its files."""
     REWARD_PLACE_EMPTY: _RewardPlace.ValueType  # 3
-    """In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards. `files` and `image`
-    may be empty.
+    """In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards. `files` and `image` may
+    be empty.
     """
 
 class RewardPlace(_RewardPlace, metaclass=_RewardPlaceEnumTypeWrapper):
-    """Where a reward runs."""
+    """The place of a reward's run."""
 
 REWARD_PLACE_UNSPECIFIED: RewardPlace.ValueType  # 0
 """The default, the same as REWARD_PLACE_FRESH."""
 REWARD_PLACE_FRESH: RewardPlace.ValueType  # 1
-"""In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with a copy of
-the files that the trajectory's sandbox has then, with the same image and set-up below; `files` are laid over it.
-Without a sandbox of the trajectory it is empty and needs `files`.
+"""In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
+begins with the present files of the trajectory's sandbox, with the same image and set-up below, and `files` replace
+files of the same paths. Without a sandbox of the trajectory it is empty and needs `files`.
 """
 REWARD_PLACE_IN_SANDBOX: RewardPlace.ValueType  # 2
 """In the trajectory's sandbox, beside its files."""
 REWARD_PLACE_EMPTY: RewardPlace.ValueType  # 3
-"""In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards. `files` and `image`
-may be empty.
+"""In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards. `files` and `image` may
+be empty.
 """
 global___RewardPlace = RewardPlace
 
@@ -186,29 +186,35 @@ class _RewardBackground:
 class _RewardBackgroundEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RewardBackground.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     REWARD_BACKGROUND_UNSPECIFIED: _RewardBackground.ValueType  # 0
-    """The default: REWARD_BACKGROUND_STOP where nothing inside can undo that or look into the reward's processes, else
+    """The default: REWARD_BACKGROUND_STOP if nothing inside can undo that or look into the reward's processes, else
     REWARD_BACKGROUND_KILL.
     """
     REWARD_BACKGROUND_STOP: _RewardBackground.ValueType  # 1
-    """They stand still, and go on afterwards."""
+    """The processes stand still, and go on afterwards."""
     REWARD_BACKGROUND_KILL: _RewardBackground.ValueType  # 2
-    """They are killed before, sessions too."""
+    """The processes are killed before the reward, sessions too."""
     REWARD_BACKGROUND_RUN: _RewardBackground.ValueType  # 3
-    """They go on beside it. They can change its files, its report and its score."""
+    """The processes go on, for tests of a server that the trajectory began. They can change the reward's files, its report
+    and its score.
+    """
 
 class RewardBackground(_RewardBackground, metaclass=_RewardBackgroundEnumTypeWrapper):
-    """What becomes of processes that earlier actions left in the trajectory's sandbox while a reward runs there."""
+    """The treatment of processes that earlier actions left in the trajectory's sandbox, while a reward runs there. Without one
+    the processes are stopped if nothing inside can undo the stop or look into the reward's processes. Else they are killed.
+    """
 
 REWARD_BACKGROUND_UNSPECIFIED: RewardBackground.ValueType  # 0
-"""The default: REWARD_BACKGROUND_STOP where nothing inside can undo that or look into the reward's processes, else
+"""The default: REWARD_BACKGROUND_STOP if nothing inside can undo that or look into the reward's processes, else
 REWARD_BACKGROUND_KILL.
 """
 REWARD_BACKGROUND_STOP: RewardBackground.ValueType  # 1
-"""They stand still, and go on afterwards."""
+"""The processes stand still, and go on afterwards."""
 REWARD_BACKGROUND_KILL: RewardBackground.ValueType  # 2
-"""They are killed before, sessions too."""
+"""The processes are killed before the reward, sessions too."""
 REWARD_BACKGROUND_RUN: RewardBackground.ValueType  # 3
-"""They go on beside it. They can change its files, its report and its score."""
+"""The processes go on, for tests of a server that the trajectory began. They can change the reward's files, its report
+and its score.
+"""
 global___RewardBackground = RewardBackground
 
 @typing.final

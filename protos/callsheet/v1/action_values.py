@@ -53,3 +53,77 @@ LOG_PROBS_MODE: Final[Mapping[int, LogProbsMode]] = {
     1: LogProbsMode.SAMPLED,
     2: LogProbsMode.RAW,
 }
+
+
+class Hold(Enum):
+    """How long the units of a resource stay with their holder."""
+
+    ACTION = "action"
+    """Given back when the attempt ends."""
+    TRAJECTORY = "trajectory"
+    """Kept by the trajectory's sandbox until the trajectory closes. Only env_reset may ask for it."""
+
+
+HOLD: Final[Mapping[int, Hold]] = {
+    1: Hold.ACTION,
+    2: Hold.TRAJECTORY,
+}
+
+
+class Unservable(Enum):
+    """The treatment of an action that no registered manager can ever serve."""
+
+    REFUSE = "refuse"
+    """Refuse the submit with FAILED_PRECONDITION."""
+    WAIT = "wait"
+    """Queue it until a manager can serve it or its schedule-to-start time runs out."""
+
+
+UNSERVABLE: Final[Mapping[int, Unservable]] = {
+    1: Unservable.REFUSE,
+    2: Unservable.WAIT,
+}
+
+
+class Where(Enum):
+    """The place of a reward's run."""
+
+    FRESH = "fresh"
+    """In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
+    begins with the present files of the trajectory's sandbox, with the same image and set-up below, and `files` replace
+    files of the same paths. Without a sandbox of the trajectory it is empty and needs `files`."""
+    IN_SANDBOX = "in_sandbox"
+    """In the trajectory's sandbox, beside its files."""
+    EMPTY = "empty"
+    """In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards. `files` and `image`
+    may be empty."""
+
+
+REWARD_PLACE: Final[Mapping[int, Where]] = {
+    1: Where.FRESH,
+    2: Where.IN_SANDBOX,
+    3: Where.EMPTY,
+}
+
+
+class BackgroundProcesses(Enum):
+    """The treatment of processes that earlier actions left in the trajectory's sandbox, while a reward runs there.
+
+    Without one the processes are stopped if nothing inside can undo the stop or look into the reward's processes. Else
+    they are killed.
+    """
+
+    STOP = "stop"
+    """The processes stand still, and go on afterwards."""
+    KILL = "kill"
+    """The processes are killed before the reward, sessions too."""
+    RUN = "run"
+    """The processes go on, for tests of a server that the trajectory began. They can change the reward's files, its
+    report and its score."""
+
+
+REWARD_BACKGROUND: Final[Mapping[int, BackgroundProcesses]] = {
+    1: BackgroundProcesses.STOP,
+    2: BackgroundProcesses.KILL,
+    3: BackgroundProcesses.RUN,
+}

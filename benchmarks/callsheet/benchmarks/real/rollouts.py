@@ -16,6 +16,7 @@ from callsheet.client import (
     Client,
     Command,
     Demand,
+    Hold,
     Job,
     Outcome,
     SandboxFile,
@@ -24,7 +25,7 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
-from callsheet.client.words.options import Hold, Resource
+from callsheet.client.words.options import Resource
 from callsheet.deploy.roles import Role
 
 _BURNER: Final = SandboxFile("burner.py", Path(burner.__file__).read_bytes())

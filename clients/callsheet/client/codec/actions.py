@@ -22,7 +22,6 @@ from callsheet.client.codec.fields import (
 from callsheet.client.errors import invalid
 from callsheet.client.words.actions import (
     Action,
-    BackgroundProcesses,
     ChatMessage,
     ConversationText,
     EnvReset,
@@ -35,7 +34,6 @@ from callsheet.client.words.actions import (
     Submission,
     TeacherLogProbs,
     ToolCall,
-    Where,
 )
 from callsheet.client.words.arguments import identifier, instance, items, optional
 from callsheet.client.words.commands import (
@@ -52,20 +50,21 @@ from callsheet.client.words.commands import (
     check_session,
     check_text,
 )
-from callsheet.client.words.options import (
-    ActionOptions,
-    Demand,
-    Hold,
-    Resource,
-    Retry,
-    Sampling,
-    Timeouts,
-    Unservable,
-    check_options,
-)
+from callsheet.client.words.options import ActionOptions, Demand, Resource, Retry, Sampling, Timeouts, check_options
 from callsheet.client.words.results import Result
 from callsheet.v1 import action_pb2, common_pb2
-from callsheet.v1.action_values import ActionKind, LogProbsMode
+from callsheet.v1.action_values import (
+    HOLD,
+    LOG_PROBS_MODE,
+    REWARD_BACKGROUND,
+    REWARD_PLACE,
+    UNSERVABLE,
+    ActionKind,
+    BackgroundProcesses,
+    LogProbsMode,
+    Unservable,
+    Where,
+)
 from callsheet.v1.outcome_values import (
     CommandResult,
     EnvResetResult,
@@ -75,9 +74,9 @@ from callsheet.v1.outcome_values import (
 )
 
 _SCORE_PLACEHOLDER = "{score}"
-_PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
-_BACKGROUND = numbers(BackgroundProcesses, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
-_LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
+_PLACE = numbers(REWARD_PLACE)
+_BACKGROUND = numbers(REWARD_BACKGROUND)
+_LOG_PROBS_MODE = numbers(LOG_PROBS_MODE)
 Encoder: TypeAlias = Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]
 """Puts an action into the message of a submit."""
 
@@ -276,8 +275,8 @@ KINDS: Mapping[ActionKind, Kind] = {
 }
 """A kind's value is the name of its field in the contract's messages."""
 _ENCODERS = {action: encoder for kind in KINDS.values() for action, encoder in kind.encoders.items()}
-_HOLD = numbers(Hold, "HOLD_", action_pb2.Hold)
-_UNSERVABLE = numbers(Unservable, "UNSERVABLE_", action_pb2.Unservable)
+_HOLD = numbers(HOLD)
+_UNSERVABLE = numbers(UNSERVABLE)
 
 
 def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:

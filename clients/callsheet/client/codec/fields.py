@@ -157,15 +157,9 @@ def duration(field: str, seconds: float) -> duration_pb2.Duration:
     return duration_pb2.Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
 
 
-def numbers(members: type[EnumT], prefix: str, contract: Any) -> dict[EnumT, Any]:
-    """Returns the contract's number of each member of an enum.
-
-    Args:
-        members: The client's enum.
-        prefix: What the contract puts before each name, for instance "FAILURE_KIND_".
-        contract: The contract's enum.
-    """
-    return {member: contract.Value(prefix + member.name) for member in members}
+def numbers(members: Mapping[int, EnumT]) -> dict[EnumT, Any]:
+    """Returns the contract's number of each member of an enum; see `*_values.py` of the contract."""
+    return {member: number for number, member in members.items()}
 
 
 def is_number(value: object) -> bool:

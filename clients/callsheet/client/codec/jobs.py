@@ -25,6 +25,9 @@ from callsheet.client.words.jobs import DEFAULT_ADMIT_WITHIN, MAX_BATCH, BatchRe
 from callsheet.client.words.weights import BroadcastTensor, Canary, PublishedWeights, Tensors, TransferGroup
 from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
 from callsheet.v1.job_values import (
+    ON_INFRA,
+    PRIORITY_CLASS,
+    TRAJECTORY_END,
     GroupDescription,
     JobDescription,
     OnInfra,
@@ -34,9 +37,9 @@ from callsheet.v1.job_values import (
     TrajectoryEnd,
 )
 
-_PRIORITY_CLASS = numbers(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
-_ON_INFRA = numbers(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
-_TRAJECTORY_END = numbers(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
+_PRIORITY_CLASS = numbers(PRIORITY_CLASS)
+_ON_INFRA = numbers(ON_INFRA)
+_TRAJECTORY_END = numbers(TRAJECTORY_END)
 MAX_INLINE_RESULT = 4096
 _MODES = {
     "drain": weights_pb2.UPDATE_MODE_DRAIN,

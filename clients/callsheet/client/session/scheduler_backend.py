@@ -36,13 +36,14 @@ from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies, ended_by_message
 from callsheet.client.words.actions import Submission
 from callsheet.client.words.arguments import instance
-from callsheet.client.words.jobs import BatchRequest, FinishedResult, Settlement
+from callsheet.client.words.jobs import BatchRequest, FinishedResult
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
 from callsheet.v1.action_values import ActionKind
 from callsheet.v1.buffer_values import BatchContent
+from callsheet.v1.client_service_values import SETTLEMENT, Settlement
 from callsheet.v1.job_values import (
     OPENING,
     TRAJECTORY_END,
@@ -61,7 +62,7 @@ _ENCODE_IN_THREAD_BYTES = 1024 * 1024
 _PAGE = 1000
 # A longer wait for a batch asks again, so that a connection that is gone is noticed.
 _LONGEST_ASK_S = 20.0
-_SETTLEMENT = numbers(Settlement, "SETTLEMENT_", client_service_pb2.Settlement)
+_SETTLEMENT = numbers(SETTLEMENT)
 _ALREADY_GONE = frozenset({RefusalCode.NOT_FOUND})
 # A version that was published and then overtaken is refused when it is sent again.
 _ALREADY_OVERTAKEN = frozenset({RefusalCode.FAILED_PRECONDITION})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from callsheet.client.words.commands import (
@@ -23,40 +22,12 @@ from callsheet.client.words.commands import (
     with_stdin,
 )
 from callsheet.client.words.options import ActionOptions, Sampling
-from callsheet.v1.action_values import ActionKind
+from callsheet.v1.action_values import ActionKind, BackgroundProcesses, Where
 from callsheet.v1.outcome_values import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 _DEFAULT_SAMPLING = Sampling()
-
-
-class Where(Enum):
-    """Where a reward runs."""
-
-    FRESH = "fresh"
-    """In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
-    begins with the present files of the trajectory's sandbox, and `files` replace files of the same paths. Without a
-    sandbox of the trajectory it is empty and needs `files`."""
-    IN_SANDBOX = "in_sandbox"
-    """In the trajectory's sandbox, beside its files."""
-    EMPTY = "empty"
-    """In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards."""
-
-
-class BackgroundProcesses(Enum):
-    """The treatment of processes that earlier actions left in the sandbox, while a reward runs there.
-
-    None stops the processes where nothing inside can undo the stop or look into the reward's processes. Elsewhere None
-    kills them.
-    """
-
-    STOP = "stop"
-    """The processes stand still, and go on afterwards."""
-    KILL = "kill"
-    """The processes are killed before the reward, sessions too."""
-    RUN = "run"
-    """The processes go on, for tests of a server that the trajectory began. They can change the score."""
 
 
 def _set_fields(action: Action[Any], *values: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from callsheet.v1.job_values import OnInfra
@@ -35,17 +34,6 @@ class FailurePolicy:
 
 DEFAULT_ADMIT_WITHIN = 1
 """The limits of `Staleness()` without arguments."""
-
-
-class Settlement(Enum):
-    """A taker's intent with its batch."""
-
-    ACKNOWLEDGE = "acknowledge"
-    """It was trained on: it never comes again."""
-    GIVE_BACK = "give_back"
-    """It goes back whole."""
-    EXTEND = "extend"
-    """Its lease begins anew."""
 
 
 @dataclass(frozen=True, slots=True)

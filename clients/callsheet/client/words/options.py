@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, Final, TypedDict, TypeGuard
 
 from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import instance, no_unknown
-from callsheet.v1.action_values import LogProbsMode
+from callsheet.v1.action_values import Hold, LogProbsMode, Unservable
 
 _MILLI: Final = 1000
 # Thousandths are 64-bit numbers on the wire.
@@ -23,15 +22,6 @@ _MOST_UNITS: Final = (2**63 - 1) // _MILLI
 # Of a decimal fraction that a float can only come close to.
 _ROUNDING: Final = 1e-9
 _UNITS_RULE: Final = "units are a number"
-
-
-class Hold(Enum):
-    """How long the units of a resource stay with their holder."""
-
-    ACTION = "action"
-    """Given back when the attempt ends."""
-    TRAJECTORY = "trajectory"
-    """Kept by the trajectory's sandbox until the trajectory closes. Only env_reset may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +227,6 @@ class Sampling:
     stop_token_ids: Sequence[int] = ()
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
     ignore_eos: bool = False
-
-
-class Unservable(Enum):
-    """The treatment of an action that no registered manager can ever serve."""
-
-    REFUSE = "refuse"
-    """Refuse the submit with FailedPreconditionError."""
-    WAIT = "wait"
-    """Queue it until a manager can serve it or its schedule-to-start time runs out."""
 
 
 @dataclass(frozen=True, slots=True)
