@@ -58,6 +58,7 @@ class Value:
         taken: Expressions that take an attribute from `message` in another way.
         lifted: Attributes of an attribute that are properties of the class, too, for instance "spec.job_id".
         base: The class of `callsheet.v1.values` with further methods.
+        is_sent: Only in requests: it takes any sequence, and there is no `from_message`.
     """
 
     name: str = ""
@@ -73,6 +74,7 @@ class Value:
     taken: Mapping[str, str] = field(default_factory=dict)
     lifted: str = ""
     base: str = ""
+    is_sent: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,27 @@ MESSAGES: Final[Mapping[str, Value]] = {
     "Outlook": Value(needs=4),
     "ClassOutlook": Value(needs=5),
     "SharedCores": Value(needs=4),
+    # Only in requests.
+    "SamplingParameters": Value(
+        "Sampling",
+        order="max_new_tokens temperature top_p top_k seed stop",
+        always="temperature",
+        defaults={"max_new_tokens": "16", "temperature": "1.0", "top_p": "1.0"},
+        is_sent=True,
+    ),
+    "Timeouts": Value(is_sent=True),
+    "RetryPolicy": Value("Retry", none_for_0="max_attempts backoff_multiplier", is_sent=True),
+    "ChatMessage": Value(needs=2, is_sent=True),
+    "ConversationText": Value(is_sent=True),
+    "TensorSpec": Value("BroadcastTensor", needs=3, is_sent=True),
+    "TransferGroup": Value(
+        needs=5,
+        order="address port group_name world_size tensors",
+        defaults={"backend": '"nccl"'},
+        is_sent=True,
+    ),
+    "Canary": Value(flat="expected", is_sent=True),
+    "TrajectoryResult": Value("FinishedResult", needs=1, is_sent=True),
 }
 ENUMS: Final[Mapping[str, Enumeration]] = {
     "OutputStream": Enumeration(),
@@ -190,7 +213,7 @@ ENUMS: Final[Mapping[str, Enumeration]] = {
 READ: Final = "read: Callable[[common_pb2.Blob], bytes]"
 READS: Final = re.compile(r"\bread\b")
 IMPORTS: Final = {
-    "collections.abc": ("Callable", "Mapping"),
+    "collections.abc": ("Callable", "Mapping", "Sequence"),
     "dataclasses": ("dataclass", "field"),
     "enum": ("Enum", "StrEnum"),
     "typing": ("Final", "Self"),
@@ -266,23 +289,24 @@ class Contract:
         base = f"({value.base})" if value.base else ""
         takes_blobs = any(READS.search(each.taken) for each in attributes)
         given = f"message: {self._homes[name]}_pb2.{name}{f', {READ}' * takes_blobs}"
-        return "\n".join(
-            [
-                "@dataclass(frozen=True, slots=True)",
-                f"class {value.name or name}{base}:",
-                _quoted(blocks, 4, f"    Attributes:\n{listed}"),
-                "",
-                *(f"    {each.name}: {each.type}{each.default}" for each in attributes),
-                "",
-                *self._lifted(name, value),
-                "    @classmethod",
-                f"    def from_message(cls, {given}) -> Self:",
-                f'        """Returns the value of a message{", whose blobs `read` reads" * takes_blobs}."""',
-                "        return cls(",
-                *(f"            {each.taken}," for each in attributes),
-                "        )",
-            ]
-        )
+        head = [
+            "@dataclass(frozen=True, slots=True)",
+            f"class {value.name or name}{base}:",
+            _quoted(blocks, 4, f"    Attributes:\n{listed}"),
+            "",
+            *(f"    {each.name}: {each.type}{each.default}" for each in attributes),
+        ]
+        method = [
+            "",
+            *self._lifted(name, value),
+            "    @classmethod",
+            f"    def from_message(cls, {given}) -> Self:",
+            f'        """Returns the value of a message{", whose blobs `read` reads" * takes_blobs}."""',
+            "        return cls(",
+            *(f"            {each.taken}," for each in attributes),
+            "        )",
+        ]
+        return "\n".join(head if value.is_sent else head + method)
 
     def _lifted(self, name: str, value: Value) -> Iterator[str]:
         for path in value.lifted.split():
@@ -301,6 +325,7 @@ class Contract:
             is_required, zero_is_none = index < value.needs, each.name in value.none_for_0.split()
             if each.label == each.LABEL_REPEATED:
                 type_, default, taken = self._many(each, source, self._homes[name])
+                type_ = re.sub(r"^tuple\[(.*), \.\.\.\]", r"Sequence[\1]", type_) if value.is_sent else type_
             else:
                 type_, default, template = self._one(each, self._homes[name])
                 taken = template.format(source)

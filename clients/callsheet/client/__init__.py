@@ -52,8 +52,6 @@ from callsheet.client.sync.job import SyncActionHandle, SyncBatch, SyncGroup, Sy
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.words.actions import (
     Action,
-    ChatMessage,
-    ConversationText,
     EnvReset,
     EnvStep,
     Generate,
@@ -66,11 +64,23 @@ from callsheet.client.words.actions import (
 )
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
 from callsheet.client.words.jobs import FailurePolicy
-from callsheet.client.words.options import ActionOptions, Demand, Elastic, Resource, Retry, Sampling, Timeouts
+from callsheet.client.words.options import ActionOptions, Demand, Elastic, Resource
 from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome, Reason, Succeeded
 from callsheet.client.words.results import OutputChunk
-from callsheet.client.words.weights import BroadcastTensor, Canary, Tensors, TransferGroup
-from callsheet.v1.action_values import ActionKind, BackgroundProcesses, Hold, LogProbsMode, Unservable, Where
+from callsheet.client.words.weights import Tensors
+from callsheet.v1.action_values import (
+    ActionKind,
+    BackgroundProcesses,
+    ChatMessage,
+    ConversationText,
+    Hold,
+    LogProbsMode,
+    Retry,
+    Sampling,
+    Timeouts,
+    Unservable,
+    Where,
+)
 from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedTrajectory, LeasedBatch, LengthShare
 from callsheet.v1.common_values import Cost, OutputStream
 from callsheet.v1.job_values import (
@@ -101,7 +111,14 @@ from callsheet.v1.outcome_values import (
     ToolCallResult,
     Usage,
 )
-from callsheet.v1.weights_values import EngineState, RolloutEngine, RolloutStatus
+from callsheet.v1.weights_values import (
+    BroadcastTensor,
+    Canary,
+    EngineState,
+    RolloutEngine,
+    RolloutStatus,
+    TransferGroup,
+)
 
 __all__ = [
     "GATEWAY_PLACE",

@@ -10,11 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies
 from callsheet.client.words.actions import Submission
-from callsheet.client.words.jobs import BatchRequest, FinishedResult
+from callsheet.client.words.jobs import BatchRequest
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.weights import PublishedWeights
-from callsheet.v1.buffer_values import BatchContent
+from callsheet.v1.buffer_values import BatchContent, FinishedResult
 from callsheet.v1.client_service_values import Settlement
 from callsheet.v1.job_values import (
     GroupStatus,

@@ -24,14 +24,7 @@ from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.arguments import items
 from callsheet.client.words.jobs import MAX_BATCH, BatchRequest, FailurePolicy
-from callsheet.client.words.weights import (
-    DEFAULT_UPDATE_TIMEOUT_S,
-    Canary,
-    PublishedWeights,
-    Source,
-    TransferGroup,
-    UpdateModeName,
-)
+from callsheet.client.words.weights import DEFAULT_UPDATE_TIMEOUT_S, PublishedWeights, Source, UpdateModeName
 from callsheet.v1.buffer_values import BatchContent, FinishedTrajectory
 from callsheet.v1.client_service_values import Settlement
 from callsheet.v1.job_values import (
@@ -44,7 +37,7 @@ from callsheet.v1.job_values import (
     TrajectoryStatus,
 )
 from callsheet.v1.outcome_values import FailureKind
-from callsheet.v1.weights_values import EngineState, RolloutStatus
+from callsheet.v1.weights_values import Canary, EngineState, RolloutStatus, TransferGroup
 
 logger = logging.getLogger("callsheet.client")
 # How often the scheduler is asked how far a rollout is.

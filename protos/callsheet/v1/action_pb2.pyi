@@ -348,8 +348,8 @@ global___Demand = Demand
 
 @typing.final
 class Timeouts(google.protobuf.message.Message):
-    """The four deadlines of an action. Zero or unset takes the server's default; each one must nest in schedule_to_close.
-    Those that count from the submit stand still while no scheduler runs.
+    """The four deadlines of an action. One that is zero or left out takes the server's default; each one must nest in
+    schedule_to_close. Those that count from the submit stand still while no scheduler runs.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -360,15 +360,15 @@ class Timeouts(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     @property
     def schedule_to_start(self) -> google.protobuf.duration_pb2.Duration:
-        """From submit to the start of the first attempt. When it runs out the action is EXPIRED."""
+        """From submit to the start of the first attempt. Then the action is Expired."""
 
     @property
     def start_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """Execution clock of one attempt: starts at the grant. Then the attempt fails as TIMEOUT."""
+        """Execution clock of one attempt, which begins with its grant. Then the attempt fails as TIMEOUT."""
 
     @property
     def schedule_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """From submit to the outcome, retries included. When it runs out the action is EXPIRED."""
+        """From submit to the outcome, retries included. Then the action is Expired."""
 
     @property
     def heartbeat(self) -> google.protobuf.duration_pb2.Duration:
@@ -389,7 +389,7 @@ global___Timeouts = Timeouts
 
 @typing.final
 class RetryPolicy(google.protobuf.message.Message):
-    """When and how often a failed attempt is tried again."""
+    """When and how often a failed attempt is tried again; a value that is left out takes the server's default."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -398,7 +398,7 @@ class RetryPolicy(google.protobuf.message.Message):
     BACKOFF_MULTIPLIER_FIELD_NUMBER: builtins.int
     MAX_BACKOFF_FIELD_NUMBER: builtins.int
     max_attempts: builtins.int
-    """Attempts in all; 0 takes the server's default (3), 1 never retries."""
+    """Attempts in all; 1 never retries. 0 takes the default (3)."""
     backoff_multiplier: builtins.float
     """Growth of the wait per further attempt; 0 takes the default (2.0), otherwise at least 1."""
     @property
@@ -540,7 +540,7 @@ global___ActionSpec = ActionSpec
 
 @typing.final
 class SamplingParameters(google.protobuf.message.Message):
-    """Sampling of a generate action."""
+    """How to sample. Nothing is greedy by default, and without a seed each request draws its own."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -556,27 +556,27 @@ class SamplingParameters(google.protobuf.message.Message):
     max_new_tokens: builtins.int
     """The most new tokens, at least 1."""
     temperature: builtins.float
-    """0 is greedy; otherwise above 0. Unset means 1."""
+    """1 is the model's own distribution, 0 is greedy; 0 or more. Without one it is 1."""
     top_p: builtins.float
-    """Nucleus mass in (0, 1]; 0 means 1 (off)."""
+    """Nucleus mass in (0, 1]; 1 is off, and so is 0 in a message."""
     top_k: builtins.int
     """Keep the k most likely tokens; 0 means all."""
     seed: builtins.int
-    """Seed of this request's own random stream; the same seed, prompt and weights give the same tokens. Unset: the engine
-    draws one.
+    """Seed of this request's own random stream: the same seed, prompt and weights give the same tokens. Unset: the engine
+    draws one, which the result reports.
     """
     log_probs_mode: global___LogProbsMode.ValueType
-    """Of which distribution the log-probabilities are."""
+    """The distribution that the log-probabilities are to be of."""
     ignore_eos: builtins.bool
-    """True: an end token of the model's own, from its generation_config.json or config.json, does not end generation."""
+    """Whether the model's own end tokens, from its generation_config.json or config.json, do not end generation."""
     @property
     def stop_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Generation stops after any of these tokens."""
 
     @property
     def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Generation stops once the text of the new tokens contains any of these: 1 to 64 texts of 1 to 1,024 characters.
-        Refused by engines without a tokenizer (ENV no_tokenizer).
+        """Generation stops once the text of the new tokens contains any of these: 1 to 64 texts of 1 to 1,024 characters. An
+        engine without a tokenizer fails the action as ENV `no_tokenizer`.
         """
 
     def __init__(
@@ -1171,9 +1171,9 @@ class ChatMessage(google.protobuf.message.Message):
     ROLE_FIELD_NUMBER: builtins.int
     CONTENT_FIELD_NUMBER: builtins.int
     role: builtins.str
-    """Who says it, for instance "system", "user" or "assistant"."""
+    """The speaker, for instance "system", "user" or "assistant"."""
     content: builtins.str
-    """What is said."""
+    """The message's text."""
     def __init__(
         self,
         *,
@@ -1186,7 +1186,7 @@ global___ChatMessage = ChatMessage
 
 @typing.final
 class ConversationText(google.protobuf.message.Message):
-    """A conversation as text, which a model's own tokenizer and chat template make tokens of."""
+    """A conversation as text; a model's own tokenizer and chat template turn it into tokens."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1194,12 +1194,12 @@ class ConversationText(google.protobuf.message.Message):
     RESPONSE_FIELD_NUMBER: builtins.int
     MESSAGES_FIELD_NUMBER: builtins.int
     prompt: builtins.str
-    """What was asked; becomes a message of the user behind `messages`."""
+    """The question; it becomes a message of the user after `messages`."""
     response: builtins.str
-    """What was answered; becomes a message of the assistant behind that."""
+    """The answer; it becomes a message of the assistant after the question."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ChatMessage]:
-        """What was said before, or all of it."""
+        """The earlier messages, or the whole conversation."""
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -127,3 +128,101 @@ REWARD_BACKGROUND: Final[Mapping[int, BackgroundProcesses]] = {
     2: BackgroundProcesses.KILL,
     3: BackgroundProcesses.RUN,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample.
+
+    Nothing is greedy by default, and without a seed each request draws its own.
+
+    Attributes:
+        max_new_tokens: The most new tokens, at least 1.
+        temperature: 1 is the model's own distribution, 0 is greedy; 0 or more. Without one it is 1.
+        top_p: Nucleus mass in (0, 1]; 1 is off, and so is 0 in a message.
+        top_k: Keep the k most likely tokens; 0 means all.
+        seed: Seed of this request's own random stream: the same seed, prompt and weights give the same tokens. None:
+            the engine draws one, which the result reports.
+        stop: Generation stops once the text of the new tokens contains any of these: 1 to 64 texts of 1 to 1,024
+            characters. An engine without a tokenizer fails the action as ENV `no_tokenizer`.
+        stop_token_ids: Generation stops after any of these tokens.
+        log_probs_mode: The distribution that the log-probabilities are to be of.
+        ignore_eos: Whether the model's own end tokens, from its generation_config.json or config.json, do not end
+            generation.
+    """
+
+    max_new_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The four deadlines of an action.
+
+    One that is zero or left out takes the server's default; each one must nest in schedule_to_close. Those that count
+    from the submit stand still while no scheduler runs.
+
+    Attributes:
+        schedule_to_start_s: From submit to the start of the first attempt. Then the action is Expired.
+        start_to_close_s: Execution clock of one attempt, which begins with its grant. Then the attempt fails as
+            TIMEOUT.
+        schedule_to_close_s: From submit to the outcome, retries included. Then the action is Expired.
+        heartbeat_s: The longest silence of a running attempt towards the scheduler. Then the attempt fails as INFRA.
+    """
+
+    schedule_to_start_s: float | None = None
+    start_to_close_s: float | None = None
+    schedule_to_close_s: float | None = None
+    heartbeat_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When and how often a failed attempt is tried again; a value that is left out takes the server's default.
+
+    Attributes:
+        max_attempts: Attempts in all; 1 never retries. None takes the default (3).
+        initial_backoff_s: Wait before the second attempt; None takes the default (0.2 s).
+        backoff_multiplier: Growth of the wait per further attempt; None takes the default (2.0), otherwise at least 1.
+        max_backoff_s: Ceiling of the wait; None takes the default (30 s).
+    """
+
+    max_attempts: int | None = None
+    initial_backoff_s: float | None = None
+    backoff_multiplier: float | None = None
+    max_backoff_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A message of a conversation.
+
+    Attributes:
+        role: The speaker, for instance "system", "user" or "assistant".
+        content: The message's text.
+    """
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationText:
+    """A conversation as text; a model's own tokenizer and chat template turn it into tokens.
+
+    Attributes:
+        prompt: The question; it becomes a message of the user after `messages`.
+        response: The answer; it becomes a message of the assistant after the question.
+        messages: The earlier messages, or the whole conversation.
+    """
+
+    prompt: str = ""
+    response: str = ""
+    messages: Sequence[ChatMessage] = ()

@@ -16,7 +16,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class TrajectoryResult(google.protobuf.message.Message):
-    """What a finished trajectory has for its trainer."""
+    """The last word of a rollout on its trajectory."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -177,3 +177,17 @@ class BufferStatus:
             mapping(message.staleness),
             tuple(map(LengthShare.from_message, message.lengths)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedResult:
+    """The last word of a rollout on its trajectory.
+
+    Attributes:
+        reward: Its worth; a finite number.
+        payload: The rollout's data for the trainer; empty for nothing, and in listings. Inline at most 4,096 bytes. A
+            stored payload is kept until its batch is acknowledged, and then as any that the job uses no longer.
+    """
+
+    reward: float
+    payload: bytes = b""

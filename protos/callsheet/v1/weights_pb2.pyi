@@ -165,8 +165,9 @@ global___FirstWeights = FirstWeights
 
 @typing.final
 class TransferGroup(google.protobuf.message.Message):
-    """A group of torch.distributed that the trainer forms as rank 0. All engines of the service join it, in the order of
-    their managers' ids, and update together; each has an equal share of the ranks.
+    """Weights that the trainer broadcasts to a group of torch.distributed which it forms as rank 0. All engines of the service
+    join it, in the order of their managers' ids and with as many ranks each, and update together. A publish returns once
+    that was accepted: form the group and broadcast then.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -178,18 +179,18 @@ class TransferGroup(google.protobuf.message.Message):
     BACKEND_FIELD_NUMBER: builtins.int
     TENSORS_FIELD_NUMBER: builtins.int
     address: builtins.str
-    """Host of its rendezvous."""
+    """Host of the group's rendezvous."""
     port: builtins.int
-    """Port of it."""
+    """Its port."""
     group_name: builtins.str
-    """Its name; an engine that is in a group of this name does not join again."""
+    """Names the group; an engine that is in it already does not join again."""
     world_size: builtins.int
     """Members, the trainer among them; at least 2."""
     backend: builtins.str
     """"nccl", or "gloo" on CPUs."""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TensorSpec]:
-        """What is broadcast, in this order; at least one."""
+        """The tensors of the broadcast, in its order; at least one."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ global___TransferGroup = TransferGroup
 
 @typing.final
 class TensorSpec(google.protobuf.message.Message):
-    """One tensor."""
+    """A tensor that the trainer broadcasts."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -243,11 +244,13 @@ class CanaryAnswer(google.protobuf.message.Message):
     LOG_PROBS_FIELD_NUMBER: builtins.int
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The tokens."""
+        """The greedy answer of the trainer's own model; empty if the trainer does not know it. All engines must then answer as
+        the first one that was proved.
+        """
 
     @property
     def log_probs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """The log-probability of each under the model's own distribution: temperature 1, the whole vocabulary."""
+        """The log-probability of each token of the answer, at temperature 1 over the whole vocabulary."""
 
     def __init__(
         self,
@@ -261,7 +264,7 @@ global___CanaryAnswer = CanaryAnswer
 
 @typing.final
 class Canary(google.protobuf.message.Message):
-    """What tells one set of weights from another."""
+    """The proof of one set of weights: a prompt, and the trainer's own greedy answer to it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -269,7 +272,7 @@ class Canary(google.protobuf.message.Message):
     EXPECTED_FIELD_NUMBER: builtins.int
     UNCHANGED_FIELD_NUMBER: builtins.int
     unchanged: builtins.bool
-    """The weights are those of before, under a new version: no warning says so."""
+    """Whether the weights are those of before under a new version, so that no warning says that the answer is as before."""
     @property
     def prompt_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The prompt; empty takes one that every vocabulary has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, Self
@@ -149,3 +149,61 @@ class RolloutStatus(RolloutMethods):
             message.at_once or 1,
             tuple(map(RolloutEngine.from_message, message.engines)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastTensor:
+    """A tensor that the trainer broadcasts.
+
+    Attributes:
+        name: Its name in the model.
+        dtype: Its torch dtype, such as "bfloat16".
+        shape: Its shape.
+    """
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferGroup:
+    """Weights that the trainer broadcasts to a group of torch.distributed which it forms as rank 0.
+
+    All engines of the service join it, in the order of their managers' ids and with as many ranks each, and update
+    together. A publish returns once that was accepted: form the group and broadcast then.
+
+    Attributes:
+        address: Host of the group's rendezvous.
+        port: Its port.
+        group_name: Names the group; an engine that is in it already does not join again.
+        world_size: Members, the trainer among them; at least 2.
+        tensors: The tensors of the broadcast, in its order; at least one.
+        backend: "nccl", or "gloo" on CPUs.
+    """
+
+    address: str
+    port: int
+    group_name: str
+    world_size: int
+    tensors: Sequence[BroadcastTensor]
+    backend: str = "nccl"
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The proof of one set of weights: a prompt, and the trainer's own greedy answer to it.
+
+    Attributes:
+        prompt_token_ids: The prompt; empty takes one that every vocabulary has.
+        token_ids: The greedy answer of the trainer's own model; empty if the trainer does not know it. All engines must
+            then answer as the first one that was proved.
+        log_probs: The log-probability of each token of the answer, at temperature 1 over the whole vocabulary.
+        unchanged: Whether the weights are those of before under a new version, so that no warning says that the answer
+            is as before.
+    """
+
+    prompt_token_ids: Sequence[int] = ()
+    token_ids: Sequence[int] = ()
+    log_probs: Sequence[float] = ()
+    unchanged: bool = False

@@ -22,8 +22,6 @@ from callsheet.client.codec.fields import (
 from callsheet.client.errors import invalid
 from callsheet.client.words.actions import (
     Action,
-    ChatMessage,
-    ConversationText,
     EnvReset,
     EnvStep,
     Generate,
@@ -50,7 +48,7 @@ from callsheet.client.words.commands import (
     check_session,
     check_text,
 )
-from callsheet.client.words.options import ActionOptions, Demand, Resource, Retry, Sampling, Timeouts, check_options
+from callsheet.client.words.options import ActionOptions, Demand, Resource, check_options
 from callsheet.client.words.results import Result
 from callsheet.v1 import action_pb2, common_pb2
 from callsheet.v1.action_values import (
@@ -61,7 +59,12 @@ from callsheet.v1.action_values import (
     UNSERVABLE,
     ActionKind,
     BackgroundProcesses,
+    ChatMessage,
+    ConversationText,
     LogProbsMode,
+    Retry,
+    Sampling,
+    Timeouts,
     Unservable,
     Where,
 )

@@ -21,9 +21,10 @@ from callsheet.client.codec.fields import (
 )
 from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import identifier, instance, items, optional, whole
-from callsheet.client.words.jobs import DEFAULT_ADMIT_WITHIN, MAX_BATCH, BatchRequest, FinishedResult
-from callsheet.client.words.weights import BroadcastTensor, Canary, PublishedWeights, Tensors, TransferGroup
+from callsheet.client.words.jobs import DEFAULT_ADMIT_WITHIN, MAX_BATCH, BatchRequest
+from callsheet.client.words.weights import PublishedWeights, Tensors
 from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
+from callsheet.v1.buffer_values import FinishedResult
 from callsheet.v1.job_values import (
     ON_INFRA,
     PRIORITY_CLASS,
@@ -36,6 +37,7 @@ from callsheet.v1.job_values import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
+from callsheet.v1.weights_values import BroadcastTensor, Canary, TransferGroup
 
 _PRIORITY_CLASS = numbers(PRIORITY_CLASS)
 _ON_INFRA = numbers(ON_INFRA)

@@ -36,13 +36,13 @@ from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies, ended_by_message
 from callsheet.client.words.actions import Submission
 from callsheet.client.words.arguments import instance
-from callsheet.client.words.jobs import BatchRequest, FinishedResult
+from callsheet.client.words.jobs import BatchRequest
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
 from callsheet.v1.action_values import ActionKind
-from callsheet.v1.buffer_values import BatchContent
+from callsheet.v1.buffer_values import BatchContent, FinishedResult
 from callsheet.v1.client_service_values import SETTLEMENT, Settlement
 from callsheet.v1.job_values import (
     OPENING,

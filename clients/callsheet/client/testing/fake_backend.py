@@ -26,11 +26,11 @@ from callsheet.client.step_summary import StepTallies, ended_by_outcome
 from callsheet.client.testing.fake_buffer import FakeBuffer
 from callsheet.client.words.actions import Action, EnvStep, Submission
 from callsheet.client.words.arguments import instance, whole
-from callsheet.client.words.jobs import BatchRequest, FinishedResult
+from callsheet.client.words.jobs import BatchRequest
 from callsheet.client.words.outcomes import Cancelled, Outcome
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.weights import PublishedWeights
-from callsheet.v1.buffer_values import BatchContent
+from callsheet.v1.buffer_values import BatchContent, FinishedResult
 from callsheet.v1.client_service_values import Settlement
 from callsheet.v1.common_values import OutputStream
 from callsheet.v1.job_values import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import anyio
 from callsheet.client.codec.jobs import encode_result
 from callsheet.client.errors import RefusalCode, not_found, refused
-from callsheet.client.words.jobs import BatchRequest, FinishedResult
-from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedTrajectory
+from callsheet.client.words.jobs import BatchRequest
+from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedResult, FinishedTrajectory
 from callsheet.v1.client_service_values import Settlement
 
 _LOOK_S = 0.01

@@ -21,8 +21,8 @@ from callsheet.client.words.commands import (
     as_files,
     with_stdin,
 )
-from callsheet.client.words.options import ActionOptions, Sampling
-from callsheet.v1.action_values import ActionKind, BackgroundProcesses, Where
+from callsheet.client.words.options import ActionOptions
+from callsheet.v1.action_values import ActionKind, BackgroundProcesses, ConversationText, Sampling, Where
 from callsheet.v1.outcome_values import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
@@ -275,34 +275,6 @@ class RewardScript(Action[RewardResult]):
         """Takes a command as people type it."""
         written = as_files(files)
         _set_fields(self, as_command(command, "command"), where, score_file, written, image, service, background)
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """A message of a conversation.
-
-    Attributes:
-        role: The speaker, for instance "system", "user" or "assistant".
-        content: The message's text.
-    """
-
-    role: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationText:
-    """A conversation as text; a model's own tokenizer and chat template turn it into tokens.
-
-    Attributes:
-        prompt: The question; it becomes a message of the user after `messages`.
-        response: The answer; it becomes a message of the assistant after the question.
-        messages: The earlier messages, or the whole conversation.
-    """
-
-    prompt: str = ""
-    response: str = ""
-    messages: Sequence[ChatMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,19 +37,6 @@ DEFAULT_ADMIT_WITHIN = 1
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedResult:
-    """The last word of a rollout on its trajectory.
-
-    Attributes:
-        reward: Its worth; a finite number.
-        payload: The trainer's data of it; above 4 KiB it travels through the payload store.
-    """
-
-    reward: float
-    payload: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class BatchRequest:
     """A trainer's wish for a batch; see `Job.take_batch`."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.client import BroadcastTensor, Canary, InvalidArgumentError, NotFoundError, Tensors
+from callsheet.client import BroadcastTensor, Canary, InvalidArgumentError, NotFoundError, Tensors, TransferGroup
 from callsheet.client.codec.jobs import encode_publish
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.weights import PublishedWeights, TransferGroup
+from callsheet.client.words.weights import PublishedWeights
 from callsheet.v1 import weights_pb2
 from callsheet.v1.weights_values import RolloutStatus
 
