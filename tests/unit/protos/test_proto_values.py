@@ -15,7 +15,6 @@ import pytest
 from callsheet.client.codec.jobs import encode_job, encode_trajectory
 from callsheet.v1 import job_values, values
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 
 from scripts.proto_values import ENUMS, MESSAGES, Enumeration, Value, constant
 
@@ -41,7 +40,7 @@ def made_from(name: str) -> tuple[Any, Any]:
     return getattr(messages, name), partial(make, read=attrgetter("inline")) if takes_blobs else make
 
 
-def places(message: Message, value: Value) -> Iterator[tuple[FieldDescriptor, tuple[str, ...]]]:
+def places(message: Any, value: Value) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """The fields that a value has, each with the fields that lead to it."""
     for field in message.DESCRIPTOR.fields:
         if field.name in value.flat.split():
@@ -50,7 +49,7 @@ def places(message: Message, value: Value) -> Iterator[tuple[FieldDescriptor, tu
             yield field, ()
 
 
-def put(message: Any, field: FieldDescriptor) -> Any:
+def put(message: Any, field: Any) -> Any:
     """Sets a field to something; returns what the value has then, or None if that is a value itself."""
     place, type_ = getattr(message, field.name), field.message_type
     if type_ is None:
@@ -84,7 +83,8 @@ TAKEN: Final = {name: value for name, value in MESSAGES.items() if not value.is_
 @pytest.mark.parametrize(("name", "value"), TAKEN.items(), ids=TAKEN)
 def test_every_field_of_a_message_is_an_attribute_of_its_own(name: str, value: Value) -> None:
     kind, make = made_from(name)
-    empty, reached = make(kind()), set()
+    empty = make(kind())
+    reached: set[str] = set()
     attributes = {each.name for each in fields(empty)}
     for field, path in places(kind(), value):
         message = kind()
