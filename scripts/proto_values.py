@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -248,9 +248,8 @@ class Contract:
                 place = f".{file.package}.{message.name}"
                 self._entries |= {f"{place}.{entry.name}": entry for entry in message.nested_type}
             texts = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
-            kinds: tuple[tuple[int, Iterable[DescriptorProto | EnumDescriptorProto]], ...]
-            kinds = ((4, file.message_type), (5, file.enum_type))
-            for number, described in kinds:
+            described: Any  # messages, then enums
+            for number, described in ((4, file.message_type), (5, file.enum_type)):
                 for index, each in enumerate(described):
                     self._homes[each.name] = Path(file.name).stem
                     self._comments[each.name] = texts.get((number, index), "")

@@ -28,7 +28,7 @@ def mapping(found: Mapping[K, V]) -> dict[K, V]:
 
 
 class CostMethods:
-    """Methods of a cost."""
+    """Methods of `Cost`."""
 
     __slots__ = ()
     held: Mapping[str, float]
@@ -51,7 +51,7 @@ class CostMethods:
 
 
 class SchedulerMethods:
-    """Methods of a scheduler's status."""
+    """Methods of `SchedulerStatus`."""
 
     __slots__ = ()
     managers: tuple[Any, ...]
@@ -64,7 +64,7 @@ class SchedulerMethods:
 
 
 class TimelineMethods:
-    """Methods of a timeline."""
+    """Methods of `Timeline`."""
 
     __slots__ = ()
     waited_s: Mapping[str, float]
@@ -76,7 +76,7 @@ class TimelineMethods:
 
 
 class EngineWeightsMethods:
-    """Methods of an engine's weights."""
+    """Methods of `EngineWeights`."""
 
     __slots__ = ()
     standing: Enum
@@ -88,7 +88,7 @@ class EngineWeightsMethods:
 
 
 class RolloutMethods:
-    """Methods of a rollout."""
+    """Methods of `RolloutStatus`."""
 
     __slots__ = ()
     version: int

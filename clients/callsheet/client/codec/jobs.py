@@ -1,4 +1,4 @@
-"""Jobs, groups, trajectories, batches and weights: to the messages of the contract, and their status back.
+"""Jobs, groups, trajectories, batches and weights: to the messages of the contract.
 
 Pure: uploads and fetches are collected, not made.
 """
@@ -37,17 +37,13 @@ from callsheet.v1.job_values import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
-from callsheet.v1.weights_values import BroadcastTensor, Canary, TransferGroup
+from callsheet.v1.weights_values import UPDATE_MODE, BroadcastTensor, Canary, TransferGroup
 
 _PRIORITY_CLASS = numbers(PRIORITY_CLASS)
 _ON_INFRA = numbers(ON_INFRA)
 _TRAJECTORY_END = numbers(TRAJECTORY_END)
 MAX_INLINE_RESULT = 4096
-_MODES = {
-    "drain": weights_pb2.UPDATE_MODE_DRAIN,
-    "abort": weights_pb2.UPDATE_MODE_ABORT,
-    "keep": weights_pb2.UPDATE_MODE_KEEP,
-}
+_MODES = numbers(UPDATE_MODE)
 
 
 def encode_job(job: JobDescription) -> job_pb2.JobSpec:

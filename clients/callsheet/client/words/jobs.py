@@ -1,4 +1,4 @@
-"""Jobs, groups and trajectories: their descriptions, their status, their results and batches. Durations are seconds."""
+"""The treatment of failed rollouts, and requests for batches. Durations are seconds."""
 
 from __future__ import annotations
 

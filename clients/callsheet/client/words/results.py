@@ -1,4 +1,4 @@
-"""The values of successes: tokens, sandboxes, finished commands, responses, scores. Durations are seconds."""
+"""Parts of a running command's output, and the union of the values of successes."""
 
 from __future__ import annotations
 
